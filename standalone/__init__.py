@@ -1,0 +1,4 @@
+"""One machine, one command: an agent with a coordinator inside it.
+
+The only package that imports both ``agent`` and ``coordinator``.
+"""
