@@ -297,6 +297,12 @@ class Desired(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     EXIT_FIELD_NUMBER: builtins.int
+    MASTER_PORT_SPENT_FIELD_NUMBER: builtins.int
+    master_port_spent: builtins.int
+    """A port of this agent that a round has used. If it is the one the agent
+    holds for the next round it leads, it reserves another and says so in a
+    `Beat`. 0: none.
+    """
     @property
     def standby(self) -> Global___Standby:
         """Hold no workers and stay ready."""
@@ -320,9 +326,10 @@ class Desired(google.protobuf.message.Message):
         run: Global___Assignment | None = ...,
         stop: Global___Stop | None = ...,
         exit: Global___Exit | None = ...,
+        master_port_spent: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit"] | None: ...
 
 Global___Desired: typing_extensions.TypeAlias = Desired

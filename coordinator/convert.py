@@ -1,0 +1,314 @@
+"""Shell. Protobuf messages to events, and effects to protobuf messages.
+
+What comes from the network is checked here, field by field; what passes is
+trusted further in. Nothing else in the coordinator sees a message.
+"""
+
+from __future__ import annotations
+
+import re
+
+from google.protobuf.duration_pb2 import Duration
+
+from coordinator.errors import InvalidRequest
+from coordinator.events import AgentLeft, BeatReceived, FailureReported, SessionOpened
+from coordinator.model import (
+    AgentIdentity,
+    Assignment,
+    Beat,
+    Desired,
+    Exit,
+    FailureRecord,
+    FailureReport,
+    GroupState,
+    Pace,
+    RunSpec,
+    Standby,
+    Stop,
+    Verdict,
+    WorkerRanks,
+)
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+
+NAME_CHARACTERS_MAX = 256
+LOCAL_WORLD_SIZE_MAX = 1024
+_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_GROUP_STATES = {
+    session_pb2.GroupState.Value(f"GROUP_STATE_{state}"): state for state in GroupState
+}
+
+
+# From the network.
+
+
+def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> SessionOpened:
+    """Read a session's first message, which must be a ``Hello``."""
+    if message.WhichOneof("kind") != "hello":
+        kind = message.WhichOneof("kind") or "unknown"
+        raise InvalidRequest("kind", kind, "hello as the first message")
+    hello, fence = message.hello, message.fence
+    if not 1 <= hello.local_world_size <= LOCAL_WORLD_SIZE_MAX:
+        allowed = f"1 to {LOCAL_WORLD_SIZE_MAX}"
+        raise InvalidRequest("hello.local_world_size", hello.local_world_size, allowed)
+    return SessionOpened(
+        run_id=_run_id(fence),
+        session_id=session_id,
+        spec=_spec(hello.spec),
+        agent=AgentIdentity(
+            incarnation=_name("fence.incarnation", fence.incarnation),
+            host=_name("hello.host", hello.host),
+            address=_name("hello.address", hello.address),
+            role=_name("hello.role", hello.role),
+            local_world_size=hello.local_world_size,
+        ),
+        beat=_beat(hello.beat, fence),
+    )
+
+
+def session_event(
+    message: session_pb2.OpenRequest, opened: SessionOpened
+) -> BeatReceived | AgentLeft:
+    """Read a later message of the session that ``opened`` began."""
+    fence, incarnation = message.fence, opened.agent.incarnation
+    if fence.run_id != opened.run_id:
+        raise InvalidRequest("fence.run_id", fence.run_id, f"{opened.run_id!r}, as in hello")
+    if fence.incarnation != incarnation:
+        raise InvalidRequest("fence.incarnation", fence.incarnation, f"{incarnation!r}")
+    match message.WhichOneof("kind"):
+        case "beat":
+            return BeatReceived(
+                run_id=fence.run_id,
+                session_id=fence.session_id,
+                incarnation=incarnation,
+                beat=_beat(message.beat, fence),
+            )
+        case "goodbye":
+            return AgentLeft(
+                run_id=fence.run_id,
+                session_id=fence.session_id,
+                incarnation=incarnation,
+                reason=message.goodbye.reason[:NAME_CHARACTERS_MAX],
+            )
+        case kind:
+            raise InvalidRequest("kind", kind or "unknown", "beat or goodbye")
+
+
+def failure_reported(
+    message: failure_pb2.ReportRequest,
+    *,
+    request_id: int,
+    record_bytes_max: int,
+    text_characters_max: int,
+) -> FailureReported:
+    """Read one failure record; over-long texts are cut, an over-long record is refused."""
+    record, fence = message.record, message.record.fence
+    if record.ByteSize() > record_bytes_max:
+        raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{record_bytes_max} bytes")
+    if record.sequence < 1:
+        raise InvalidRequest("record.sequence", record.sequence, "1 or more")
+    if not fence.has_round:
+        raise InvalidRequest("record.fence.round_id", "none", "the round the worker was in")
+    worker, limit = record.worker, text_characters_max
+    return FailureReported(
+        run_id=_run_id(fence),
+        request_id=request_id,
+        record=FailureRecord(
+            incarnation=_name("record.fence.incarnation", fence.incarnation),
+            sequence=record.sequence,
+            round_id=fence.round_id,
+            host=_name("record.host", record.host),
+            worker=WorkerRanks(
+                rank=worker.rank,
+                local_rank=worker.local_rank,
+                group_rank=worker.group_rank,
+                role_rank=worker.role_rank,
+                role=worker.role[:NAME_CHARACTERS_MAX],
+            ),
+            age_s=max(0.0, _seconds(record.age)),
+            pid=record.pid,
+            exit_code=record.exit_code,
+            signal_name=record.signal_name[:NAME_CHARACTERS_MAX],
+            message=record.message[:limit],
+            traceback=record.traceback[:limit],
+            stderr_tail=record.stderr_tail[:limit],
+            is_stopped_by_agent=record.is_stopped_by_agent,
+        ),
+    )
+
+
+def _run_id(fence: common_pb2.Fence) -> str:
+    if not _RUN_ID.fullmatch(fence.run_id):
+        raise InvalidRequest("fence.run_id", fence.run_id, "1 to 128 of A-Z a-z 0-9 . _ -")
+    return fence.run_id
+
+
+def _name(field: str, value: str) -> str:
+    if not 1 <= len(value) <= NAME_CHARACTERS_MAX:
+        raise InvalidRequest(field, value, f"1 to {NAME_CHARACTERS_MAX} characters")
+    return value
+
+
+def _spec(spec: common_pb2.RunSpec) -> RunSpec:
+    has_barrier = spec.HasField("exit_barrier_timeout")
+    return RunSpec(
+        agents_min=spec.agents_min,
+        agents_max=spec.agents_max,
+        restarts_max=spec.restarts_max,
+        join_timeout_s=_seconds(spec.join_timeout),
+        last_call_s=_seconds(spec.last_call),
+        exit_barrier_timeout_s=_seconds(spec.exit_barrier_timeout) if has_barrier else None,
+        shutdown_timeout_s=_seconds(spec.shutdown_timeout),
+        coordinator_grace_s=_seconds(spec.coordinator_grace),
+        master_addr=spec.master_addr[:NAME_CHARACTERS_MAX],
+        master_port=spec.master_port,
+    )
+
+
+def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence) -> Beat:
+    if not 0 <= beat.master_port <= 65535:
+        raise InvalidRequest("beat.master_port", beat.master_port, "0 to 65535")
+    return Beat(
+        state=_group_state(beat.state),
+        round_id=fence.round_id if fence.has_round else None,
+        master_port=beat.master_port,
+        failures_written=beat.failures_written,
+        workers_alive=beat.workers_alive,
+    )
+
+
+def _group_state(value: session_pb2.GroupState.ValueType) -> GroupState:
+    if value not in _GROUP_STATES:
+        raise InvalidRequest("beat.state", value, " ".join(GroupState))
+    return _GROUP_STATES[value]
+
+
+# To the network.
+
+
+def desired_message(desired: Desired) -> session_pb2.Desired:
+    """Write a desired state."""
+    message = session_pb2.Desired(master_port_spent=desired.master_port_spent)
+    match desired.state:
+        case Standby() as standby:
+            message.standby.CopyFrom(_standby(standby))
+        case Assignment() as assignment:
+            message.run.CopyFrom(_assignment(assignment))
+        case Stop(reason=reason):
+            message.stop.reason = reason
+        case Exit(verdict=verdict):
+            message.exit.verdict.CopyFrom(verdict_message(verdict))
+    return message
+
+
+def pace_message(pace: Pace) -> session_pb2.Pace:
+    """Write a pace."""
+    return session_pb2.Pace(
+        heartbeat_interval=duration(pace.heartbeat_interval_s),
+        lease=duration(pace.lease_s),
+        reconnect_delay_max=duration(pace.reconnect_delay_max_s),
+    )
+
+
+def verdict_message(verdict: Verdict) -> session_pb2.Verdict:
+    """Write a verdict."""
+    return session_pb2.Verdict(
+        is_success=verdict.is_success,
+        reason=verdict.reason,
+        restart_count=verdict.restart_count,
+        round_id=verdict.round_id or 0,
+        report=_report(verdict.report) if verdict.report else None,
+    )
+
+
+def spec_message(spec: RunSpec) -> common_pb2.RunSpec:
+    """Write a spec."""
+    barrier = spec.exit_barrier_timeout_s
+    return common_pb2.RunSpec(
+        agents_min=spec.agents_min,
+        agents_max=spec.agents_max,
+        restarts_max=spec.restarts_max,
+        join_timeout=duration(spec.join_timeout_s),
+        last_call=duration(spec.last_call_s),
+        exit_barrier_timeout=None if barrier is None else duration(barrier),
+        shutdown_timeout=duration(spec.shutdown_timeout_s),
+        coordinator_grace=duration(spec.coordinator_grace_s),
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
+    )
+
+
+def group_state(state: GroupState) -> session_pb2.GroupState.ValueType:
+    """Write a group state."""
+    return session_pb2.GroupState.Value(f"GROUP_STATE_{state}")
+
+
+def duration(seconds: float) -> Duration:
+    """Write a duration."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def _seconds(message: Duration) -> float:
+    return message.seconds + message.nanos / 1e9
+
+
+def _standby(standby: Standby) -> session_pb2.Standby:
+    left = standby.time_left_s
+    return session_pb2.Standby(
+        reason=standby.reason,
+        agents_present=standby.agents_present,
+        agents_wanted=standby.agents_wanted,
+        time_left=None if left is None else duration(left),
+    )
+
+
+def _assignment(assignment: Assignment) -> session_pb2.Assignment:
+    seat, current = assignment.seat, assignment.round
+    return session_pb2.Assignment(
+        round_id=current.round_id,
+        restart_count=current.restart_count,
+        group_rank=seat.group_rank,
+        group_world_size=len(current.seats),
+        rank_first=seat.rank_first,
+        world_size=current.world_size,
+        role_rank_first=seat.role_rank_first,
+        role_world_size=seat.role_world_size,
+        master_addr=current.master_addr,
+        master_port=current.master_port,
+        reason=current.reason,
+    )
+
+
+def _report(report: FailureReport) -> failure_pb2.FailureReport:
+    return failure_pb2.FailureReport(
+        root_causes=[_failure(record) for record in report.root_causes],
+        victims=[_failure(record) for record in report.victims],
+        victims_count=report.victims_count,
+        world_size=report.world_size,
+    )
+
+
+def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
+    worker = record.worker
+    return failure_pb2.FailureRecord(
+        fence=common_pb2.Fence(
+            round_id=record.round_id, has_round=True, incarnation=record.incarnation
+        ),
+        sequence=record.sequence,
+        host=record.host,
+        worker=failure_pb2.WorkerRanks(
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            group_rank=worker.group_rank,
+            role_rank=worker.role_rank,
+            role=worker.role,
+        ),
+        pid=record.pid,
+        exit_code=record.exit_code,
+        signal_name=record.signal_name,
+        message=record.message,
+        traceback=record.traceback,
+        stderr_tail=record.stderr_tail,
+        is_stopped_by_agent=record.is_stopped_by_agent,
+    )

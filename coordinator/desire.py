@@ -1,0 +1,34 @@
+"""Pure. What each agent shall do, as a function of the run's state."""
+
+from __future__ import annotations
+
+from coordinator.model import Assignment, Exit, Standby, Stop
+from coordinator.rendezvous import Wait
+from coordinator.run_state import Phase, RunState
+
+
+def desired_state(
+    state: RunState, incarnation: str, *, wait: Wait | None, present: int, now: float
+) -> Standby | Assignment | Stop | Exit:
+    """Return the desired state of one agent. Does not depend on the number of agents.
+
+    ``wait`` is what a gathering run waits for; ``present`` are its connected agents.
+    """
+    if state.verdict is not None:
+        return Exit(verdict=state.verdict)
+    if state.phase is Phase.ENDING:
+        return Stop(reason=state.reason)
+    if state.phase is Phase.RUNNING and state.round is not None:
+        seat = state.round.seats.get(incarnation)
+        if seat is not None:
+            return Assignment(seat=seat, round=state.round, round_id=state.round.round_id)
+        reason = f"round {state.round.round_id} runs on {len(state.round.seats)} agents"
+        return Standby(reason=f"{reason}; this one stands by", agents_present=present)
+    if wait is None:
+        return Standby(reason=state.reason, agents_present=present)
+    return Standby(
+        reason=wait.reason,
+        agents_present=present,
+        agents_wanted=wait.agents_wanted,
+        time_left_s=None if wait.until is None else max(0.0, wait.until - now),
+    )

@@ -1,0 +1,77 @@
+"""Pure. What the coordinator's core wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.errors import CoordinatorError
+from coordinator.model import Desired, Pace
+from coordinator.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Journal a record, before any other effect of the same event leaves."""
+
+    run_id: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Remove an ended run from the journal."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answer ``Hello``."""
+
+    session_id: str
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPace:
+    """Tell an agent its new pace."""
+
+    session_id: str
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """Push the desired state of one agent; a newer one replaces it unsent."""
+
+    session_id: str
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """End a session with an error."""
+
+    session_id: str
+    error: CoordinatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeFailure:
+    """Answer a failure record: it is journaled, known already, or not kept."""
+
+    request_id: int
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """Tell people what was decided, and why. ``decision`` is a fixed phrase."""
+
+    run_id: str
+    decision: str
+    reason: str
+    round_id: int | None = None
+
+
+Effect = Persist | Forget | Welcome | SetPace | Direct | Reject | AcknowledgeFailure | Decided

@@ -1,0 +1,65 @@
+"""Pure. What happens to the coordinator's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.model import AgentIdentity, Beat, FailureRecord, RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened:
+    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
+
+    run_id: str
+    session_id: str
+    spec: RunSpec
+    agent: AgentIdentity
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatReceived:
+    """An agent reported its actual state."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLeft:
+    """An agent said goodbye."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionClosed:
+    """The stream of a session ended, for whatever reason."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReported:
+    """A failure record arrived; the shell holds its answer under ``request_id``."""
+
+    run_id: str
+    request_id: int
+    record: FailureRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached:
+    """The instant of ``next_deadline()`` has come."""
+
+
+RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported
+Event = RunEvent | DeadlineReached

@@ -1,0 +1,218 @@
+"""Pure. The values the coordinator decides about: specs, agents, rounds, failures, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What a run is, as opposed to a host that takes part in it.
+
+    Invariant: ``1 <= agents_min <= agents_max``. Durations are seconds.
+    """
+
+    agents_min: int
+    agents_max: int
+    restarts_max: int = 0
+    join_timeout_s: float = 600.0
+    last_call_s: float = 30.0
+    exit_barrier_timeout_s: float | None = None
+    shutdown_timeout_s: float = 30.0
+    coordinator_grace_s: float = 600.0
+    master_addr: str = ""
+    master_port: int = 0
+
+    @property
+    def last_call_quiet_s(self) -> float:
+        """Silence after the latest arrival that ends the last call early."""
+        return self.last_call_s / 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    """Who an agent is; fixed for the life of its process."""
+
+    incarnation: str
+    host: str
+    address: str
+    role: str
+    local_world_size: int
+
+
+class GroupState(StrEnum):
+    """What an agent's worker group does. The values are those of the protocol."""
+
+    IDLE = "IDLE"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """An agent's whole actual state; the latest one wins.
+
+    ``round_id`` is the round of ``state``, ``None`` if the agent holds none.
+    ``master_port`` is a port it holds for the next round it leads, 0 if none.
+    """
+
+    state: GroupState
+    round_id: int | None = None
+    master_port: int = 0
+    failures_written: int = 0
+    workers_alive: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One agent's place in a round; all ranks are those of its worker 0."""
+
+    agent: AgentIdentity
+    group_rank: int
+    rank_first: int
+    role_rank_first: int
+    role_world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One membership with ranks. ``seats`` are in group rank order, by incarnation."""
+
+    round_id: int
+    seats: dict[str, Seat]
+    world_size: int
+    restart_count: int
+    master_addr: str
+    master_port: int
+    reason: str
+
+    @property
+    def leader(self) -> str:
+        """The incarnation with group rank 0."""
+        return next(iter(self.seats))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRanks:
+    """Where a worker stood in its round."""
+
+    rank: int
+    local_rank: int
+    group_rank: int
+    role_rank: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """One worker's failure, identified by ``(incarnation, sequence)``.
+
+    ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
+    same on the coordinator's clock, set when the record is accepted.
+    """
+
+    incarnation: str
+    sequence: int
+    round_id: int
+    host: str
+    worker: WorkerRanks
+    age_s: float = 0.0
+    happened_at: float = 0.0
+    pid: int = 0
+    exit_code: int = 0
+    signal_name: str = ""
+    message: str = ""
+    traceback: str = ""
+    stderr_tail: str = ""
+    is_stopped_by_agent: bool = False
+
+    def ending(self) -> str:
+        """Say how the worker ended, for people."""
+        return self.signal_name or f"exit code {self.exit_code}"
+
+    def accepted(self, *, now: float) -> FailureRecord:
+        """Return the record placed on the coordinator's clock."""
+        return replace(self, age_s=0.0, happened_at=now - self.age_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """What failed in a round: the cause first, then the victims."""
+
+    root_causes: tuple[FailureRecord, ...]
+    victims: tuple[FailureRecord, ...]
+    victims_count: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a run ended."""
+
+    is_success: bool
+    reason: str
+    restart_count: int
+    round_id: int | None
+    report: FailureReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often agents beat, how long a silence is tolerated, how they come back; seconds."""
+
+    heartbeat_interval_s: float
+    lease_s: float
+    reconnect_delay_max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """Desired: hold no workers and stay ready.
+
+    ``agents_wanted`` is 0 if the run waits for nobody. ``time_left_s`` tells
+    people how long a wait still lasts, and does not make two desires differ.
+    """
+
+    reason: str
+    agents_present: int = 0
+    agents_wanted: int = 0
+    time_left_s: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Desired: hold the workers of this round, seated like this."""
+
+    seat: Seat
+    round: Round = field(compare=False, repr=False)
+    round_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Desired: stop the workers; the verdict follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """Desired: stop what is left, and end."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """What an agent shall do.
+
+    ``master_port_spent`` is a port of this agent that a round has used; if it
+    still holds it for the next round, it has to reserve another. 0: none.
+    """
+
+    state: Standby | Assignment | Stop | Exit
+    master_port_spent: int = 0

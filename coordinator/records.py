@@ -1,0 +1,106 @@
+"""Pure. What the journal keeps: every accepted change of a run, in order.
+
+A run's durable state is the fold of its records (see ``run_state``), both when
+they are written and when they are loaded, so the two can't disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.model import AgentIdentity, FailureRecord, RunSpec, Verdict
+
+
+class RoundEnd(StrEnum):
+    """Why a round ended without a verdict."""
+
+    WORKER_FAILED = "WORKER_FAILED"
+    AGENT_LOST = "AGENT_LOST"
+    AGENT_JOINED = "AGENT_JOINED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCreated:
+    """The first agent brought the spec."""
+
+    run_id: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentAdmitted:
+    """An agent became a member of the run."""
+
+    agent: AgentIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRemoved:
+    """A member left or was lost."""
+
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted:
+    """A round was assigned; ``participants`` are incarnations by group rank."""
+
+    round_id: int
+    participants: tuple[str, ...]
+    master_addr: str
+    master_port: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSucceeded:
+    """All workers of one participant exited with 0."""
+
+    round_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """The round is over and the run gathers for the next; the budget is charged here."""
+
+    round_id: int
+    cause: RoundEnd
+    restart_count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingStarted:
+    """The run has failed; workers are being stopped and failure records collected."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecorded:
+    """A failure record was accepted."""
+
+    record: FailureRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The run has its verdict."""
+
+    verdict: Verdict
+
+
+Record = (
+    RunCreated
+    | AgentAdmitted
+    | AgentRemoved
+    | RoundStarted
+    | GroupSucceeded
+    | RoundEnded
+    | EndingStarted
+    | FailureRecorded
+    | RunEnded
+)

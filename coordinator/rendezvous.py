@@ -1,0 +1,110 @@
+"""Pure. When a round closes: the one question every gathering asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.model import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """What counts for closing a round. Instants are the coordinator's clock.
+
+    ``agents_present`` hold a session. ``agents_missed`` lost theirs so recently
+    that they may be back at once. ``is_reforming`` says that a round has just
+    ended and nobody new is expected.
+    """
+
+    agents_present: int
+    agents_missed: int
+    since: float
+    quorum_since: float | None
+    latest_arrival: float
+    is_reforming: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the round now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Not yet; look again at ``until`` if nothing happens before (``None``: never)."""
+
+    reason: str
+    agents_wanted: int
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The join timeout is over."""
+
+    reason: str
+
+
+def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wait | GiveUp:
+    """Decide whether the round can close at ``now``.
+
+    Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last
+    call: it waits ``last_call_s`` at most, and no longer than a tenth of it
+    after the latest arrival. A round that only lost agents makes no last call.
+    An agent whose stream broke a moment ago is waited for: its grace is short.
+    Source: torch elastic ``_RendezvousJoinOp``; differs: docs/adr/0004-closing-a-round.md.
+    """
+    present, missed = gathering.agents_present, gathering.agents_missed
+    if missed and present < spec.agents_max:
+        until = _join_deadline(spec, gathering)
+        return Wait(
+            reason=f"{missed} of {present + missed} agents lost their connection a moment ago",
+            agents_wanted=missed,
+            until=until if present < spec.agents_min else None,
+        )
+    if present >= spec.agents_max:
+        return Close(reason=f"{spec.agents_max} of {spec.agents_max} agents are there")
+    if present < spec.agents_min:
+        return _wait_for_quorum(spec, gathering, now=now)
+    if gathering.is_reforming:
+        return Close(reason=f"{present} agents are left, {spec.agents_min} are enough")
+    return _last_call(spec, gathering, now=now)
+
+
+def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
+    return gathering.since + spec.join_timeout_s
+
+
+def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait | GiveUp:
+    present, wanted = gathering.agents_present, spec.agents_min
+    deadline = _join_deadline(spec, gathering)
+    if now >= deadline:
+        return GiveUp(
+            reason=f"join timeout: {present} of {wanted} agents after {spec.join_timeout_s:g} s"
+        )
+    return Wait(
+        reason=f"{present} of {wanted} agents, waiting for {wanted - present}",
+        agents_wanted=wanted - present,
+        until=deadline,
+    )
+
+
+def _last_call(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wait:
+    present, room = gathering.agents_present, spec.agents_max - gathering.agents_present
+    deadline = last_call_deadline(
+        spec, first=gathering.quorum_since or now, latest=gathering.latest_arrival
+    )
+    if now >= deadline:
+        return Close(reason=f"last call is over with {present} of {spec.agents_max} agents")
+    return Wait(
+        reason=f"{present} agents are enough, last call for {room} more",
+        agents_wanted=room,
+        until=deadline,
+    )
+
+
+def last_call_deadline(spec: RunSpec, *, first: float, latest: float) -> float:
+    """Return when a last call ends that began at ``first``, with the ``latest`` arrival."""
+    return min(first + spec.last_call_s, latest + spec.last_call_quiet_s)

@@ -1,0 +1,512 @@
+"""Pure. One run: who is in it, which round it is in, when it restarts, how it ends.
+
+``handle`` takes what happened and returns what shall be done about it. Every
+change of the durable state goes through ``_commit``, which journals it. What
+follows from a change is decided in ``_settle``, by looking at the state and not
+at the event, so that a repeated or lost message changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordinator import effects as fx
+from coordinator.admission import refusal
+from coordinator.desire import desired_state
+from coordinator.errors import StaleSession
+from coordinator.events import (
+    AgentLeft,
+    BeatReceived,
+    DeadlineReached,
+    FailureReported,
+    RunEvent,
+    SessionClosed,
+    SessionOpened,
+)
+from coordinator.failures import describe, make_report, root_causes
+from coordinator.membership import Membership
+from coordinator.model import (
+    AgentIdentity,
+    Beat,
+    Desired,
+    GroupState,
+    Pace,
+    Round,
+    RunSpec,
+    Verdict,
+)
+from coordinator.policy import RunPolicy
+from coordinator.ranks import first_order, group_order
+from coordinator.records import (
+    AgentAdmitted,
+    AgentRemoved,
+    EndingStarted,
+    FailureRecorded,
+    GroupSucceeded,
+    Record,
+    RoundEnd,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+    RunEnded,
+)
+from coordinator.rendezvous import (
+    Close,
+    Gathering,
+    GiveUp,
+    Wait,
+    close_round,
+    last_call_deadline,
+)
+from coordinator.run_state import Phase, RunState
+
+
+class Run:
+    """The core of one run. Not thread-safe; one owner calls it."""
+
+    def __init__(self, state: RunState, *, policy: RunPolicy, pace: Pace, now: float) -> None:
+        self.state = state
+        self.members = Membership(pace)
+        self._policy = policy
+        self._effects: list[fx.Effect] = []
+        # Participants whose group failed, or that were lost before it succeeded.
+        self._failed: set[str] = set()
+        self._lost: set[str] = set()
+        # Connected members that are not in the current round.
+        self._extras: set[str] = set()
+        # While ending: members with live workers or undelivered records.
+        self._unfinished: set[str] = set()
+        # Members to be told their desired state; `_tell_all` stands for everyone.
+        self._untold: set[str] = set()
+        self._tell_all = False
+        self._wait: Wait | None = None
+        self._review_at: float | None = None
+        self._progress_at: float | None = None
+        # Instants from which timeouts count.
+        self._phase_since = now
+        self._quorum_since: float | None = None
+        self._latest_arrival = now
+        self._extra_since: float | None = None
+        self._barrier_since: float | None = None
+        self._is_reforming = False
+        self._restore(now)
+
+    @staticmethod
+    def create(
+        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
+    ) -> tuple[Run, list[fx.Effect]]:
+        """Return a new run and the effect that journals its birth."""
+        record = RunCreated(run_id=run_id, spec=spec)
+        state = RunState.created(record, failures_kept_max=policy.failures_kept_max)
+        run = Run(state, policy=policy, pace=pace, now=now)
+        return run, [fx.Persist(run_id=run_id, record=record)]
+
+    def _restore(self, now: float) -> None:
+        """Derive what is not durable from what is: everybody is missed until heard."""
+        state = self.state
+        if state.phase is Phase.ENDED:
+            return
+        self.members.remember(state.members, until=now + self._policy.restart_grace_s)
+        if state.phase is Phase.RUNNING and state.round is not None:
+            self._lost = state.lost_participants()
+            self._barrier_since = now if state.succeeded else None
+            if leader := self.members.presences.get(state.round.leader):
+                leader.master_port_spent = state.round.master_port
+        elif state.phase is Phase.ENDING:
+            self._unfinished = set(state.members)
+        else:
+            self._is_reforming = state.round is not None
+
+    # The interface of every core.
+
+    def handle(self, event: RunEvent | DeadlineReached, *, now: float) -> list[fx.Effect]:
+        """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        match event:
+            case SessionOpened():
+                self._on_session_opened(event, now)
+            case BeatReceived():
+                self._on_beat(event, now)
+            case AgentLeft():
+                self._on_agent_left(event)
+            case SessionClosed():
+                self._on_session_closed(event, now)
+            case FailureReported():
+                self._on_failure(event, now)
+            case DeadlineReached():
+                self._on_deadline(now)
+            case _:
+                assert_never(event)
+        self._settle(now)
+        self._tell(now)
+        done, self._effects = self._effects, []
+        return done
+
+    def next_deadline(self) -> float | None:
+        """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
+        instants = (self.members.next_deadline(), self._review_at, self._progress_at)
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in agents; for tests."""
+        state, current, members = self.state, self.state.round, self.members
+        assert (state.verdict is not None) == (state.phase is Phase.ENDED), state.phase
+        assert state.restart_count <= state.spec.restarts_max, "budget overdrawn"
+        sessions = {i for i, p in members.presences.items() if p.session_id is not None}
+        assert sessions == members.connected, "connected members are not those with sessions"
+        assert not members.connected & members.missed, "connected and missed at once"
+        if state.phase is not Phase.RUNNING:
+            return
+        assert current is not None, "running without a round"
+        assert state.succeeded <= current.seats.keys(), "success of a stranger"
+        assert self._lost == state.lost_participants(), "lost participants are not noted"
+        assert self._extras == members.connected - current.seats.keys(), "extras are not noted"
+        assert state.spec.agents_min <= len(current.seats) <= state.spec.agents_max
+        rank = 0
+        for group_rank, seat in enumerate(current.seats.values()):
+            assert (seat.group_rank, seat.rank_first) == (group_rank, rank), "ranks have holes"
+            rank += seat.agent.local_world_size
+        assert rank == current.world_size, "world size is not the sum"
+
+    def reason(self) -> str:
+        """Return why the run is as it is, for people."""
+        return self._wait.reason if self._wait is not None else self.state.reason
+
+    def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
+        """Change how often agents beat, and tell them. Linear in members."""
+        self.members.pace = pace
+        self.members.renew_leases(now=now)
+        presences = (self.members.presences[incarnation] for incarnation in self.members.connected)
+        sessions = sorted(p.session_id for p in presences if p.session_id is not None)
+        return [fx.SetPace(session_id=session_id, pace=pace) for session_id in sessions]
+
+    # Events.
+
+    def _on_session_opened(self, event: SessionOpened, now: float) -> None:
+        error = refusal(self.state, event, agents_max=self._policy.agents_max)
+        if error is not None:
+            self._effects.append(fx.Reject(session_id=event.session_id, error=error))
+            return
+        incarnation = event.agent.incarnation
+        if incarnation not in self.state.members:
+            self._commit(AgentAdmitted(agent=event.agent))
+            self._latest_arrival = now
+            self._decided("agent admitted", f"{event.agent.host} joined")
+            if self.state.phase is Phase.GATHERING:
+                self._schedule_progress(now)
+        replaced = self.members.attach(incarnation, event.session_id, now=now)
+        if replaced is not None:
+            error = StaleSession("the agent opened a new one")
+            self._effects.append(fx.Reject(session_id=replaced, error=error))
+        current = self.state.round
+        if current is not None and current.leader == incarnation:
+            self.members.presences[incarnation].master_port_spent = current.master_port
+        if current is None or incarnation not in current.seats:
+            self._extras.add(incarnation)
+        self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+        self._untold.add(incarnation)
+        self._take_beat(incarnation, event.beat, now)
+
+    def _on_beat(self, event: BeatReceived, now: float) -> None:
+        if self._is_current(event.incarnation, event.session_id):
+            self._take_beat(event.incarnation, event.beat, now)
+
+    def _on_agent_left(self, event: AgentLeft) -> None:
+        if self._is_current(event.incarnation, event.session_id):
+            self._remove(event.incarnation, f"it left, {event.reason}")
+
+    def _on_session_closed(self, event: SessionClosed, now: float) -> None:
+        until = now + self._policy.reconnect_grace_s
+        if self.members.detach(event.incarnation, event.session_id, until=until):
+            self._extras.discard(event.incarnation)
+            if self.state.phase is Phase.ENDED:
+                self.members.forget(event.incarnation)
+
+    def _on_failure(self, event: FailureReported, now: float) -> None:
+        record = event.record
+        is_new = record.sequence > self.state.failures_heard.get(record.incarnation, 0)
+        if is_new:
+            self._commit(FailureRecorded(record=record.accepted(now=now)))
+            self._note_finished(record.incarnation)
+        self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_new))
+
+    def _on_deadline(self, now: float) -> None:
+        due = self.next_deadline()
+        if due is not None and now - due > self._policy.stall_s:
+            self.members.renew_leases(now=now)
+        for expiry in self.members.pop_expired(now=now):
+            if expiry.session_id is not None:
+                error = StaleSession(expiry.reason)
+                self._effects.append(fx.Reject(session_id=expiry.session_id, error=error))
+            self._remove(expiry.incarnation, expiry.reason)
+        if self._progress_at is not None and now >= self._progress_at:
+            self._progress_at = None
+            self._tell_all = True
+
+    def _is_current(self, incarnation: str, session_id: str) -> bool:
+        """Return whether a message is of a session that counts; refuse it if not."""
+        if self.members.current(incarnation, session_id) is not None:
+            return True
+        error = StaleSession("it was replaced, or its lease is over")
+        self._effects.append(fx.Reject(session_id=session_id, error=error))
+        return False
+
+    def _take_beat(self, incarnation: str, beat: Beat, now: float) -> None:
+        self.members.heard(incarnation, beat, now=now)
+        self._note_finished(incarnation)
+        current = self.state.round
+        if self.state.phase is not Phase.RUNNING or current is None:
+            return
+        if beat.round_id != current.round_id or incarnation not in current.seats:
+            return  # of an earlier round: the agent will hear of this one
+        if beat.state is GroupState.FAILED:
+            self._failed.add(incarnation)
+        elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
+            self._commit(GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
+            self._barrier_since = now if self._barrier_since is None else self._barrier_since
+
+    def _remove(self, incarnation: str, reason: str) -> None:
+        """Give a member up. In an ended run nothing depends on it any more."""
+        self.members.forget(incarnation)
+        self._extras.discard(incarnation)
+        self._failed.discard(incarnation)
+        self._unfinished.discard(incarnation)
+        if self.state.phase is Phase.ENDED:
+            return
+        host = self.state.members[incarnation].host
+        self._commit(AgentRemoved(incarnation=incarnation, reason=reason))
+        if self.state.is_awaited(incarnation):
+            self._lost.add(incarnation)
+        self._decided("agent removed", f"{host}: {reason}")
+
+    def _note_finished(self, incarnation: str) -> None:
+        """While ending, stop waiting for a member that has nothing left to stop or to say."""
+        if incarnation in self._unfinished and self._is_finished(incarnation):
+            self._unfinished.discard(incarnation)
+
+    def _is_finished(self, incarnation: str) -> bool:
+        presence = self.members.presences.get(incarnation)
+        if presence is None or presence.session_id is None:
+            return presence is None
+        heard = self.state.failures_heard.get(incarnation, 0)
+        return presence.beat.workers_alive == 0 and heard >= presence.beat.failures_written
+
+    # Decisions.
+
+    def _settle(self, now: float) -> None:
+        """Do all that follows from the state as it is now."""
+        self._review_at = None
+        if self.state.phase is Phase.RUNNING:
+            self._review_round(now)
+        if self.state.phase is Phase.GATHERING:
+            self._review_gathering(now)
+        if self.state.phase is Phase.ENDING:
+            self._review_ending(now)
+
+    def _review_round(self, now: float) -> None:
+        current = self.state.round
+        assert current is not None, "running without a round"
+        if len(self.state.succeeded) == len(current.seats):
+            self._end(is_success=True, reason="all workers succeeded", now=now)
+        elif self._lost:
+            self._end_round(RoundEnd.AGENT_LOST, self._loss_reason(current), now)
+        elif self._failed:
+            # Whether a machine died decides if this costs a restart; it is known soon.
+            if not self.members.missed & current.seats.keys():
+                self._on_group_failed(current, now)
+        elif (limit := self.state.spec.exit_barrier_timeout_s) and self._barrier_since is not None:
+            if now >= self._barrier_since + limit:
+                self._start_ending(self._barrier_reason(current, limit), now)
+            else:
+                self._review_at = self._barrier_since + limit
+        else:
+            self._review_scale_up(current, now)
+
+    def _on_group_failed(self, current: Round, now: float) -> None:
+        allowed, used = self.state.spec.restarts_max, self.state.restart_count
+        what = f"round {current.round_id} failed: {self._failure_reason(current)}"
+        if used < allowed:
+            reason = f"{what}; restart {used + 1} of {allowed}"
+            self._end_round(RoundEnd.WORKER_FAILED, reason, now)
+        else:
+            left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
+            self._start_ending(f"{what}; {left}", now)
+
+    def _review_scale_up(self, current: Round, now: float) -> None:
+        """End the round for agents that came late, if there is room and nobody has finished."""
+        spec, total = self.state.spec, len(current.seats) + len(self._extras)
+        has_room = len(current.seats) < spec.agents_max
+        if not self._extras or not has_room or self.state.succeeded:
+            self._extra_since = None
+            return
+        self._extra_since = now if self._extra_since is None else self._extra_since
+        due = last_call_deadline(spec, first=self._extra_since, latest=self._latest_arrival)
+        if total >= spec.agents_max or now >= due:
+            reason = f"{len(self._extras)} more joined the {len(current.seats)} of the round"
+            self._end_round(RoundEnd.AGENT_JOINED, reason, now)
+        else:
+            self._review_at = due
+
+    def _review_gathering(self, now: float) -> None:
+        spec, present = self.state.spec, len(self.members.connected)
+        if present + len(self.members.missed) < spec.agents_min:
+            self._is_reforming = False
+        if present < spec.agents_min:
+            self._quorum_since = None
+        elif self._quorum_since is None:
+            self._quorum_since = now
+        gathering = Gathering(
+            agents_present=present,
+            agents_missed=len(self.members.missed),
+            since=self._phase_since,
+            quorum_since=self._quorum_since,
+            latest_arrival=self._latest_arrival,
+            is_reforming=self._is_reforming,
+        )
+        match close_round(spec, gathering, now=now):
+            case Close(reason):
+                self._start_round(reason)
+            case GiveUp(reason):
+                self._end(is_success=False, reason=reason, now=now)
+            case Wait() as wait:
+                self._wait, self._review_at = wait, wait.until
+
+    def _review_ending(self, now: float) -> None:
+        limit = self.state.spec.shutdown_timeout_s + self._policy.report_wait_s
+        if not self._unfinished or now >= self._phase_since + limit:
+            self._end(is_success=False, reason=self.state.reason, now=now)
+        else:
+            self._review_at = self._phase_since + limit
+
+    # Transitions.
+
+    def _start_round(self, reason: str) -> None:
+        spec, order = self.state.spec, self._next_order()
+        leader = self.members.presences[order[0].incarnation]
+        port = spec.master_port or leader.fresh_port
+        if not port:
+            why = f"waiting for a free port of {order[0].host}"
+            self._wait = Wait(reason=why, agents_wanted=0, until=None)
+            return
+        if not spec.master_port:
+            leader.master_port_spent = port
+        round_id = self.state.next_round_id
+        self._commit(
+            RoundStarted(
+                round_id=round_id,
+                participants=tuple(agent.incarnation for agent in order),
+                master_addr=spec.master_addr or order[0].address,
+                master_port=port,
+                reason=self.state.reason if round_id else reason,
+            )
+        )
+        self._extras = self.members.connected - {agent.incarnation for agent in order}
+        self._wait = self._extra_since = self._barrier_since = None
+        self._failed, self._lost = set(), set()
+        self._tell_all = True
+        self._decided("round started", f"{len(order)} agents; {reason}")
+
+    def _next_order(self) -> list[AgentIdentity]:
+        """Return who takes part in the next round, by group rank."""
+        known, connected = self.state.members, self.members.connected
+        previous = self.state.group_ranks()
+        survivors = [known[i] for i in previous if i in connected]
+        newcomers = [a for i, a in known.items() if i in connected and i not in previous]
+        chosen = [*survivors, *newcomers][: self.state.spec.agents_max]
+        return group_order(chosen, previous) if previous else first_order(chosen)
+
+    def _end_round(self, cause: RoundEnd, reason: str, now: float) -> None:
+        current = self.state.round
+        assert current is not None, "no round to end"
+        count = self.state.restart_count + (cause is RoundEnd.WORKER_FAILED)
+        record = RoundEnded(
+            round_id=current.round_id, cause=cause, restart_count=count, reason=reason
+        )
+        self._commit(record)
+        self._phase_since, self._quorum_since = now, None
+        self._is_reforming, self._tell_all = True, True
+        self._failed, self._lost = set(), set()
+        self._decided("round ended", reason)
+
+    def _start_ending(self, reason: str, now: float) -> None:
+        self._commit(EndingStarted(reason=reason))
+        self._phase_since, self._tell_all = now, True
+        everyone = self.members.presences
+        self._unfinished = {member for member in everyone if not self._is_finished(member)}
+        self._decided("run failing", reason)
+
+    def _end(self, *, is_success: bool, reason: str, now: float) -> None:
+        state = self.state
+        report = None
+        if state.round is not None and not is_success:
+            size = state.round.world_size
+            report = make_report(state.failures, state.round.round_id, world_size=size)
+        verdict = Verdict(
+            is_success=is_success,
+            reason=reason,
+            restart_count=state.restart_count,
+            round_id=state.round_id,
+            report=report,
+        )
+        self._commit(RunEnded(verdict=verdict))
+        self._tell_all, self._wait, self._progress_at = True, None, None
+        self._phase_since = now
+        for incarnation in list(self.members.missed):
+            self.members.forget(incarnation)
+        self._decided("run succeeded" if is_success else "run failed", reason)
+
+    # Words.
+
+    def _failure_reason(self, current: Round) -> str:
+        causes = root_causes(self.state.failures, current.round_id)
+        if causes:
+            return describe(causes)
+        hosts = sorted(current.seats[incarnation].agent.host for incarnation in self._failed)
+        return f"a worker on {' and '.join(hosts)}"
+
+    def _loss_reason(self, current: Round) -> str:
+        hosts = sorted(current.seats[incarnation].agent.host for incarnation in self._lost)
+        return f"round {current.round_id} lost {' and '.join(hosts)}"
+
+    def _barrier_reason(self, current: Round, limit: float) -> str:
+        late = [s for i, s in current.seats.items() if i not in self.state.succeeded]
+        names = ", ".join(f"{s.agent.host} (group rank {s.group_rank})" for s in late[:10])
+        return f"exit barrier timeout: {len(late)} agents not done after {limit:g} s: {names}"
+
+    # Effects.
+
+    def _commit(self, record: Record) -> None:
+        self.state.apply(record)
+        self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+
+    def _decided(self, decision: str, reason: str) -> None:
+        self._effects.append(
+            fx.Decided(
+                run_id=self.state.run_id,
+                decision=decision,
+                reason=reason,
+                round_id=self.state.round_id,
+            )
+        )
+
+    def _schedule_progress(self, now: float) -> None:
+        """Tell waiting agents how it goes, but not at every arrival: that would be quadratic."""
+        if self._progress_at is None:
+            self._progress_at = now + self._policy.progress_interval_s
+
+    def _tell(self, now: float) -> None:
+        """Push desired states that changed to those who may not know them."""
+        whom = self.members.presences if self._tell_all else self._untold
+        for incarnation in whom:
+            self._direct(incarnation, now)
+        self._untold, self._tell_all = set(), False
+
+    def _direct(self, incarnation: str, now: float) -> None:
+        presence = self.members.presences.get(incarnation)
+        if presence is None or presence.session_id is None:
+            return
+        wait, present = self._wait, len(self.members.connected)
+        state = desired_state(self.state, incarnation, wait=wait, present=present, now=now)
+        desired = Desired(state=state, master_port_spent=presence.master_port_spent)
+        if desired != presence.pushed:
+            presence.pushed = desired
+            self._effects.append(fx.Direct(session_id=presence.session_id, desired=desired))

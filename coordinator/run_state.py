@@ -1,0 +1,172 @@
+"""Pure. The durable state of a run: the fold of its journal records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinator.failures import keep_most_telling
+from coordinator.model import AgentIdentity, FailureRecord, Round, RunSpec, Verdict
+from coordinator.ranks import assign_seats
+from coordinator.records import (
+    AgentAdmitted,
+    AgentRemoved,
+    EndingStarted,
+    FailureRecorded,
+    GroupSucceeded,
+    Record,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+    RunEnded,
+)
+
+HISTORY_MAX = 50
+
+
+class Phase(StrEnum):
+    """What a run is doing.
+
+    ::
+
+        GATHERING <--> RUNNING --> ENDING --> ENDED
+            |             |                     ^
+            +-------------+---------------------+
+    """
+
+    GATHERING = "GATHERING"
+    """No round; waits for agents."""
+    RUNNING = "RUNNING"
+    """A round is assigned; waits for it to succeed, fail or lose an agent."""
+    ENDING = "ENDING"
+    """Failed; waits for workers to stop and for failure records."""
+    ENDED = "ENDED"
+    """Has a verdict; waits for nothing."""
+
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.GATHERING: frozenset({Phase.RUNNING, Phase.ENDED}),
+    Phase.RUNNING: frozenset({Phase.GATHERING, Phase.ENDING, Phase.ENDED}),
+    Phase.ENDING: frozenset({Phase.ENDED}),
+    Phase.ENDED: frozenset(),
+}
+
+
+class InvalidTransition(Exception):
+    """Our own mistake: a phase was entered that can't follow the present one."""
+
+    def __init__(self, run_id: str, source: Phase, target: Phase, history: list[str]) -> None:
+        super().__init__(run_id, source, target, history)
+        self.run_id, self.source, self.target, self.history = run_id, source, target, history
+
+    def __str__(self) -> str:
+        story = "; ".join(self.history)
+        return f"run {self.run_id}: {self.source} can't become {self.target}; history: {story}"
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """What the coordinator must still know of a run after a restart.
+
+    Invariants: ``round`` is the current or last round; ``succeeded`` are
+    participants of it; ``verdict`` is set exactly in ``Phase.ENDED``.
+    ``failures_heard`` is the highest sequence accepted from each incarnation:
+    records arrive in order, so whatever is not above it was counted before.
+    """
+
+    run_id: str
+    spec: RunSpec
+    phase: Phase = Phase.GATHERING
+    members: dict[str, AgentIdentity] = field(default_factory=dict)
+    round: Round | None = None
+    restart_count: int = 0
+    succeeded: set[str] = field(default_factory=set)
+    failures: list[FailureRecord] = field(default_factory=list)
+    failures_heard: dict[str, int] = field(default_factory=dict)
+    failures_count: int = 0
+    failures_kept_max: int = 1000
+    reason: str = "waiting for agents"
+    verdict: Verdict | None = None
+    history: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def created(record: RunCreated, *, failures_kept_max: int) -> RunState:
+        """Return the state of a run that has just been created."""
+        return RunState(run_id=record.run_id, spec=record.spec, failures_kept_max=failures_kept_max)
+
+    @property
+    def round_id(self) -> int | None:
+        """The current or last round's id, ``None`` before the first."""
+        return self.round.round_id if self.round else None
+
+    @property
+    def next_round_id(self) -> int:
+        """The id of the round after that."""
+        return self.round.round_id + 1 if self.round else 0
+
+    def group_ranks(self) -> dict[str, int]:
+        """Return the group ranks of the current or last round, by incarnation, in order."""
+        seats = self.round.seats if self.round else {}
+        return {incarnation: seat.group_rank for incarnation, seat in seats.items()}
+
+    def is_awaited(self, incarnation: str) -> bool:
+        """Return whether the current round can't succeed without this agent."""
+        if self.phase is not Phase.RUNNING or self.round is None:
+            return False
+        return incarnation in self.round.seats and incarnation not in self.succeeded
+
+    def lost_participants(self) -> set[str]:
+        """Return participants that are no members any more and had not succeeded. Linear."""
+        seats = self.round.seats if self.round else {}
+        return {i for i in seats if i not in self.members and self.is_awaited(i)}
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in. The only way this state ever changes."""
+        match record:
+            case RunCreated():
+                self.spec = record.spec
+            case AgentAdmitted():
+                self.members[record.agent.incarnation] = record.agent
+            case AgentRemoved():
+                self.members.pop(record.incarnation, None)
+            case GroupSucceeded():
+                self.succeeded.add(record.incarnation)
+            case FailureRecorded():
+                self._add_failure(record.record)
+            case RoundStarted():
+                self._start_round(record)
+            case RoundEnded():
+                self._enter(Phase.GATHERING, record.reason)
+                self.restart_count = record.restart_count
+            case EndingStarted():
+                self._enter(Phase.ENDING, record.reason)
+            case RunEnded():
+                self._enter(Phase.ENDED, record.verdict.reason)
+                self.verdict = record.verdict
+
+    def _start_round(self, record: RoundStarted) -> None:
+        self._enter(Phase.RUNNING, record.reason)
+        seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
+        self.round = Round(
+            round_id=record.round_id,
+            seats=seats,
+            world_size=sum(seat.agent.local_world_size for seat in seats.values()),
+            restart_count=self.restart_count,
+            master_addr=record.master_addr,
+            master_port=record.master_port,
+            reason=record.reason,
+        )
+        self.succeeded = set()
+
+    def _add_failure(self, record: FailureRecord) -> None:
+        self.failures_heard[record.incarnation] = record.sequence
+        self.failures_count += 1
+        self.failures.append(record)
+        self.failures = keep_most_telling(self.failures, self.failures_kept_max)
+
+    def _enter(self, phase: Phase, reason: str) -> None:
+        if phase not in TRANSITIONS[self.phase]:
+            raise InvalidTransition(self.run_id, self.phase, phase, self.history)
+        self.history = [*self.history[-HISTORY_MAX + 1 :], f"{phase}: {reason}"]
+        self.phase = phase
+        self.reason = reason
