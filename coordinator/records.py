@@ -22,10 +22,11 @@ class RoundEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCreated:
-    """The first agent brought the spec."""
+    """The first agent brought the spec. The limit is recorded so that replay keeps the same."""
 
     run_id: str
     spec: RunSpec
+    failures_kept_max: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,9 @@ class Run:
         run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        record = RunCreated(run_id=run_id, spec=spec)
-        state = RunState.created(record, failures_kept_max=policy.failures_kept_max)
-        run = Run(state, policy=policy, pace=pace, now=now)
+        kept = policy.failures_kept_max
+        record = RunCreated(run_id=run_id, spec=spec, failures_kept_max=kept)
+        run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
         return run, [fx.Persist(run_id=run_id, record=record)]
 
     def _restore(self, now: float) -> None:

@@ -90,9 +90,11 @@ class RunState:
     history: list[str] = field(default_factory=list)
 
     @staticmethod
-    def created(record: RunCreated, *, failures_kept_max: int) -> RunState:
+    def created(record: RunCreated) -> RunState:
         """Return the state of a run that has just been created."""
-        return RunState(run_id=record.run_id, spec=record.spec, failures_kept_max=failures_kept_max)
+        return RunState(
+            run_id=record.run_id, spec=record.spec, failures_kept_max=record.failures_kept_max
+        )
 
     @property
     def round_id(self) -> int | None:

@@ -1,0 +1,201 @@
+"""Shell. The one owner of the core: feeds it events, journals its records, executes its effects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from coordinator import effects as fx
+from coordinator.errors import CoordinatorError, LimitReached
+from coordinator.events import DeadlineReached, Event
+from coordinator.journal import (
+    Append,
+    Change,
+    Compact,
+    Erase,
+    Journal,
+    MemoryJournal,
+    snapshots_due,
+)
+from coordinator.outbox import Outbox
+from coordinator.registry import Registry
+
+log = structlog.get_logger()
+
+# Events handled between two writes of the journal, so that one write serves many.
+BATCH_MAX = 1_000
+
+
+class Driver:
+    """Runs a registry. Everything that reaches it comes through ``submit``.
+
+    Events that arrive while the journal is being written are handled together
+    afterwards, so one write to the disk serves as many of them as there are.
+    """
+
+    def __init__(self, registry: Registry, journal: Journal, *, queue_max: int = 100_000) -> None:
+        self.registry = registry
+        self._journal = journal
+        self._queue: deque[Event] = deque()
+        self._queue_max = queue_max
+        self._arrived = asyncio.Event()
+        self._outboxes: dict[str, Outbox] = {}
+        self._answers: dict[int, asyncio.Future[bool]] = {}
+        self._sizes: dict[str, int] = {}
+        self._clock_offset = journal.clock_offset()
+        self._is_stopping = False
+        # SQLite waits for the disk; the event loop does not wait with it.
+        is_instant = isinstance(journal, MemoryJournal)
+        self._writer = None if is_instant else ThreadPoolExecutor(1, thread_name_prefix="journal")
+
+    def now(self) -> float:
+        """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
+        return time.monotonic() + self._clock_offset
+
+    def restore(self) -> None:
+        """Take over what the journal holds. Raises ``JournalCorrupt``."""
+        states = self._journal.load()
+        self.registry.restore(states, now=self.now())
+        for state in states:
+            log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
+
+    def submit(self, event: Event) -> None:
+        """Hand an event over. Raises ``LimitReached`` if too many wait already."""
+        if len(self._queue) >= self._queue_max:
+            raise LimitReached("event_queue_max", self._queue_max)
+        self.submit_always(event)
+
+    def submit_always(self, event: Event) -> None:
+        """Hand an event over that must not be lost, such as the end of a session."""
+        if not self._is_stopping:
+            self._queue.append(event)
+            self._arrived.set()
+
+    def open_outbox(self, session_id: str) -> Outbox:
+        """Return the place where effects for a session will be put."""
+        outbox = self._outboxes[session_id] = Outbox(session_id)
+        return outbox
+
+    def close_outbox(self, session_id: str) -> None:
+        """Drop what is still to be sent to a session that has ended."""
+        self._outboxes.pop(session_id, None)
+
+    def stop(self, error: CoordinatorError) -> None:
+        """Decide nothing any more, and end every session with an error.
+
+        The sessions that end now say nothing about their agents, so what comes
+        from here on is dropped; agents send it again to the next coordinator.
+        """
+        self._is_stopping = True
+        self._queue.clear()
+        for outbox in self._outboxes.values():
+            outbox.fail(error)
+
+    def expect_answer(self, request_id: int) -> asyncio.Future[bool]:
+        """Return the future that is done when a failure record is journaled."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = future
+        return future
+
+    def drop_answer(self, request_id: int) -> None:
+        """Stop waiting for an answer."""
+        self._answers.pop(request_id, None)
+
+    async def run(self) -> None:
+        """Handle events until cancelled."""
+        try:
+            while True:
+                await self._wait_for_work()
+                await self._turn()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+            self._journal.close()
+
+    async def _wait_for_work(self) -> None:
+        """Return when an event is there or a deadline has come."""
+        if self._queue:
+            return
+        self._arrived.clear()
+        loop, due = asyncio.get_running_loop(), self.registry.next_deadline()
+        timer = None
+        if due is not None and not self._is_stopping:
+            timer = loop.call_later(max(0.0, due - self.now()), self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _turn(self) -> None:
+        """Handle one batch: decide, then journal, then tell."""
+        now, effects = self.now(), list[fx.Effect]()
+        for _ in range(min(len(self._queue), BATCH_MAX)):
+            effects += self.registry.handle(self._queue.popleft(), now=now)
+        due = self.registry.next_deadline()
+        # Beats that are still waiting may renew what seems to be over.
+        if due is not None and due <= now and not self._queue:
+            effects += self.registry.handle(DeadlineReached(), now=now)
+        if changes := self._changes(effects):
+            await self._write(changes, now)
+        for effect in effects:
+            self._execute(effect)
+
+    def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
+        changes: list[Change] = []
+        for effect in effects:
+            match effect:
+                case fx.Persist():
+                    changes.append(Append(run_id=effect.run_id, record=effect.record))
+                case fx.Forget():
+                    changes.append(Erase(run_id=effect.run_id))
+        appended = (change.run_id for change in changes if isinstance(change, Append))
+        due = snapshots_due(self._sizes, appended)
+        runs = self.registry.runs
+        return changes + [Compact(state=runs[run_id].state) for run_id in due if run_id in runs]
+
+    async def _write(self, changes: list[Change], now: float) -> None:
+        if self._writer is None:
+            self._journal.write(changes, now=now)
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, lambda: self._journal.write(changes, now=now))
+
+    def _execute(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Persist() | fx.Forget():
+                pass  # done before
+            case fx.AcknowledgeFailure():
+                future = self._answers.pop(effect.request_id, None)
+                if future is not None and not future.done():
+                    future.set_result(effect.is_kept)
+            case fx.Decided():
+                log.info(
+                    effect.decision,
+                    **{
+                        "run.id": effect.run_id,
+                        "run.round": effect.round_id,
+                        "reason": effect.reason,
+                    },
+                )
+            case _:
+                outbox = self._outboxes.get(effect.session_id)
+                if outbox is not None:
+                    _put(outbox, effect)
+
+
+def _put(outbox: Outbox, effect: fx.Welcome | fx.SetPace | fx.Direct | fx.Reject) -> None:
+    match effect:
+        case fx.Welcome():
+            outbox.welcome(effect.pace)
+        case fx.SetPace():
+            outbox.set_pace(effect.pace)
+        case fx.Direct():
+            outbox.direct(effect.desired)
+        case fx.Reject():
+            outbox.fail(effect.error)

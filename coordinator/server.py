@@ -1,0 +1,174 @@
+"""Shell. The life of ``coordinator serve``: start, serve, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from coordinator.config import CoordinatorConfig
+from coordinator.driver import Driver
+from coordinator.errors import PortInUse, Unavailable
+from coordinator.journal import SqliteJournal
+from coordinator.model import Pace
+from coordinator.policy import RunPolicy
+from coordinator.registry import Registry, RegistryPolicy
+from coordinator.service import ErrorInterceptor, FailureService, RunService, SessionService
+from coordinator.sessions import Sessions
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+
+log = structlog.get_logger()
+
+# How long calls may take to end by themselves once the coordinator stops; they
+# are told at once, so this is for the network alone.
+STOP_GRACE_S = 1.0
+
+SERVICES = tuple(
+    descriptor.services_by_name[name].full_name
+    for descriptor, name in (
+        (session_pb2.DESCRIPTOR, "SessionService"),
+        (failure_pb2.DESCRIPTOR, "FailureService"),
+        (run_pb2.DESCRIPTOR, "RunService"),
+    )
+)
+
+
+def run(config: CoordinatorConfig) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``StartupError``."""
+    with ExitStack() as stack:
+        directory = config.state_dir or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
+        )
+        os.umask(0o077)  # whatever this process writes is private
+        return asyncio.run(_serve(config, SqliteJournal(Path(directory))))
+
+
+async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    async with serving(config, journal) as port:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        print(f"coordinator ready at {host}:{port}", flush=True)
+        await stopped.wait()
+        log.info("coordinator stopping", reason="it was told to by a signal")
+    return 0
+
+
+@asynccontextmanager
+async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
+    """Serve while the context is open; yields the port. Raises ``StartupError``."""
+    driver = Driver(
+        Registry(registry_policy(config)), journal, queue_max=config.limits.event_queue_max
+    )
+    try:
+        driver.restore()
+        server, status, port = await _start(config, Sessions(driver, config.limits))
+    except BaseException:
+        journal.close()
+        raise
+    owner = asyncio.create_task(driver.run(), name="driver")
+    owner.add_done_callback(_crash_if_failed)
+    try:
+        yield port
+    finally:
+        await status.enter_graceful_shutdown()
+        driver.stop(Unavailable("it is stopping"))
+        await server.stop(STOP_GRACE_S)
+        owner.cancel()
+        with suppress(asyncio.CancelledError):
+            await owner
+
+
+def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
+    """Return the core's numbers as configured."""
+    limits = config.limits
+    return RegistryPolicy(
+        base_pace=Pace(
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            lease_s=config.lease_s,
+            reconnect_delay_max_s=1.0,
+        ),
+        runs_max=limits.runs_max,
+        runs_ended_max=limits.runs_ended_max,
+        run=RunPolicy(
+            agents_max=limits.agents_per_run_max,
+            failures_kept_max=limits.failures_kept_per_run_max,
+            reconnect_grace_s=limits.reconnect_grace_s,
+            restart_grace_s=max(limits.restart_grace_s, config.lease_s),
+        ),
+    )
+
+
+async def _start(
+    config: CoordinatorConfig, sessions: Sessions
+) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()],
+        options=[
+            ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
+            ("grpc.max_receive_message_length", config.limits.message_bytes_max),
+            # Agents probe silent connections; that must not count as abuse.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+            ("grpc.http2.max_ping_strikes", 0),
+        ],
+    )
+    session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(sessions), server)
+    failure_pb2_grpc.add_FailureServiceServicer_to_server(FailureService(sessions), server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(sessions), server)
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    port = _bind(server, config)
+    await server.start()
+    for name in ("", *SERVICES):
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return server, status, port
+
+
+def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
+    try:
+        _probe(config)
+        port = server.add_insecure_port(config.address)
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise PortInUse(config.host, config.port, why) from error
+    return port
+
+
+def _probe(config: CoordinatorConfig) -> None:
+    """Bind and release the address, because gRPC's own error does not say what is wrong."""
+    found = socket.getaddrinfo(
+        config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _crash_if_failed(owner: asyncio.Task[None]) -> None:
+    """End the process if the core broke: its journal is sound, a new process goes on from it."""
+    if not owner.cancelled() and (error := owner.exception()) is not None:
+        log.critical("coordinator broken", exc_info=error)
+        os._exit(1)

@@ -1,0 +1,117 @@
+"""Shell. The gRPC services: each call is handed to ``Sessions``, each error put into a status."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from coordinator.errors import CoordinatorError
+from coordinator.sessions import Sessions
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+
+# Trailing metadata of a refused call: the name of a `drumbeat.v1.Refusal`.
+REFUSAL_KEY = "drumbeat-reason"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SessionService(session_pb2_grpc.SessionServiceServicer):
+    """Registrations of agents."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def Open(
+        self, request_iterator: AsyncIterator[session_pb2.OpenRequest], context: Context
+    ) -> AsyncIterator[session_pb2.OpenResponse]:
+        """Hold one session."""
+        async for response in self._sessions.open(request_iterator):
+            yield response
+
+
+class FailureService(failure_pb2_grpc.FailureServiceServicer):
+    """Failure records."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def Report(
+        self, request_iterator: AsyncIterator[failure_pb2.ReportRequest], context: Context
+    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+        """Journal and acknowledge records."""
+        async for response in self._sessions.report(request_iterator):
+            yield response
+
+
+class RunService(run_pb2_grpc.RunServiceServicer):
+    """Questions about runs."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def GetRun(
+        self, request: run_pb2.GetRunRequest, context: Context
+    ) -> run_pb2.GetRunResponse:
+        """Return one run."""
+        return self._sessions.get_run(request)
+
+    async def ListRuns(
+        self, request: run_pb2.ListRunsRequest, context: Context
+    ) -> run_pb2.ListRunsResponse:
+        """Return all runs."""
+        return self._sessions.list_runs()
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a ``CoordinatorError`` into its status: the one place where that happens."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        codecs = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), *codecs)
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), *codecs)
+        return handler
+
+
+def _unary(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            return await behaviour(request, context)
+        except CoordinatorError as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _stream(behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        try:
+            async for response in behaviour(requests, context):
+                yield response
+        except CoordinatorError as error:
+            await _abort(context, error)
+
+    return call
+
+
+async def _abort(context: Context, error: CoordinatorError) -> None:
+    metadata = ((REFUSAL_KEY, f"REFUSAL_{error.refusal}"),)
+    await context.abort(grpc.StatusCode[error.status], str(error), metadata)

@@ -1,0 +1,55 @@
+"""Shell. A run as people and tools see it."""
+
+from __future__ import annotations
+
+from coordinator import convert
+from coordinator.run import Run
+from drumbeat.v1 import run_pb2
+
+
+def summary_message(run: Run) -> run_pb2.RunSummary:
+    """Write a run in one line."""
+    return run_pb2.RunSummary(run_id=run.state.run_id, phase=_phase(run))
+
+
+def run_message(run: Run, *, now: float) -> run_pb2.Run:
+    """Write a run as it is at ``now``, participants first. Linear in agents."""
+    state = run.state
+    ranks = state.group_ranks()
+    order = sorted(state.members, key=lambda i: (i not in ranks, ranks.get(i, 0)))
+    return run_pb2.Run(
+        run_id=state.run_id,
+        spec=convert.spec_message(state.spec),
+        phase=_phase(run),
+        reason=run.reason(),
+        round_id=state.round_id or 0,
+        has_round=state.round is not None,
+        restart_count=state.restart_count,
+        agents=[_agent(run, incarnation, now) for incarnation in order],
+        failures_count=state.failures_count,
+        verdict=convert.verdict_message(state.verdict) if state.verdict else None,
+    )
+
+
+def _agent(run: Run, incarnation: str, now: float) -> run_pb2.Agent:
+    identity = run.state.members[incarnation]
+    seat = run.state.round.seats.get(incarnation) if run.state.round else None
+    message = run_pb2.Agent(
+        incarnation=incarnation,
+        host=identity.host,
+        role=identity.role,
+        local_world_size=identity.local_world_size,
+        is_connected=incarnation in run.members.connected,
+        is_participant=seat is not None,
+    )
+    if seat is not None:
+        message.group_rank, message.rank_first = seat.group_rank, seat.rank_first
+    presence = run.members.presences.get(incarnation)
+    if presence is not None and presence.heard_at is not None:
+        message.state = convert.group_state(presence.beat.state)
+        message.silence.CopyFrom(convert.duration(max(0.0, now - presence.heard_at)))
+    return message
+
+
+def _phase(run: Run) -> run_pb2.RunPhase.ValueType:
+    return run_pb2.RunPhase.Value(f"RUN_PHASE_{run.state.phase}")
