@@ -1,0 +1,337 @@
+"""Pure. One agent: makes its host's workers match what the coordinator wants.
+
+The coordinator's latest word is the desired state, the supervisor's events make
+the actual one. ``_reconcile`` compares the two after every event and takes one
+step; what is lost or repeated on the way therefore changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from agent import effects as fx
+from agent.connection import Connection
+from agent.events import (
+    DeadlineReached,
+    DesiredReceived,
+    Event,
+    PaceChanged,
+    PortReserved,
+    SessionLost,
+    SessionWelcomed,
+    SignalReceived,
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from agent.failures import ended_by, killed_with_supervisor, not_started
+from agent.group import Group
+from agent.model import Assignment, Beat, Desired, Exit, Failure, GroupState, Standby, Stop
+
+SIGTERM = 15
+
+EXIT_SUCCESS, EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_SIGNAL = 0, 1, 2, 3, 128
+
+# A supervisor that dies this often without a round in between can't live on this host.
+SUPERVISOR_DEATHS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPolicy:
+    """What the agent was told about time and its host; seconds."""
+
+    local_world_size: int
+    join_timeout_s: float
+    coordinator_grace_s: float
+    shutdown_timeout_s: float
+    coordinator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The agent is about to finish: workers first."""
+
+    exit_code: int
+    report: str
+    signum: int = SIGTERM
+
+
+class AgentCore:
+    """The core of an agent. Not thread-safe; one owner calls it."""
+
+    def __init__(self, policy: AgentPolicy) -> None:
+        self._policy = policy
+        self._connection = Connection(
+            join_timeout_s=policy.join_timeout_s, grace_s=policy.coordinator_grace_s
+        )
+        self._group = Group()
+        self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
+        self._ending: Ending | None = None
+        self._is_finished = False
+        self._next_port = 0
+        self._held_port = 0
+        self._failures_written = 0
+        self._supervisor_deaths = 0
+        self._beat_sent: Beat | None = None
+        self._beat_at: float | None = None
+        self._effects: list[fx.Effect] = []
+
+    # The interface of every core.
+
+    def start(self, *, now: float) -> list[fx.Effect]:
+        """Return what to do first, at ``now`` (monotonic seconds)."""
+        self._effects.append(fx.ReservePort())
+        self._connect(self._connection.begin(now=now), now)
+        return self._flush(now)
+
+    def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
+        """Take one event in at ``now`` (monotonic seconds)."""
+        if self._is_finished:
+            return []
+        match event:
+            case SessionWelcomed() | PaceChanged() | DesiredReceived() | SessionLost():
+                if event.attempt == self._connection.attempt:
+                    self._on_coordinator(event, now)
+            case PortReserved():
+                self._next_port = event.port
+                self._replace_spent_port()
+            case WorkersStarted():
+                self._group.started(event.round_id)
+                self._supervisor_deaths = 0
+            case WorkerStartFailed():
+                self._on_start_failed(event, now)
+            case WorkerExited():
+                self._on_worker_exited(event)
+            case WorkersStopped():
+                self._on_workers_stopped(event)
+            case SupervisorDied():
+                self._on_supervisor_died(event, now)
+            case SignalReceived():
+                self._on_signal(event.signum)
+            case DeadlineReached():
+                self._on_deadline(now)
+            case _:
+                assert_never(event)
+        self._reconcile()
+        return self._flush(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
+        instants = (self._connection.deadline, self._beat_at)
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        self._group.check_invariants()
+        assert not (self._next_port and self._next_port == self._held_port), "one port twice"
+        assert self._beat_at is None or self._connection.is_open, "beats without a session"
+
+    # The coordinator.
+
+    def _on_coordinator(
+        self, event: SessionWelcomed | PaceChanged | DesiredReceived | SessionLost, now: float
+    ) -> None:
+        match event:
+            case SessionWelcomed():
+                self._connection.welcomed(event.pace)
+                self._beat_at = now + event.pace.heartbeat_interval_s
+            case PaceChanged():
+                self._connection.pace = event.pace
+                self._beat_at = now + event.pace.heartbeat_interval_s
+            case DesiredReceived():
+                self._on_desired(event.desired)
+            case SessionLost():
+                self._on_session_lost(event, now)
+
+    def _on_desired(self, desired: Desired) -> None:
+        state = desired.state
+        if desired != self._desired:
+            self._announce(desired)
+        self._desired = desired
+        self._replace_spent_port()
+        if isinstance(state, Exit):
+            code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
+            self._end(Ending(exit_code=code, report=state.report))
+
+    def _announce(self, desired: Desired) -> None:
+        match desired.state:
+            case Standby() as standby:
+                tell = fx.Tell(
+                    what="standing by", why=standby.reason, time_left_s=standby.time_left_s
+                )
+            case Assignment() as assignment:
+                tell = fx.Tell(
+                    what="round assigned", why=assignment.reason, round_id=assignment.round_id
+                )
+            case Stop() as stop:
+                tell = fx.Tell(what="stopping", why=stop.reason)
+            case Exit() as end:
+                tell = fx.Tell(what="run ended", why=end.reason)
+        self._effects.append(tell)
+
+    def _on_session_lost(self, event: SessionLost, now: float) -> None:
+        self._beat_at = self._beat_sent = None
+        if event.is_refused:
+            self._end(Ending(exit_code=EXIT_REFUSED, report=event.reason))
+            self._connection.end()
+            return
+        if event.is_stale:
+            # Others may hold our ranks already.
+            self._desired = Desired(state=Standby(reason=event.reason))
+            self._effects.append(fx.Tell(what="fenced", why=event.reason))
+        elif self._connection.is_open:
+            self._effects.append(fx.Tell(what="coordinator lost", why=event.reason))
+        self._connect(self._connection.lost(event.reason, now=now), now)
+
+    def _connect(self, delay_max_s: float, now: float) -> None:
+        if self._ending is None and not self._is_over(now):
+            attempt = self._connection.attempt
+            self._effects.append(
+                fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=self._beat())
+            )
+
+    def _on_deadline(self, now: float) -> None:
+        if self._beat_at is not None and now >= self._beat_at:
+            self._beat_sent = None  # so that `_flush` sends one
+        self._is_over(now)
+
+    def _is_over(self, now: float) -> bool:
+        """Give up if the coordinator was away for too long; return whether it was."""
+        reason = self._connection.give_up_reason(self._policy.coordinator, now=now)
+        if reason is not None:
+            self._end(Ending(exit_code=EXIT_UNREACHABLE, report=reason))
+        return reason is not None
+
+    # Ports.
+
+    def _replace_spent_port(self) -> None:
+        """Reserve another port once a round uses the one held; keep that until it is over."""
+        spent = self._desired.master_port_spent
+        if not spent or spent != self._next_port:
+            return
+        if self._held_port:
+            self._effects.append(fx.ReleasePort(port=self._held_port))
+        self._held_port, self._next_port = spent, 0
+        self._effects.append(fx.ReservePort())
+
+    # Workers.
+
+    def _on_start_failed(self, event: WorkerStartFailed, now: float) -> None:
+        if self._group.fail(event.round_id, event.local_rank):
+            self._write(not_started(self._assigned(), event, self._next_sequence(), now=now))
+            self._stop_group()
+
+    def _on_worker_exited(self, event: WorkerExited) -> None:
+        was_failed = self._group.state is GroupState.FAILED
+        if not self._group.exited(event.round_id, event.local_rank, event.exit_code):
+            return
+        if event.exit_code == 0 or (event.is_stopped and not was_failed):
+            return  # done, or ended as it was asked to
+        self._write(ended_by(self._assigned(), event, self._next_sequence()))
+        if not event.is_stopped:
+            self._stop_group()
+
+    def _on_workers_stopped(self, event: WorkersStopped) -> None:
+        if event.stuck_pids:
+            pids = ", ".join(str(pid) for pid in event.stuck_pids)
+            why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
+            self._effects.append(fx.Tell(what="processes stuck", why=why))
+        self._group.stopped(event.round_id)
+
+    def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
+        self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
+        self._supervisor_deaths += 1
+        if self._supervisor_deaths > SUPERVISOR_DEATHS_MAX:
+            report = f"the supervisor died {self._supervisor_deaths} times: {event.ending}"
+            self._end(Ending(exit_code=EXIT_FAILED, report=report))
+        else:
+            self._effects.append(fx.StartSupervisor())
+        assignment = self._group.assignment
+        for local_rank in self._group.lose_all():
+            assert assignment is not None, "workers without a round"
+            sequence = self._next_sequence()
+            self._write(
+                killed_with_supervisor(assignment, local_rank, event.ending, sequence, now=now)
+            )
+
+    def _assigned(self) -> Assignment:
+        assert self._group.assignment is not None, "a worker of no round"
+        return self._group.assignment
+
+    def _next_sequence(self) -> int:
+        self._failures_written += 1
+        return self._failures_written
+
+    def _write(self, failure: Failure) -> None:
+        self._effects.append(fx.WriteFailure(failure=failure))
+
+    def _stop_group(self, signum: int = SIGTERM) -> None:
+        """Stop what is left of the group, unless that was asked for already."""
+        if self._group.request_stop():
+            round_id = self._assigned().round_id
+            self._effects.append(
+                fx.StopWorkers(
+                    round_id=round_id, signum=signum, timeout_s=self._policy.shutdown_timeout_s
+                )
+            )
+
+    # The end.
+
+    def _on_signal(self, signum: int) -> None:
+        if self._ending is not None:
+            self._effects.append(fx.KillWorkers())
+            return
+        self._effects.append(fx.SendGoodbye(reason=f"ended by signal {signum}"))
+        self._end(Ending(exit_code=EXIT_SIGNAL + signum, report="", signum=signum))
+
+    def _end(self, ending: Ending) -> None:
+        self._ending = self._ending or ending
+
+    # Desired and actual.
+
+    def _reconcile(self) -> None:
+        """Take the next step from what is to what shall be."""
+        wanted = self._desired.state if self._ending is None else None
+        target = wanted if isinstance(wanted, Assignment) else None
+        group = self._group
+        if group.assignment is not None and (
+            target is None or target.round_id != group.assignment.round_id
+        ):
+            signum = self._ending.signum if self._ending else SIGTERM
+            self._stop_group(signum)
+            group.leave()
+        if group.is_free:
+            if self._ending is not None:
+                self._finish(self._ending)
+            elif target is not None:
+                group.assign(target, self._policy.local_world_size)
+                self._effects.append(fx.StartWorkers(assignment=target))
+
+    def _finish(self, ending: Ending) -> None:
+        self._is_finished = True
+        self._beat_at = None
+        self._effects.append(fx.CloseSession())
+        self._effects.append(fx.Finish(exit_code=ending.exit_code, report=ending.report))
+
+    def _beat(self) -> Beat:
+        group = self._group
+        return Beat(
+            state=group.state,
+            round_id=group.assignment.round_id if group.assignment else None,
+            master_port=self._next_port,
+            failures_written=self._failures_written,
+            workers_alive=group.workers_alive,
+        )
+
+    def _flush(self, now: float) -> list[fx.Effect]:
+        """Return the effects, with a beat at the end if the actual state is news."""
+        beat = self._beat()
+        if self._connection.is_open and beat != self._beat_sent and not self._is_finished:
+            self._beat_sent = beat
+            self._beat_at = now + self._connection.pace.heartbeat_interval_s
+            self._effects.append(fx.SendBeat(beat=beat))
+        done, self._effects = self._effects, []
+        return done

@@ -1,0 +1,115 @@
+"""Pure. What an agent's core wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.model import Assignment, Beat, Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """Open a session after a random delay of at most ``delay_max_s``; ends an older one."""
+
+    attempt: int
+    delay_max_s: float
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseSession:
+    """End the session; no event about it is wanted any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBeat:
+    """Report the actual state; a newer one replaces it unsent."""
+
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendGoodbye:
+    """Leave the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservePort:
+    """Hold a free port and answer with ``PortReserved``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePort:
+    """Let a port go."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSupervisor:
+    """Start a new supervisor in place of the dead one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Start the workers of a round."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorkers:
+    """Signal the workers of a round, SIGKILL after the timeout."""
+
+    round_id: int
+    signum: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillWorkers:
+    """SIGKILL whatever is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFailure:
+    """Spool a failure record, before any beat that counts it leaves."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence."""
+
+    what: str
+    why: str
+    round_id: int | None = None
+    time_left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """End the agent. ``report`` is for standard error, as it is."""
+
+    exit_code: int
+    report: str
+
+
+Effect = (
+    OpenSession
+    | CloseSession
+    | SendBeat
+    | SendGoodbye
+    | ReservePort
+    | ReleasePort
+    | StartSupervisor
+    | StartWorkers
+    | StopWorkers
+    | KillWorkers
+    | WriteFailure
+    | Tell
+    | Finish
+)

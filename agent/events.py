@@ -1,0 +1,127 @@
+"""Pure. What happens to an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.model import Desired, Pace, WorkerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWelcomed:
+    """The coordinator answered the ``Hello`` of this attempt."""
+
+    attempt: int
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceChanged:
+    """The coordinator stretched or tightened the heartbeats."""
+
+    attempt: int
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredReceived:
+    """The coordinator said what it wants."""
+
+    attempt: int
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLost:
+    """The session ended or could not be opened.
+
+    ``is_stale``: the coordinator has given this agent up. ``is_refused``: it will
+    never let it in.
+    """
+
+    attempt: int
+    reason: str
+    is_stale: bool = False
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortReserved:
+    """A port is held for the next round this agent leads."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStarted:
+    """All workers of the round run their program."""
+
+    round_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStartFailed:
+    """A worker could not be started."""
+
+    round_id: int
+    local_rank: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    """A worker ended at ``ended_at`` (this host's monotonic clock).
+
+    ``exit_code`` is negative for a signal. ``is_stopped``: a stop had been asked for.
+    """
+
+    round_id: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    is_stopped: bool
+    ended_at: float
+    error: WorkerError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStopped:
+    """Nothing of the round is alive, but for ``stuck_pids`` that even SIGKILL did not end."""
+
+    round_id: int
+    stuck_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorDied:
+    """The supervisor ended by itself, and all its workers with it."""
+
+    ending: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalReceived:
+    """Somebody wants this agent to end."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached:
+    """The instant of ``next_deadline()`` has come."""
+
+
+Event = (
+    SessionWelcomed
+    | PaceChanged
+    | DesiredReceived
+    | SessionLost
+    | PortReserved
+    | WorkersStarted
+    | WorkerStartFailed
+    | WorkerExited
+    | WorkersStopped
+    | SupervisorDied
+    | SignalReceived
+    | DeadlineReached
+)

@@ -1,0 +1,136 @@
+"""Pure. This host's worker group: which workers of which round are alive."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from agent.model import Assignment, GroupState
+
+_TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.IDLE: frozenset({GroupState.STARTING}),
+    GroupState.STARTING: frozenset({GroupState.RUNNING, GroupState.FAILED, GroupState.STOPPING}),
+    GroupState.RUNNING: frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.STOPPING}),
+    GroupState.SUCCEEDED: frozenset({GroupState.STOPPING, GroupState.IDLE}),
+    GroupState.FAILED: frozenset({GroupState.STOPPING, GroupState.IDLE}),
+    GroupState.STOPPING: frozenset({GroupState.IDLE}),
+}
+
+
+class Residue(StrEnum):
+    """What may be left of a round's processes."""
+
+    NONE = "NONE"
+    """Nothing; a new round may start."""
+    LIVE = "LIVE"
+    """Workers, or what they left behind."""
+    DOOMED = "DOOMED"
+    """The same, and the supervisor was told to end it."""
+
+
+class Group:
+    """One worker group at a time. The round counts as ours until ``leave``.
+
+    Invariant: ``is_free`` only without an assignment and without processes.
+    """
+
+    def __init__(self) -> None:
+        self.state = GroupState.IDLE
+        self.assignment: Assignment | None = None
+        self._alive: set[int] = set()
+        self._residue = Residue.NONE
+        self._has_left = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing keeps a new round from starting."""
+        return self.assignment is None
+
+    @property
+    def workers_alive(self) -> int:
+        """Workers alive; at least 1 while processes are being ended."""
+        return max(len(self._alive), 1 if self._residue is Residue.DOOMED else 0)
+
+    def assign(self, assignment: Assignment, local_world_size: int) -> None:
+        """Begin a round."""
+        assert self.is_free, "a round starts while an older one is not over"
+        self.assignment, self._has_left = assignment, False
+        self._alive = set(range(local_world_size))
+        self._residue = Residue.LIVE
+        self._enter(GroupState.STARTING)
+
+    def started(self, round_id: int) -> None:
+        """All workers run."""
+        if self._is_current(round_id) and self.state is GroupState.STARTING:
+            self._enter(GroupState.RUNNING)
+
+    def exited(self, round_id: int, local_rank: int, exit_code: int) -> bool:
+        """Note a worker's end; ``False`` if it is not one of this round's or known already."""
+        if not self._is_current(round_id) or local_rank not in self._alive:
+            return False
+        self._alive.discard(local_rank)
+        if self.state is GroupState.STARTING:
+            self._enter(GroupState.RUNNING)
+        if self.state is GroupState.RUNNING:
+            if exit_code != 0:
+                self._enter(GroupState.FAILED)
+            elif not self._alive:
+                self._enter(GroupState.SUCCEEDED)
+        return True
+
+    def fail(self, round_id: int, local_rank: int) -> bool:
+        """Note that a worker, and those after it, could not be started."""
+        if not self._is_current(round_id) or self.state is not GroupState.STARTING:
+            return False
+        self._alive = {rank for rank in self._alive if rank < local_rank}
+        self._enter(GroupState.FAILED)
+        return True
+
+    def lose_all(self) -> list[int]:
+        """Note that every process is gone at once; return the workers that were running."""
+        lost = sorted(self._alive) if self._residue is Residue.LIVE else []
+        self._alive = set()
+        self._residue = Residue.NONE
+        if lost:
+            self._enter(GroupState.FAILED)
+        self._release()
+        return lost
+
+    def request_stop(self) -> bool:
+        """Doom what is left; ``False`` if there is nothing, or it is doomed already."""
+        if self._residue is not Residue.LIVE:
+            return False
+        self._residue = Residue.DOOMED
+        return True
+
+    def stopped(self, round_id: int) -> None:
+        """Note that nothing of the round is alive."""
+        if self._is_current(round_id):
+            self._alive = set()
+            self._residue = Residue.NONE
+            self._release()
+
+    def leave(self) -> None:
+        """Give the round up: it is over as soon as nothing of it is alive."""
+        if not self._has_left:
+            self._has_left = True
+            if self._residue is not Residue.NONE:
+                self._enter(GroupState.STOPPING)
+        self._release()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        assert (self.assignment is None) == (self.state is GroupState.IDLE), self.state
+        assert self.assignment is not None or not self._alive, "workers of no round"
+        assert self._residue is not Residue.NONE or not self._alive, "live workers, no processes"
+
+    def _release(self) -> None:
+        if self._has_left and self._residue is Residue.NONE and self.assignment is not None:
+            self.assignment = None
+            self._enter(GroupState.IDLE)
+
+    def _is_current(self, round_id: int) -> bool:
+        return self.assignment is not None and self.assignment.round_id == round_id
+
+    def _enter(self, state: GroupState) -> None:
+        assert state in _TRANSITIONS[self.state], f"{self.state} can't become {state}"
+        self.state = state

@@ -1,0 +1,121 @@
+"""Pure. The values an agent deals in: what it is told, what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class GroupState(StrEnum):
+    """What this host's worker group does. The values are those of the protocol."""
+
+    IDLE = "IDLE"
+    """No workers; waits for a round."""
+    STARTING = "STARTING"
+    """The supervisor was told to start them; waits for its answer."""
+    RUNNING = "RUNNING"
+    """They run; waits for exits."""
+    STOPPING = "STOPPING"
+    """The coordinator wants something else; waits for the last process to end."""
+    SUCCEEDED = "SUCCEEDED"
+    """All exited with 0; waits for the other agents."""
+    FAILED = "FAILED"
+    """One failed, the others are being stopped; waits for the coordinator's decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The agent's whole actual state. See ``drumbeat.v1.Beat``."""
+
+    state: GroupState
+    round_id: int | None
+    master_port: int
+    failures_written: int
+    workers_alive: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to beat and how to come back; seconds."""
+
+    heartbeat_interval_s: float
+    reconnect_delay_max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
+
+    round_id: int
+    restart_count: int
+    group_rank: int
+    group_world_size: int
+    rank_first: int
+    world_size: int
+    role_rank_first: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """Hold no workers. ``reason`` says what the run waits for, ``time_left_s`` how long."""
+
+    reason: str
+    time_left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop the workers; the verdict follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The run is over. ``report`` is the readable failure report, empty on success."""
+
+    is_success: bool
+    reason: str
+    report: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """What the coordinator wants of this agent; see ``drumbeat.v1.Desired``."""
+
+    state: Standby | Assignment | Stop | Exit
+    master_port_spent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerError:
+    """What a worker left in its error file. Texts are bounded by who read them."""
+
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One worker's failure, as this agent writes it down.
+
+    ``happened_at`` is the monotonic clock of this host, which all processes on it
+    share until the next boot.
+    """
+
+    sequence: int
+    round_id: int
+    rank: int
+    local_rank: int
+    group_rank: int
+    role_rank: int
+    happened_at: float
+    pid: int
+    exit_code: int
+    message: str
+    traceback: str = ""
+    is_stopped_by_agent: bool = False
