@@ -2,10 +2,10 @@
 
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from coordinator import cli
 from coordinator.config import CoordinatorConfig
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

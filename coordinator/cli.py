@@ -1,8 +1,9 @@
-"""Shell. The command line of ``coordinator``: arguments and environment to a checked configuration."""
+"""Shell. The command line of ``coordinator``: options to a checked configuration."""
 
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -38,7 +39,7 @@ Exit codes:
 
 def _state_dir_of(text: str | None, port: int) -> str | None:
     if text is not None:
-        return str(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - no I/O
+        return str(Path(text).absolute())
     state_home = os.environ.get("XDG_STATE_HOME", "")
     home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
     return default_state_dir(port, state_home=state_home, home=home)
@@ -91,7 +92,7 @@ def coordinator() -> None:
 @options.option(
     "--port",
     section="Listening",
-    type=click.IntRange(0, 65535),
+    type=options.PORT_OR_ZERO,
     metavar="PORT",
     default=PORT_DEFAULT,
     help="Port to listen on; 0 takes a free one.",

@@ -32,6 +32,7 @@ DURATION_MAX_S = 30 * 24 * 3600.0
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})", re.ASCII)
+_COUNT = re.compile("-?[0-9]{1,12}", re.ASCII)
 _HOST_PORT_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,6 +108,29 @@ class DurationType(ParamType):
         return seconds
 
 
+class CountType(ParamType):
+    """A whole number between two bounds."""
+
+    name = "number"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number that a text stands for, in plain decimal digits."""
+        text = str(value).strip()
+        if _COUNT.fullmatch(text) is None or not self.low <= int(text) <= self.high:
+            self.fail(
+                f"{value!r} is given, allowed is a whole number from {self.low} to {self.high}.",
+                param,
+                ctx,
+            )
+        return int(text)
+
+
 class HostPortType(ParamType):
     """The address of a coordinator, as ``HostPort``."""
 
@@ -126,6 +150,7 @@ class HostPortType(ParamType):
 
 DURATION = DurationType()
 HOST_PORT = HostPortType()
+PORT_OR_ZERO = CountType(0, 65535)
 
 
 class CommandOption(click.Option):
@@ -156,6 +181,8 @@ class SectionedCommand(click.Command):
         """Write one list of options per section, in the order of declaration."""
         records: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
+            if isinstance(param, click.Argument):
+                continue  # the text of the command says what they are
             record = param.get_help_record(ctx)
             if record is not None:
                 section = param.section if isinstance(param, CommandOption) else "Other"
@@ -181,11 +208,11 @@ def option(*names: str, section: str = "Options", **attrs: Any) -> Callable[[F],
     return click.option(*spellings, cls=CommandOption, section=section, **declared)
 
 
-def replaced_option(*names: str, hint: str, is_flag: bool = False) -> Callable[[F], F]:
+def replaced_option(*names: str, hint: str) -> Callable[[F], F]:
     """Declare an option of torchrun that does not exist here, to say what to use instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        if value is None or value is False:
+        if value is None:
             return
         name = _with_dashes(param.opts)[0]
         raise ReplacedOptionError(
@@ -197,7 +224,6 @@ def replaced_option(*names: str, hint: str, is_flag: bool = False) -> Callable[[
     # Eager: the hint explains more than whatever else is wrong with such a line.
     return click.option(
         *spellings,
-        is_flag=is_flag,
         hidden=True,
         expose_value=False,
         is_eager=True,
