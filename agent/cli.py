@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
-from drumbeat import options
 
 from agent import preflight
 from agent.config import (
@@ -25,6 +24,7 @@ from agent.config import (
     worker_command,
 )
 from agent.errors import AgentError, InvalidConfiguration, UsageError
+from drumbeat import options
 
 _OPTION_OF_FIELD = {
     "agents_max": "--nnodes",

@@ -13,8 +13,6 @@ AgentError                    1  anything else
 A failed run is not an error of the agent: its exit code comes with the verdict.
 """
 
-# ruff: noqa: N818 - the names say what happened; "Error" is for the bases that are caught
-
 from typing import ClassVar
 
 from drumbeat.durations import format_duration

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from drumbeat import options
 
 from coordinator.config import PORT_DEFAULT, CoordinatorConfig, default_state_dir
 from coordinator.errors import InvalidConfiguration, StartupError
+from drumbeat import options
 
 _DEFAULTS = CoordinatorConfig()
 _OPTION_OF_FIELD = {

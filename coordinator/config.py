@@ -8,9 +8,8 @@ import ipaddress
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from drumbeat.violation import Violation, check_range
-
 from coordinator.errors import BIND_ALLOWED
+from drumbeat.violation import Violation, check_range
 
 PORT_DEFAULT = 29400
 """torchrun's rendezvous port, so that firewalls opened for it fit."""

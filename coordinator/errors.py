@@ -22,8 +22,6 @@ module needs neither grpc nor the generated enums. The table of what an agent
 does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """
 
-# ruff: noqa: N818 - the names say what happened; "Error" is for the bases that are caught
-
 from dataclasses import dataclass
 from typing import ClassVar
 

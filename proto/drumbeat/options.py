@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -245,6 +244,9 @@ def version_option(program: str) -> Callable[[F], F]:
     def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         if not value or ctx.resilient_parsing:
             return
+        # Imported here: it costs a third of the start, for this one option.
+        from importlib import metadata  # noqa: PLC0415
+
         try:
             version = metadata.version("drumbeat")
         except metadata.PackageNotFoundError:
