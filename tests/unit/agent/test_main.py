@@ -1,0 +1,33 @@
+"""The entry point of ``agent``: which driver a configuration leads to."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from agent import __main__ as entry
+from agent.config import AgentConfig
+
+
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [(["--standalone"], "standalone"), (["--coordinator", "head"], "agent.driver")],
+)
+def test_the_mode_chooses_the_driver(
+    mode: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are replaced by modules that only tell their name and what they were given."""
+    calls: list[tuple[str, AgentConfig]] = []
+    for name in ("standalone", "agent.driver"):
+        module = ModuleType(name)
+
+        def run(config: AgentConfig, name: str = name) -> int:
+            calls.append((name, config))
+            return 7
+
+        module.__dict__["run"] = run
+        monkeypatch.setitem(sys.modules, name, module)
+    assert entry.main(["join", *mode, "--no-python", "sh"]) == 7
+    ((name, config),) = calls
+    assert name == chosen
+    assert config.is_standalone == (chosen == "standalone")
