@@ -1,12 +1,25 @@
 """The entry point of ``agent``: which driver a configuration leads to."""
 
+import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+import structlog
 
 from agent import __main__ as entry
 from agent.config import AgentConfig
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings from outside, and logging as it was."""
+    for name in list(os.environ):
+        if name.startswith("DRUMBEAT_"):
+            monkeypatch.delenv(name)
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
