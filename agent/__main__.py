@@ -1,0 +1,29 @@
+"""Shell. Entry point of ``agent`` and ``python -m agent``."""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from agent import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.config import AgentConfig
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command with the real driver; ``argv`` None stands for this process's own."""
+    return cli.main(argv, run=_run)
+
+
+def _run(config: "AgentConfig") -> int:
+    # Imported late: grpc takes longer to import than a wrong command line to refuse.
+    # By name: only ``standalone`` may know both sides, and the agent none of them.
+    module = "standalone" if config.is_standalone else "agent.driver"
+    run: Callable[[AgentConfig], int] = import_module(module).run
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

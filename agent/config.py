@@ -1,0 +1,238 @@
+"""Pure. What one agent was told, and the rules that tie its settings together.
+
+The command line and the environment are read in ``agent.cli``, and what depends
+on the host (devices, files) in ``agent.preflight``; this module only knows values.
+Precedence there: argument over environment over default.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from drumbeat.violation import Violation, check_range
+
+AGENTS_MAX = 1_000_000
+"""Bound of what an agent asks for; the coordinator has a lower limit of its own."""
+
+WORKERS_PER_HOST_MAX = 4096
+"""More workers than any host has cores; more is a slip of the keyboard."""
+
+RESTARTS_MAX = 1_000_000
+"""Practically endless, and still far from the end of the protocol's field."""
+
+DURATION_MAX_S = 30 * 24 * 3600.0
+"""A month: more is a slip of the unit."""
+
+RUN_ID_ALLOWED = "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+
+_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+_NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+_NAME_LENGTH_MAX = 128
+_ADDRESS_LENGTH_MAX = 253  # of a DNS name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """What one agent process was told. Immutable; logged once at the start."""
+
+    coordinator: str | None = None
+    """Address "host:port" of the coordinator, IPv6 in brackets; None if standalone."""
+
+    is_standalone: bool = False
+    """Whether the agent brings its own coordinator and trains on this machine alone."""
+
+    run_id: str
+    """Name of the run; the same for all agents of one training job."""
+
+    agents_min: int = 1
+    """Fewest agents that may form a round."""
+
+    agents_max: int = 1
+    """Most agents in a round; more become standbys. Invariant: ``>= agents_min``."""
+
+    local_world_size: int = 1
+    """Workers on this host."""
+
+    restarts_max: int = 0
+    """Restarts after worker failures that the whole run may use. 0 as in torchrun: a
+    script that does not load checkpoints must not start over in silence."""
+
+    role: str = "default"
+    """Role of the workers of this agent; part of rank assignment."""
+
+    local_addr: str | None = None
+    """Address at which workers of other hosts reach this one; None: found by the agent."""
+
+    master_addr: str = ""
+    """Fixed MASTER_ADDR of every round; empty: the address of group rank 0."""
+
+    master_port: int = 0
+    """Fixed MASTER_PORT of every round; 0: a fresh port each round, reserved by its host."""
+
+    join_timeout_s: float = 600.0
+    """Seconds the run waits for ``agents_min`` agents; torchrun's value."""
+
+    last_call_s: float = 30.0
+    """Seconds to wait for more agents than ``agents_min``, at most; torchrun's value."""
+
+    exit_barrier_timeout_s: float | None = None
+    """Seconds that agents which succeeded wait for the others; None: leases decide."""
+
+    coordinator_grace_s: float = 600.0
+    """Seconds the workers are kept while the coordinator is away: time to move it."""
+
+    shutdown_timeout_s: float = 30.0
+    """Seconds from SIGTERM to SIGKILL for workers, on every path; torchrun's value."""
+
+    log_dir: str | None = None
+    """Absolute path of the directory for the workers' files; None: they are not kept."""
+
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """How the agent's own log is written; see ``drumbeat.logs``."""
+
+    command: tuple[str, ...]
+    """The complete argument vector of a worker."""
+
+    def validate(self) -> list[Violation]:
+        """All rules that the configuration breaks, none if it is sound."""
+        return [
+            *self._violations_of_mode(),
+            *self._violations_of_sizes(),
+            *self._violations_of_names(),
+            *self._violations_of_times(),
+        ]
+
+    def _violations_of_mode(self) -> list[Violation]:
+        found: list[Violation] = []
+        if self.is_standalone and self.coordinator is not None:
+            allowed = "either a coordinator or standalone, not both"
+            found.append(Violation("coordinator", self.coordinator, allowed))
+        if not self.is_standalone and not self.coordinator:
+            allowed = "HOST:PORT of a coordinator, unless the agent is standalone"
+            found.append(Violation("coordinator", self.coordinator, allowed))
+        if self.is_standalone and (self.agents_min, self.agents_max) != (1, 1):
+            value = f"{self.agents_min}:{self.agents_max}"
+            allowed = "1:1, for a standalone agent is alone"
+            found.append(Violation("agents_max", value, allowed))
+        if not self.command or not self.command[0]:
+            found.append(Violation("command", None, "a script, a module or a program to run"))
+        return found
+
+    def _violations_of_sizes(self) -> list[Violation]:
+        found = check_range("agents_min", self.agents_min, 1, AGENTS_MAX, "agents")
+        found += check_range("agents_max", self.agents_max, 1, AGENTS_MAX, "agents")
+        if self.agents_min > self.agents_max:
+            value = f"{self.agents_min}:{self.agents_max}"
+            found.append(Violation("agents_min", value, "a minimum that is not above the maximum"))
+        found += check_range(
+            "local_world_size", self.local_world_size, 1, WORKERS_PER_HOST_MAX, "workers"
+        )
+        found += check_range("restarts_max", self.restarts_max, 0, RESTARTS_MAX, "restarts")
+        found += check_range("master_port", self.master_port, 0, 65535, "")
+        return found
+
+    def _violations_of_names(self) -> list[Violation]:
+        found: list[Violation] = []
+        if _RUN_ID.fullmatch(self.run_id) is None:
+            found.append(Violation("run_id", self.run_id, RUN_ID_ALLOWED))
+        if not 1 <= len(self.role) <= _NAME_LENGTH_MAX or not self.role.isprintable():
+            allowed = f"1 to {_NAME_LENGTH_MAX} printable characters"
+            found.append(Violation("role", self.role, allowed))
+        if self.local_addr is not None and not _is_address(self.local_addr):
+            found.append(Violation("local_addr", self.local_addr, "a host name or an IP address"))
+        if self.master_addr and not _is_address(self.master_addr):
+            found.append(Violation("master_addr", self.master_addr, "a host name or an IP address"))
+        if self.log_dir is not None and not self.log_dir.startswith("/"):
+            found.append(Violation("log_dir", self.log_dir, "an absolute path"))
+        if self.log_format not in {"auto", "console", "json"}:
+            found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        return found
+
+    def _violations_of_times(self) -> list[Violation]:
+        # A wait of zero would fail every run at its start; the other durations may be zero.
+        bounds = (
+            ("join_timeout_s", self.join_timeout_s, 0.1),
+            ("last_call_s", self.last_call_s, 0.0),
+            ("exit_barrier_timeout_s", self.exit_barrier_timeout_s, 0.1),
+            ("coordinator_grace_s", self.coordinator_grace_s, 0.0),
+            ("shutdown_timeout_s", self.shutdown_timeout_s, 0.0),
+        )
+        found: list[Violation] = []
+        for name, value, low in bounds:
+            if value is not None:
+                found += check_range(name, value, low, DURATION_MAX_S, "seconds")
+        return found
+
+
+def _is_address(text: str) -> bool:
+    is_bounded = 1 <= len(text) <= _ADDRESS_LENGTH_MAX
+    return is_bounded and text.isprintable() and not any(letter.isspace() for letter in text)
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """Read how many agents a round has: "N", or "MIN:MAX".
+
+    Raises:
+        ValueError: ``text`` is anything else; the message says what is allowed.
+    """
+    match = _NNODES.fullmatch(text.strip())
+    agents_min, agents_max = (0, 0)
+    if match is not None:
+        agents_min = int(match[1])
+        agents_max = int(match[2] or match[1])
+    if not 1 <= agents_min <= agents_max <= AGENTS_MAX:
+        raise ValueError(
+            f"{text!r} is given, allowed is N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}"
+        )
+    return agents_min, agents_max
+
+
+def count_workers(text: str, *, cores: int, gpus: int) -> int:
+    """Read how many workers a host has: a number, or a word for what the host has.
+
+    Args:
+        text: "4", "cpu", "gpu", or "auto" for GPUs if there are any and else cores.
+        cores: Cores this process may use.
+        gpus: GPUs this process may use.
+
+    Raises:
+        ValueError: ``text`` is anything else, or "gpu" where there is none.
+    """
+    word = text.strip().lower()
+    if word == "auto":
+        word = "gpu" if gpus else "cpu"
+    if word == "gpu" and gpus == 0:
+        raise ValueError(
+            "'gpu' is given, but this process sees no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES); "
+            "allowed here is a number, auto or cpu"
+        )
+    count = {"gpu": gpus, "cpu": cores}.get(word, 0)
+    if count == 0 and _COUNT.fullmatch(word) is not None:
+        count = int(word)
+    if not 1 <= count <= WORKERS_PER_HOST_MAX:
+        raise ValueError(
+            f"{text!r} is given, allowed is a number from 1 to {WORKERS_PER_HOST_MAX}, "
+            "auto, gpu or cpu"
+        )
+    return count
+
+
+def worker_command(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    launch: Literal["script", "module", "program"],
+    python: str,
+) -> tuple[str, ...]:
+    """Build the argument vector of a worker.
+
+    Python writes unbuffered (``-u``), so that the last words of a worker that is
+    killed are not lost.
+    """
+    if launch == "program":
+        return (program, *arguments)
+    if launch == "module":
+        return (python, "-u", "-m", program, *arguments)
+    return (python, "-u", program, *arguments)

@@ -1,0 +1,145 @@
+"""Pure. What ends an agent, and with which exit code.
+
+AgentError                    1  anything else
+ ├─ UsageError                2  the command line is wrong
+ │   ├─ InvalidConfiguration  2  values break rules; all of them are listed
+ │   ├─ ScriptNotFound        2  there is nothing to run at that path
+ │   └─ LogDirectoryUnusable  2  --log-dir cannot be written
+ ├─ SpecRefused               2  the run was started with other settings
+ ├─ RunRefused                2  the run has ended, or does not take this agent
+ ├─ CoordinatorUnreachable    3  it never answered
+ └─ CoordinatorLost           3  it was away for longer than --coordinator-grace
+
+A failed run is not an error of the agent: its exit code comes with the verdict.
+"""
+
+from typing import ClassVar
+
+from drumbeat.durations import format_duration
+from drumbeat.violation import Violation
+
+
+class AgentError(Exception):
+    """Base of everything that ends an agent on purpose."""
+
+    exit_code: ClassVar[int] = 1
+    """Exit code of ``agent join``."""
+
+    hint: str = ""
+    """What to do about it, as a line for people; empty if the error says it all."""
+
+
+class UsageError(AgentError):
+    """The command line cannot be carried out as it is."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
+        self.problem = problem
+        if hint:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class InvalidConfiguration(UsageError):
+    """Values of the configuration break rules; all of them are listed."""
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        super().__init__("\n".join(str(violation) for violation in violations))
+        self.args = (violations,)
+        self.violations = violations
+
+
+class ScriptNotFound(UsageError):
+    """What the workers shall run is not there, or cannot be run."""
+
+    hint = (
+        "agent options come before the script, the script's own options after it; "
+        "see also --module and --no-python"
+    )
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"cannot run {path}: {why}")
+        self.args = (path, why)
+        self.path = path
+        self.why = why
+
+
+class LogDirectoryUnusable(UsageError):
+    """The directory for the workers' files cannot be created or written."""
+
+    hint = "choose a directory that you may write, with --log-dir"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the log directory {path} cannot be used: {why}")
+        self.args = (path, why)
+        self.path = path
+        self.why = why
+
+
+class SpecRefused(AgentError):
+    """The coordinator knows the run with other settings; ``reason`` names the fields."""
+
+    exit_code = 2
+    hint = "start every agent of a run with the same options, or choose another --run-id"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} refused this agent: {self.reason}"
+
+
+class RunRefused(AgentError):
+    """The run does not take this agent, e.g. because it has ended."""
+
+    exit_code = 2
+    hint = "every training job needs its own --run-id"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} refused this agent: {self.reason}"
+
+
+class _CoordinatorAway(AgentError):
+    exit_code = 3
+
+    def __init__(self, address: str, waited_s: float, last_error: str) -> None:
+        """Say who was waited for, for how many seconds, and what the last attempt met."""
+        super().__init__(address, waited_s, last_error)
+        self.address = address
+        self.waited_s = waited_s
+        self.last_error = last_error
+
+
+class CoordinatorUnreachable(_CoordinatorAway):
+    """The coordinator did not answer once within the join timeout."""
+
+    hint = "is `coordinator serve` running there, and may this machine reach its port?"
+
+    def __str__(self) -> str:
+        return (
+            f"no coordinator answered at {self.address} within "
+            f"{format_duration(self.waited_s)}: {self.last_error}"
+        )
+
+
+class CoordinatorLost(_CoordinatorAway):
+    """The coordinator was away for longer than the grace; the workers were stopped."""
+
+    hint = "how long an agent keeps its workers without a coordinator: --coordinator-grace"
+
+    def __str__(self) -> str:
+        return (
+            f"the coordinator at {self.address} did not come back within "
+            f"{format_duration(self.waited_s)}: {self.last_error}"
+        )

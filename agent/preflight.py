@@ -1,0 +1,94 @@
+"""Shell. What is looked at on this host before an agent joins: devices, script, log directory.
+
+A mistake found here costs a second; found by the workers, it costs a round of
+the whole run.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from agent.errors import LogDirectoryUnusable, ScriptNotFound
+
+_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
+_INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
+
+
+def usable_cores() -> int:
+    """Cores this process may be scheduled on; at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs a worker of this process could use, counted without loading a driver.
+
+    Args:
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        device_dir: Where the device files are.
+    """
+    try:
+        present = sum(1 for entry in device_dir.iterdir() if _DEVICE.fullmatch(entry.name))
+    except OSError:
+        present = 0
+    if visible_devices is None or present == 0:
+        return present
+    visible = 0
+    for device in (part.strip() for part in visible_devices.split(",")):
+        # As in CUDA, the first entry that names no device ends the list.
+        is_index = _INDEX.fullmatch(device) is not None
+        if not device or (is_index and not 0 <= int(device) < present):
+            break
+        visible += 1
+    return visible
+
+
+def check_script(path: str) -> None:
+    """Make sure that Python can run ``path``.
+
+    Raises:
+        ScriptNotFound: It is not there, is not a file, or cannot be read.
+    """
+    script = Path(path)
+    if script.is_dir():
+        raise ScriptNotFound(path, "it is a directory")
+    if not script.exists():
+        raise ScriptNotFound(path, f"there is no such file (looked in {Path.cwd()})")
+    if not os.access(path, os.R_OK):
+        raise ScriptNotFound(path, "it cannot be read")
+
+
+def check_program(program: str, *, search_path: str | None) -> None:
+    """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
+
+    Raises:
+        ScriptNotFound: It is nowhere, is a directory, or is not executable.
+    """
+    if shutil.which(program, path=search_path) is not None:
+        return
+    if "/" not in program:
+        raise ScriptNotFound(program, "there is no such program on PATH")
+    if Path(program).is_dir():
+        raise ScriptNotFound(program, "it is a directory")
+    if Path(program).exists():
+        raise ScriptNotFound(program, "it is not executable")
+    raise ScriptNotFound(program, "there is no such file")
+
+
+def prepare_log_dir(path: str) -> str:
+    """Create the directory with its parents if needed, try to write there, return it absolute.
+
+    Raises:
+        LogDirectoryUnusable: It cannot be created or written.
+    """
+    directory = Path(path).absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"probe")
+    except (FileExistsError, NotADirectoryError):
+        raise LogDirectoryUnusable(str(directory), "it is not a directory") from None
+    except OSError as error:
+        raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
+    return str(directory)

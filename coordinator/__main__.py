@@ -1,0 +1,26 @@
+"""Shell. Entry point of ``coordinator`` and ``python -m coordinator``."""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from coordinator import cli
+from coordinator.config import CoordinatorConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command with real services; ``argv`` None stands for this process's own."""
+    return cli.main(argv, run=_serve)
+
+
+def _serve(config: CoordinatorConfig) -> int:
+    # Imported late: grpc takes longer to import than a wrong command line to refuse.
+    run: Callable[[CoordinatorConfig], int] = import_module("coordinator.server").run
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Shell. The command line of ``coordinator``: options to a checked configuration."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.config import PORT_DEFAULT, CoordinatorConfig, default_state_dir
+from coordinator.errors import InvalidConfiguration, StartupError
+from drumbeat import options
+
+_DEFAULTS = CoordinatorConfig()
+_OPTION_OF_FIELD = {
+    "heartbeat_interval_s": "--heartbeat-interval",
+    "host": "--host",
+    "lease_s": "--lease",
+    "log_format": "--log-format",
+    "port": "--port",
+    "state_dir": "--state-dir",
+}
+
+_EXAMPLES = """\b
+Examples:
+  coordinator serve
+  coordinator serve --host 0.0.0.0 --insecure
+  coordinator serve --port 29500 --state-dir /var/lib/drumbeat
+"""
+
+_EXIT_CODES = """\b
+Exit codes:
+  0  ended in order, e.g. by SIGTERM
+  1  failed while it ran
+  2  could not start: usage, port or state directory
+"""
+
+
+def _state_dir_of(text: str | None, port: int) -> str | None:
+    if text is not None:
+        return str(Path(text).absolute())
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    return default_state_dir(port, state_home=state_home, home=home)
+
+
+def config_of(params: dict[str, Any]) -> CoordinatorConfig:
+    """Build the configuration from the options, by their names, and check it.
+
+    Raises:
+        InvalidConfiguration: Values break rules; each is named as its option is.
+    """
+    config = CoordinatorConfig(
+        host=_without_brackets(params["host"]),
+        port=params["port"],
+        state_dir=_state_dir_of(params["state_dir"], params["port"]),
+        heartbeat_interval_s=params["heartbeat_interval"],
+        lease_s=params["lease"],
+        log_format=params["log_format"],
+        is_insecure=params["insecure"],
+    )
+    violations = tuple(
+        dataclasses.replace(found, field=_OPTION_OF_FIELD.get(found.field, found.field))
+        for found in config.validate()
+    )
+    if violations:
+        raise InvalidConfiguration(violations)
+    return config
+
+
+def _without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@options.version_option("coordinator")
+def coordinator() -> None:
+    """Decide who trains together, with which ranks, and when to restart.
+
+    One coordinator serves many runs. Agents (`agent join`) connect to it.
+    """
+
+
+@coordinator.command(cls=options.SectionedCommand, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}")
+@options.option(
+    "--host",
+    section="Listening",
+    default=_DEFAULTS.host,
+    help="Address to listen on; 0.0.0.0 and :: stand for all.",
+)
+@options.option(
+    "--port",
+    section="Listening",
+    type=options.PORT_OR_ZERO,
+    metavar="PORT",
+    default=PORT_DEFAULT,
+    help="Port to listen on; 0 takes a free one.",
+)
+@options.option(
+    "--insecure",
+    section="Listening",
+    is_flag=True,
+    help="Allow an address that other machines reach, although authentication does not exist "
+    "yet: everyone who reaches the port can join, read and end every run.",
+)
+@options.option(
+    "--state-dir",
+    section="State",
+    metavar="DIR",
+    show_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
+    help="Directory of the journal; with it, a restarted coordinator knows every run.",
+)
+@options.option(
+    "--heartbeat-interval",
+    section="Liveness",
+    type=options.DURATION,
+    metavar="DURATION",
+    default=f"{_DEFAULTS.heartbeat_interval_s:g}s",
+    help="How often an agent beats; stretched when there are thousands.",
+)
+@options.option(
+    "--lease",
+    section="Liveness",
+    type=options.DURATION,
+    metavar="DURATION",
+    default=f"{_DEFAULTS.lease_s:g}s",
+    help="Silence after which an agent is given up; more than twice the interval.",
+)
+@options.option(
+    "--log-format",
+    section="Log",
+    type=click.Choice(["auto", "console", "json"]),
+    default=_DEFAULTS.log_format,
+    help="auto: for people on a terminal, JSON lines elsewhere.",
+)
+def serve(**params: Any) -> CoordinatorConfig:
+    """Serve agents until SIGTERM or SIGINT.
+
+    A DURATION is a number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h.
+    """
+    return config_of(params)
+
+
+def main(argv: Sequence[str] | None = None, *, run: Callable[[CoordinatorConfig], int]) -> int:
+    """Read the command line, set up the log and serve; return the exit code.
+
+    Args:
+        argv: Arguments after the program's name; None stands for those of this process.
+        run: Serves until it is told to end, and returns the exit code.
+    """
+    try:
+        parsed = options.parse(
+            coordinator, None if argv is None else list(argv), program="coordinator"
+        )
+        if not isinstance(parsed, CoordinatorConfig):
+            return int(parsed)
+        _configure_logs(parsed)
+        return run(parsed)
+    except StartupError as error:
+        hint = error.hint or "try 'coordinator serve --help'"
+        options.write_error("coordinator", str(error), hint)
+        return error.exit_code
+
+
+def _configure_logs(config: CoordinatorConfig) -> None:
+    # Imported here: it costs more than all of --help, which needs no log.
+    from drumbeat.logs import configure_logs  # noqa: PLC0415
+
+    configure_logs(config.log_format)

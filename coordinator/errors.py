@@ -1,0 +1,260 @@
+"""Pure. What the coordinator refuses, and what keeps it from starting.
+
+CoordinatorError
+ ├─ InvalidRequest            a field is missing or out of range
+ ├─ SpecMismatch              the agent's spec differs from the run's
+ ├─ RunClosed                 the run has ended
+ ├─ StaleSession              the session was replaced or given up
+ ├─ LimitReached              a named limit is reached
+ ├─ Unavailable               the coordinator starts or stops
+ ├─ UnknownRun                there is no such run
+ └─ StartupError              the process cannot do its work; it ends with `exit_code`
+     ├─ InvalidConfiguration  the configuration breaks rules
+     ├─ InsecureBindRefused   an open address without --insecure
+     ├─ PortInUse             the address cannot be bound
+     ├─ StateDirectoryInUse   another coordinator holds the state directory
+     ├─ StateDirectoryUnusable  it cannot be created or written
+     └─ JournalCorrupt        it holds a journal that cannot be read
+
+A class says how a caller learns of it (``status``, ``refusal``) and whether
+trying again makes sense; one interceptor turns that into a gRPC status, so this
+module needs neither grpc nor the generated enums. The table of what an agent
+does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from drumbeat.violation import Violation, show_value
+
+BIND_ALLOWED = (
+    "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
+    "authentication does not exist yet, so --insecure lets everyone who reaches the port "
+    "join, read and end every run"
+)
+"""Why an open address is refused and what would be accepted, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field of a run's spec in which an agent and the run disagree."""
+
+    field: str
+    """Name of the field in ``drumbeat.v1.RunSpec``."""
+
+    theirs: object
+    """What the agent brought."""
+
+    ours: object
+    """What the run was started with."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
+
+
+class CoordinatorError(Exception):
+    """Base of everything the coordinator raises on purpose."""
+
+    status: ClassVar[str] = "INTERNAL"
+    """Name of the gRPC status of a call that fails with this."""
+
+    refusal: ClassVar[str] = "UNSPECIFIED"
+    """Name of the value of ``drumbeat.v1.Refusal``, without its prefix."""
+
+    is_retryable: ClassVar[bool] = False
+    """Whether the same agent may succeed later, in a new session."""
+
+
+class InvalidRequest(CoordinatorError):
+    """A field of a message is missing or out of range: a bug of the sender."""
+
+    status = "INVALID_ARGUMENT"
+    refusal = "INVALID"
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(field, value, allowed)
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return str(Violation(self.field, self.value, self.allowed))
+
+
+class SpecMismatch(CoordinatorError):
+    """The agent would run this run differently than its first agent said."""
+
+    status = "FAILED_PRECONDITION"
+    refusal = "SPEC_MISMATCH"
+
+    def __init__(self, run_id: str, differences: tuple[Difference, ...]) -> None:
+        super().__init__(run_id, differences)
+        self.run_id = run_id
+        self.differences = differences
+
+    def __str__(self) -> str:
+        listed = "; ".join(str(difference) for difference in self.differences)
+        return f"run {show_value(self.run_id)} was started with other settings: {listed}"
+
+
+class RunClosed(CoordinatorError):
+    """The run has ended; ``verdict`` is the sentence that says how."""
+
+    status = "FAILED_PRECONDITION"
+    refusal = "RUN_CLOSED"
+
+    def __init__(self, run_id: str, verdict: str) -> None:
+        super().__init__(run_id, verdict)
+        self.run_id = run_id
+        self.verdict = verdict
+
+    def __str__(self) -> str:
+        return f"run {show_value(self.run_id)} has ended: {self.verdict}"
+
+
+class StaleSession(CoordinatorError):
+    """The session is not the agent's current one; a new one may be opened."""
+
+    status = "FAILED_PRECONDITION"
+    refusal = "STALE_SESSION"
+    is_retryable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the session is over: {self.reason}"
+
+
+class LimitReached(CoordinatorError):
+    """A named limit of the coordinator is reached (``coordinator.config.Limits``)."""
+
+    status = "RESOURCE_EXHAUSTED"
+    refusal = "LIMIT_REACHED"
+    is_retryable = True
+
+    def __init__(self, limit_name: str, limit: int) -> None:
+        super().__init__(limit_name, limit)
+        self.limit_name = limit_name
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"the coordinator's limit {self.limit_name} is reached: {self.limit}"
+
+
+class Unavailable(CoordinatorError):
+    """The coordinator starts or stops; it answers again later, or its successor does."""
+
+    status = "UNAVAILABLE"
+    refusal = "UNAVAILABLE"
+    is_retryable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the coordinator does not answer requests now: {self.reason}"
+
+
+class UnknownRun(CoordinatorError):
+    """There is no run of this name, or it ended too long ago to be remembered."""
+
+    status = "NOT_FOUND"
+    refusal = "UNKNOWN_RUN"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"there is no run {show_value(self.run_id)}"
+
+
+class StartupError(CoordinatorError):
+    """The coordinator cannot start as it was told to; no caller ever sees it."""
+
+    exit_code: ClassVar[int] = 2
+    """Exit code of ``coordinator serve``."""
+
+    hint: str = ""
+    """What to do about it, as a line for people; empty if the error says it all."""
+
+
+class InvalidConfiguration(StartupError):
+    """The configuration breaks rules; all of them are listed."""
+
+    def __init__(self, violations: tuple[Violation, ...]) -> None:
+        super().__init__(violations)
+        self.violations = violations
+
+    def __str__(self) -> str:
+        return "\n".join(str(violation) for violation in self.violations)
+
+
+class InsecureBindRefused(StartupError):
+    """The address can be reached from other machines, and ``--insecure`` was not given."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return str(Violation("host", self.host, BIND_ALLOWED))
+
+
+class PortInUse(StartupError):
+    """The address cannot be bound."""
+
+    hint = "another coordinator may run here already; choose another --port, or end that one"
+
+    def __init__(self, host: str, port: int, why: str) -> None:
+        super().__init__(host, port, why)
+        self.host = host
+        self.port = port
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"cannot listen on port {self.port} of {self.host}: {self.why}"
+
+
+class StateDirectoryInUse(StartupError):
+    """Another coordinator holds the state directory."""
+
+    hint = "one state directory belongs to one coordinator; choose another with --state-dir"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"the state directory {self.path} is in use by another coordinator"
+
+
+class StateDirectoryUnusable(StartupError):
+    """The state directory cannot be created, read or written."""
+
+    hint = "choose a directory on a local disk that you may write, with --state-dir"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the state directory {self.path} cannot be used: {self.why}"
+
+
+class JournalCorrupt(StartupError):
+    """The journal holds what this coordinator did not write or cannot read."""
+
+    hint = "keep a copy of the file, then move it away to start with an empty journal"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the journal {self.path} cannot be read: {self.why}"

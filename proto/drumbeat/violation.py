@@ -1,0 +1,39 @@
+"""Pure. One rule that a value breaks: which field, what was given, what is allowed."""
+
+from dataclasses import dataclass
+
+_SHOWN_LENGTH_MAX = 100  # a message stays one readable line, whatever a peer sends
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A field whose value is not allowed, alone or together with others."""
+
+    field: str
+    """Name of the field, as its owner calls it."""
+
+    value: object
+    """What was given."""
+
+    allowed: str
+    """What would have been accepted, as a phrase."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {show_value(self.value)} is given, allowed is {self.allowed}"
+
+
+def show_value(value: object) -> str:
+    """``value`` as it may stand in a message: "nothing" for None, printable, bounded."""
+    if value is None:
+        return "nothing"
+    shown = ascii(value) if isinstance(value, (str, bytes)) else str(value)
+    if len(shown) > _SHOWN_LENGTH_MAX:
+        return f"{shown[:_SHOWN_LENGTH_MAX]}… ({len(shown)} characters)"
+    return shown
+
+
+def check_range(field: str, value: float, low: float, high: float, unit: str) -> list[Violation]:
+    """The violation of ``low <= value <= high``, or none; NaN is out of every range."""
+    if low <= value <= high:
+        return []
+    return [Violation(field, value, f"{low:.10g} to {high:.10g} {unit}".rstrip())]

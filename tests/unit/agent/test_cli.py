@@ -1,0 +1,307 @@
+"""The command line of ``agent``."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent import cli
+from agent.config import AgentConfig
+from agent.errors import CoordinatorUnreachable, RunRefused
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A directory with one script, no settings from outside, and logging as it was."""
+    for name in list(os.environ):
+        if name.startswith("DRUMBEAT_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    yield
+    structlog.reset_defaults()
+
+
+class Driver:
+    """Stands for the driver: keeps what it was told, answers with an exit code."""
+
+    def __init__(self, exit_code: int = 0) -> None:
+        self.exit_code = exit_code
+        self.configs: list[AgentConfig] = []
+
+    def run(self, config: AgentConfig) -> int:
+        self.configs.append(config)
+        return self.exit_code
+
+
+def join(*argv: str) -> AgentConfig:
+    driver = Driver()
+    assert cli.main(["join", *argv], run=driver.run) == 0
+    (config,) = driver.configs
+    return config
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
+    """The error line and the hint line of a refused command line."""
+    driver = Driver()
+    assert cli.main(["join", *argv], run=driver.run) == 2
+    assert driver.configs == []
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    error, hint = captured.err.splitlines()
+    assert error.startswith("agent: error: ")
+    assert hint.startswith("agent: hint: ")
+    return error, hint
+
+
+def test_standalone_needs_nothing_but_a_script() -> None:
+    config = join("--standalone", "train.py")
+    assert config == AgentConfig(
+        is_standalone=True,
+        run_id=config.run_id,
+        command=(sys.executable, "-u", "train.py"),
+    )
+    assert len(config.run_id) == 32
+    assert join("--standalone", "train.py").run_id != config.run_id
+
+
+def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
+    config = join(
+        "--coordinator", "head:1234", "--run-id", "mt5", "--nnodes", "2:4",
+        "--nproc_per_node=8", "--max-restarts", "3", "--role", "trainer",
+        "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
+        "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
+        "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
+        "--log-format", "json", "train.py", "--epochs", "3",
+    )  # fmt: skip
+    assert config == AgentConfig(
+        coordinator="head:1234",
+        run_id="mt5",
+        agents_min=2,
+        agents_max=4,
+        local_world_size=8,
+        restarts_max=3,
+        role="trainer",
+        local_addr="10.0.0.7",
+        master_addr="10.0.0.1",
+        master_port=29500,
+        join_timeout_s=300.0,
+        last_call_s=10.0,
+        exit_barrier_timeout_s=3600.0,
+        coordinator_grace_s=120.0,
+        shutdown_timeout_s=0.5,
+        log_dir=str(tmp_path / "logs"),
+        log_format="json",
+        command=(sys.executable, "-u", "train.py", "--epochs", "3"),
+    )
+    assert (tmp_path / "logs").is_dir()
+
+
+def test_defaults_are_those_of_the_configuration() -> None:
+    config = join("--coordinator", "head", "--run-id", "r", "train.py")
+    assert config == AgentConfig(
+        coordinator="head:29400", run_id="r", command=(sys.executable, "-u", "train.py")
+    )
+
+
+def test_everything_after_the_script_is_its_own() -> None:
+    """Options of the script that look like ours, and ``--``, are left alone."""
+    argv = ["train.py", "--role", "x", "--standalone", "--help", "--", "-m", "--no-such"]
+    assert join("--standalone", *argv).command == (sys.executable, "-u", *argv)
+    assert join("--standalone", "--", *argv).command == (sys.executable, "-u", *argv)
+
+
+def test_a_module_is_run_as_python_does() -> None:
+    expected = (sys.executable, "-u", "-m", "a.b", "-x")
+    assert join("--standalone", "-m", "a.b", "-x").command == expected
+    assert join("--standalone", "--module", "a.b", "-x").command == expected
+
+
+def test_a_program_is_run_as_it_is() -> None:
+    assert join("--standalone", "--no-python", "sh", "-c", "true").command == ("sh", "-c", "true")
+    assert join("--standalone", "--no_python", "/bin/sh").command == ("/bin/sh",)
+
+
+@pytest.mark.parametrize("name", ["--run-id", "--run_id", "--rdzv-id", "--rdzv_id"])
+def test_run_id_has_torchruns_name_too(name: str) -> None:
+    assert join("--coordinator", "head", name, "r7", "--nnodes", "2", "train.py").run_id == "r7"
+
+
+def test_a_run_of_one_machine_gets_a_name() -> None:
+    assert len(join("--coordinator", "head", "train.py").run_id) == 32
+
+
+def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "[::1]:7")
+    monkeypatch.setenv("DRUMBEAT_RUN_ID", "from-environment")
+    monkeypatch.setenv("DRUMBEAT_NNODES", "1:3")
+    monkeypatch.setenv("DRUMBEAT_NPROC_PER_NODE", "2")
+    monkeypatch.setenv("DRUMBEAT_MODULE", "true")
+    config = join("--nproc-per-node", "5", "a.b")
+    assert (config.coordinator, config.run_id) == ("[::1]:7", "from-environment")
+    assert (config.agents_min, config.agents_max, config.local_world_size) == (1, 3, 5)
+    assert config.command[1:] == ("-u", "-m", "a.b")
+
+
+def test_a_typed_mode_beats_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head")
+    assert join("--standalone", "train.py").coordinator is None
+    monkeypatch.delenv("DRUMBEAT_COORDINATOR")
+    monkeypatch.setenv("DRUMBEAT_STANDALONE", "1")
+    assert join("--coordinator", "head", "train.py").coordinator == "head:29400"
+
+
+def test_two_modes_from_one_source_exclude_each_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, _ = refuse(capsys, "--standalone", "--coordinator", "head", "train.py")
+    assert "--coordinator and --standalone exclude each other" in error
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head")
+    monkeypatch.setenv("DRUMBEAT_STANDALONE", "1")
+    assert "exclude each other" in refuse(capsys, "train.py")[0]
+
+
+def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "train.py")
+    for shown in (error, hint):
+        assert "--coordinator" in shown
+        assert "--standalone" in shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (("--coordinator", "head", "--nnodes", "2", "train.py"), "--run-id is missing"),
+        (("--coordinator", "head", "--run-id", "a b", "train.py"), "--run-id: 'a b' is given"),
+        (("--coordinator", "head:x", "train.py"), "'head:x' is not an address"),
+        (("--standalone", "--nnodes", "2", "train.py"), "--nnodes: '2:2' is given"),
+        (("--standalone", "--nnodes", "2:1", "train.py"), "'2:1' is given"),
+        (("--standalone", "--nproc-per-node", "0", "train.py"), "'0' is given"),
+        (("--standalone", "--max-restarts", "-1", "train.py"), "'-1' is given"),
+        (("--standalone", "--master-port", "65536", "train.py"), "'65536' is given"),
+        (("--standalone", "--join-timeout", "0", "train.py"), "'0' is out of range"),
+        (("--standalone", "--last-call", "never", "train.py"), "'never' is not a duration"),
+        (("--standalone", "--log-format", "xml", "train.py"), "'xml'"),
+        (("--standalone", "--role", "", "train.py"), "--role: '' is given"),
+        (("--standalone", "--no-such", "train.py"), "--no-such"),
+        (("--standalone", "--role"), "--role"),
+        (("--standalone",), "SCRIPT is missing"),
+        (("--standalone", "--"), "SCRIPT is missing"),
+        (("--standalone", "-m", "--no-python", "sh"), "--module and --no-python exclude"),
+        (("--standalone", "nowhere.py"), "cannot run nowhere.py: there is no such file"),
+        (("--standalone", "."), "cannot run .: it is a directory"),
+        (("--standalone", "--no-python", "no-such-program"), "no such program on PATH"),
+        (("--standalone", "--log-dir", "train.py/x", "train.py"), "cannot be used"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_names_it_and_a_hint(
+    argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert named in refuse(capsys, *argv)[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--rdzv-backend", "--coordinator"),
+        ("--rdzv_endpoint", "--coordinator HOST:PORT"),
+        ("--rdzv-conf", "--join-timeout"),
+        ("--node-rank", "the coordinator assigns"),
+        ("--monitor_interval", "noticed at once"),
+        ("--start-method", "leave it out"),
+    ],
+)
+def test_torchruns_other_options_are_answered_with_what_replaces_them(
+    option: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv in ((option, "x"), (f"{option}=x",)):
+        error, shown_hint = refuse(capsys, *argv, "train.py")
+        assert option.replace("_", "-") in error
+        assert hint in shown_hint
+
+
+def test_several_broken_rules_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["join", "--standalone", "--run-id", "/", "--role", "", "train.py"]
+    assert cli.main(argv, run=Driver().run) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert ["--run-id" in lines[0], "--role" in lines[1], "hint" in lines[2]] == [True] * 3
+
+
+def test_a_refused_command_line_leaves_no_log_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse(capsys, "--standalone", "--log-dir", "logs", "nowhere.py")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_gpus_follow_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty CUDA_VISIBLE_DEVICES hides all GPUs, whatever this host has."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cores = len(os.sched_getaffinity(0))
+    assert join("--standalone", "--nproc-per-node", "auto", "train.py").local_world_size == cores
+    assert join("--standalone", "--nproc-per-node", "cpu", "train.py").local_world_size == cores
+    error, _ = refuse(capsys, "--standalone", "--nproc-per-node", "gpu", "train.py")
+    assert "sees no GPU" in error
+
+
+def test_exit_code_is_the_drivers() -> None:
+    assert cli.main(["join", "--standalone", "train.py"], run=Driver(exit_code=1).run) == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "exit_code", "lines"),
+    [
+        (RunRefused("r", "it has ended"), 2, 2),
+        (CoordinatorUnreachable("head:1", 600.0, "connection refused"), 3, 2),
+    ],
+)
+def test_an_error_of_the_driver_is_shown_without_traceback(
+    failure: Exception, exit_code: int, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_config: AgentConfig) -> int:
+        raise failure
+
+    assert cli.main(["join", "--standalone", "train.py"], run=run) == exit_code
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == f"agent: error: {failure}"
+    assert len(shown) == lines
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["join", "--help"], ["--version"], ["join", "-h"]])
+def test_help_and_version_run_nothing(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    driver = Driver()
+    assert cli.main(argv, run=driver.run) == 0
+    assert driver.configs == []
+    assert capsys.readouterr().out
+
+
+def test_help_has_sections_variables_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["join", "--help"], run=Driver().run)
+    shown = capsys.readouterr().out
+    for part in ("Run:", "Workers:", "Network:", "Waiting:", "Examples:", "Exit codes:"):
+        assert part in shown
+    assert "DRUMBEAT_NPROC_PER_NODE" in shown
+    assert "rdzv-endpoint" not in shown
+    assert "_per_" not in shown
+
+
+def test_the_entry_point_imports_nothing_heavy() -> None:
+    """Help must not wait for grpc."""
+    code = (
+        "import sys, agent.__main__ as entry\n"
+        "assert entry.main(['join', '--help']) == 0\n"
+        "heavy = {'grpc', 'google.protobuf', 'structlog', 'asyncio', 'torch'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    root = Path(cli.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=60, check=False, cwd=root,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

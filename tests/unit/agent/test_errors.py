@@ -1,0 +1,67 @@
+"""What ends an agent, and with which exit code."""
+
+import inspect
+import pickle
+
+import pytest
+
+from agent import errors
+from drumbeat.violation import Violation
+
+EXAMPLES = [
+    (errors.UsageError("a is wrong", "do b"), 2, "a is wrong"),
+    (
+        errors.InvalidConfiguration((Violation("a", 1, "2"), Violation("b", None, "3"))),
+        2,
+        "a: 1 is given, allowed is 2\nb: nothing is given, allowed is 3",
+    ),
+    (errors.ScriptNotFound("x.py", "it is a directory"), 2, "cannot run x.py: it is a directory"),
+    (
+        errors.LogDirectoryUnusable("/x", "Permission denied"),
+        2,
+        "the log directory /x cannot be used: Permission denied",
+    ),
+    (errors.SpecRefused("r", "agents_max"), 2, "run 'r' refused this agent: agents_max"),
+    (errors.RunRefused("r", "it has ended"), 2, "run 'r' refused this agent: it has ended"),
+    (
+        errors.CoordinatorUnreachable("head:1", 600.0, "connection refused"),
+        3,
+        "no coordinator answered at head:1 within 10 min: connection refused",
+    ),
+    (
+        errors.CoordinatorLost("head:1", 90.0, "connection reset"),
+        3,
+        "the coordinator at head:1 did not come back within 1 min 30 s: connection reset",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "exit_code", "text"), EXAMPLES)
+def test_error_has_exit_code_and_says_what_happened(
+    error: errors.AgentError, exit_code: int, text: str
+) -> None:
+    assert error.exit_code == exit_code
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("error", [example[0] for example in EXAMPLES])
+def test_error_survives_a_copy(error: errors.AgentError) -> None:
+    copied = pickle.loads(pickle.dumps(error))
+    assert str(copied) == str(error)
+    assert copied.hint == error.hint
+    assert vars(copied) == vars(error)
+
+
+def test_every_public_class_has_an_example_and_is_in_the_tree() -> None:
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.AgentError) and name[0] != "_"
+    }
+    assert {type(example[0]).__name__ for example in EXAMPLES} == classes - {"AgentError"}
+    assert all(name in (errors.__doc__ or "") for name in classes)
+
+
+def test_usage_error_hint_is_optional() -> None:
+    assert errors.UsageError("a").hint == ""
+    assert errors.UsageError("a", "b").hint == "b"

@@ -1,0 +1,46 @@
+"""The entry point of ``agent``: which driver a configuration leads to."""
+
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import structlog
+
+from agent import __main__ as entry
+from agent.config import AgentConfig
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings from outside, and logging as it was."""
+    for name in list(os.environ):
+        if name.startswith("DRUMBEAT_"):
+            monkeypatch.delenv(name)
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [(["--standalone"], "standalone"), (["--coordinator", "head"], "agent.driver")],
+)
+def test_the_mode_chooses_the_driver(
+    mode: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are replaced by modules that only tell their name and what they were given."""
+    calls: list[tuple[str, AgentConfig]] = []
+    for name in ("standalone", "agent.driver"):
+        module = ModuleType(name)
+
+        def run(config: AgentConfig, name: str = name) -> int:
+            calls.append((name, config))
+            return 7
+
+        module.__dict__["run"] = run
+        monkeypatch.setitem(sys.modules, name, module)
+    assert entry.main(["join", *mode, "--no-python", "sh"]) == 7
+    ((name, config),) = calls
+    assert name == chosen
+    assert config.is_standalone == (chosen == "standalone")

@@ -1,0 +1,124 @@
+"""What is looked at on this host before an agent joins."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import preflight
+from agent.errors import LogDirectoryUnusable, ScriptNotFound
+
+is_root = os.geteuid() == 0
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Path:
+    """A device directory of a host with four GPUs."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 4),
+        ("0,1", 2),
+        (" 3 , 0 ", 2),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 1),
+        ("0,-1,1", 1),
+        ("0,4,1", 1),
+        ("0,,1", 1),
+        ("GPU-8932f937,GPU-1234", 2),
+        ("MIG-GPU-1/1/0", 1),
+    ],
+)
+def test_gpus_are_those_visible(devices: Path, visible: str | None, count: int) -> None:
+    assert preflight.visible_gpus(visible, device_dir=devices) == count
+
+
+@pytest.mark.parametrize("visible", [None, "0,1"])
+def test_without_devices_nothing_is_visible(tmp_path: Path, visible: str | None) -> None:
+    assert preflight.visible_gpus(visible, device_dir=tmp_path) == 0
+    assert preflight.visible_gpus(visible, device_dir=tmp_path / "missing") == 0
+
+
+def test_cores_are_those_of_the_affinity() -> None:
+    assert preflight.usable_cores() == len(os.sched_getaffinity(0))
+
+
+def test_a_readable_script_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    preflight.check_script(str(tmp_path / "train.py"))
+
+
+def test_a_script_that_cannot_be_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScriptNotFound) as caught:
+        preflight.check_script("train.py")
+    assert str(caught.value) == (
+        f"cannot run train.py: there is no such file (looked in {tmp_path})"
+    )
+    with pytest.raises(ScriptNotFound, match="it is a directory"):
+        preflight.check_script(str(tmp_path))
+
+
+@pytest.mark.skipif(is_root, reason="root reads everything")
+def test_an_unreadable_script_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch(mode=0o000)
+    with pytest.raises(ScriptNotFound, match="it cannot be read"):
+        preflight.check_script(str(script))
+
+
+def test_programs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    program = tmp_path / "tool"
+    program.touch(mode=0o755)
+    preflight.check_program("tool", search_path=str(tmp_path))
+    preflight.check_program(str(program), search_path="")
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("tool", "no such program on PATH"),
+        ("./", "it is a directory"),
+        ("./data", "it is not executable"),
+        ("./missing", "there is no such file"),
+    ],
+)
+def test_a_program_that_cannot_be_run_is_named(
+    program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").touch(mode=0o644)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScriptNotFound, match=why) as caught:
+        preflight.check_program(program, search_path=str(tmp_path))
+    assert caught.value.path == program
+
+
+def test_log_directory_is_created_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert preflight.prepare_log_dir("a/b") == str(tmp_path / "a" / "b")
+    assert preflight.prepare_log_dir("a/b") == str(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(LogDirectoryUnusable, match="it is not a directory") as caught:
+            preflight.prepare_log_dir(str(path))
+        assert caught.value.path == str(path)
+
+
+def test_an_unwritable_log_directory_is_refused() -> None:
+    """Nobody, not even root, creates directories in /proc."""
+    with pytest.raises(LogDirectoryUnusable, match="/proc/nowhere cannot be used"):
+        preflight.prepare_log_dir("/proc/nowhere")

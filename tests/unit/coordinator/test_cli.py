@@ -1,0 +1,173 @@
+"""The command line of ``coordinator``."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from coordinator import cli
+from coordinator.config import CoordinatorConfig
+from coordinator.errors import PortInUse
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No settings from outside, and logging as it was."""
+    for name in list(os.environ):
+        if name.startswith("DRUMBEAT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    yield
+    structlog.reset_defaults()
+
+
+class Server:
+    """Stands for the server: keeps what it was told, answers with an exit code."""
+
+    def __init__(self, exit_code: int = 0) -> None:
+        self.exit_code = exit_code
+        self.configs: list[CoordinatorConfig] = []
+
+    def run(self, config: CoordinatorConfig) -> int:
+        self.configs.append(config)
+        return self.exit_code
+
+
+def serve(*argv: str) -> CoordinatorConfig:
+    server = Server()
+    assert cli.main(["serve", *argv], run=server.run) == 0
+    (config,) = server.configs
+    return config
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    server = Server()
+    assert cli.main(["serve", *argv], run=server.run) == 2
+    assert server.configs == []
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+def test_defaults_are_those_of_the_configuration(tmp_path: Path) -> None:
+    state_dir = f"{tmp_path}/.local/state/drumbeat/coordinator-29400"
+    assert serve() == CoordinatorConfig(state_dir=state_dir)
+
+
+def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
+    config = serve(
+        "--host", "[::]", "--insecure", "--port", "1234", "--state_dir", str(tmp_path),
+        "--heartbeat-interval", "500ms", "--lease", "3s", "--log-format", "json",
+    )  # fmt: skip
+    assert config == CoordinatorConfig(
+        host="::",
+        port=1234,
+        state_dir=str(tmp_path),
+        heartbeat_interval_s=0.5,
+        lease_s=3.0,
+        log_format="json",
+        is_insecure=True,
+    )
+
+
+def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_HOST", "::1")
+    monkeypatch.setenv("DRUMBEAT_PORT", "1234")
+    monkeypatch.setenv("DRUMBEAT_LEASE", "9s")
+    config = serve("--port", "4321")
+    assert (config.host, config.port, config.lease_s) == ("::1", 4321, 9.0)
+
+
+def test_state_home_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert serve("--port", "1").state_dir == "/state/drumbeat/coordinator-1"
+
+
+def test_port_0_keeps_no_state_unless_told(tmp_path: Path) -> None:
+    assert serve("--port", "0").state_dir is None
+    assert serve("--port", "0", "--state-dir", str(tmp_path)).state_dir == str(tmp_path)
+
+
+def test_a_relative_state_directory_is_made_absolute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert serve("--state-dir", "state").state_dir == str(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_open_address_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "--host", "0.0.0.0")
+    assert error.startswith("coordinator: error: --host: '0.0.0.0' is given")
+    assert "authentication does not exist yet" in error
+    assert hint == "coordinator: hint: try 'coordinator serve --help'"
+
+
+def test_all_broken_rules_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    host, lease, _hint = refuse(capsys, "--host", "head", "--lease", "2s")
+    assert "--host" in host
+    assert "--lease" in lease
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (("--port", "65536"), "--port"),
+        (("--lease", "soon"), "--lease"),
+        (("--heartbeat-interval", "-1s"), "--heartbeat-interval"),
+        (("--log-format", "xml"), "--log-format"),
+        (("--nope",), "--nope"),
+        (("extra",), "extra"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_a_hint(
+    argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, hint = refuse(capsys, *argv)
+    assert named in error
+    assert "coordinator serve --help" in hint
+
+
+def test_exit_code_is_the_servers() -> None:
+    assert cli.main(["serve"], run=Server(exit_code=1).run) == 1
+
+
+def test_a_startup_error_is_shown_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(config: CoordinatorConfig) -> int:
+        raise PortInUse(config.host, config.port, "Address already in use")
+
+    assert cli.main(["serve"], run=run) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == (
+        "coordinator: error: cannot listen on port 29400 of 127.0.0.1: Address already in use"
+    )
+    assert "--port" in hint
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["serve", "--help"], ["--version"], ["serve", "-h"]])
+def test_help_and_version_serve_nothing(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    assert cli.main(argv, run=server.run) == 0
+    assert server.configs == []
+    assert capsys.readouterr().out
+
+
+def test_the_entry_point_imports_nothing_heavy() -> None:
+    """Help must not wait for grpc."""
+    code = (
+        "import sys, coordinator.__main__ as entry\n"
+        "assert entry.main(['serve', '--help']) == 0\n"
+        "heavy = {'grpc', 'google.protobuf', 'structlog', 'asyncio', 'sqlite3'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,115 @@
+"""The coordinator's configuration and the rules that tie it together."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinator.config import CoordinatorConfig, Limits, default_state_dir, is_loopback
+
+
+def fields_of(config: CoordinatorConfig) -> list[str]:
+    return [violation.field for violation in config.validate()]
+
+
+def test_defaults_are_sound() -> None:
+    assert CoordinatorConfig().validate() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"host": ""}, "host"),
+        ({"host": "a b"}, "host"),
+        ({"host": "0.0.0.0"}, "host"),
+        ({"port": -1}, "port"),
+        ({"port": 65536}, "port"),
+        ({"state_dir": "state"}, "state_dir"),
+        ({"heartbeat_interval_s": 0.0}, "heartbeat_interval_s"),
+        ({"heartbeat_interval_s": float("nan"), "lease_s": 5.0}, "heartbeat_interval_s"),
+        ({"lease_s": 2.0}, "lease_s"),
+        ({"lease_s": float("inf")}, "lease_s"),
+        ({"lease_s": float("nan")}, "lease_s"),
+        ({"log_format": "xml"}, "log_format"),
+    ],
+)
+def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> None:
+    assert field in fields_of(CoordinatorConfig(**changes))
+
+
+def test_all_violations_are_returned_at_once() -> None:
+    config = CoordinatorConfig(host="0.0.0.0", port=70000, lease_s=1.5, limits=Limits(runs_max=0))
+    assert fields_of(config) == ["host", "port", "lease_s", "runs_max"]
+
+
+def test_lease_is_longer_than_two_intervals() -> None:
+    assert fields_of(CoordinatorConfig(heartbeat_interval_s=2.5, lease_s=5.0)) == ["lease_s"]
+    assert fields_of(CoordinatorConfig(heartbeat_interval_s=2.5, lease_s=5.01)) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "head", "localhost.example.org"])
+def test_an_open_address_needs_insecure(host: str) -> None:
+    (violation,) = CoordinatorConfig(host=host).validate()
+    assert "authentication does not exist yet" in violation.allowed
+    assert "--insecure lets everyone" in violation.allowed
+    assert CoordinatorConfig(host=host, is_insecure=True).validate() == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.255.0.3", "::1", "localhost"])
+def test_a_loopback_address_needs_nothing(host: str) -> None:
+    assert is_loopback(host)
+    assert CoordinatorConfig(host=host).validate() == []
+
+
+@pytest.mark.parametrize("host", ["128.0.0.1", "::2", "127.0.0.1.example.org", "LOCALHOST2", ""])
+def test_nothing_else_counts_as_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "name", [f.name for f in dataclasses.fields(Limits) if f.name[-2:] != "_s"]
+)
+def test_every_limit_is_at_least_one(name: str) -> None:
+    found = [v for v in Limits(**{name: 0}).validate() if v.allowed == "1 or more"]
+    assert [violation.field for violation in found] == [name]
+
+
+@pytest.mark.parametrize(
+    "name", [f.name for f in dataclasses.fields(Limits) if f.name[-2:] == "_s"]
+)
+def test_every_time_limit_is_bounded(name: str) -> None:
+    values: tuple[Any, ...] = (-1.0, float("nan"), float("inf"))
+    for value in values:
+        assert [v.field for v in Limits(**{name: value}).validate()] == [name]
+
+
+def test_a_record_fits_a_message_and_holds_its_own() -> None:
+    assert [v.field for v in Limits(failure_record_bytes_max=2 << 20).validate()] == [
+        "failure_record_bytes_max"
+    ]
+    assert [v.field for v in Limits(failure_message_bytes_max=300 << 10).validate()] == [
+        "failure_message_bytes_max"
+    ]
+
+
+def test_address_is_written_as_grpc_takes_it() -> None:
+    assert CoordinatorConfig(port=1).address == "127.0.0.1:1"
+    assert CoordinatorConfig(host="::1", port=1).address == "[::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("port", "state_home", "path"),
+    [
+        (29400, "", "/home/u/.local/state/drumbeat/coordinator-29400"),
+        (1, "/state/", "/state/drumbeat/coordinator-1"),
+        (1, "relative", "/home/u/.local/state/drumbeat/coordinator-1"),
+        (0, "/state", None),
+    ],
+)
+def test_state_directory_follows_port_and_home(port: int, state_home: str, path: str) -> None:
+    assert default_state_dir(port, state_home=state_home, home="/home/u") == path
+
+
+def test_configuration_is_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CoordinatorConfig().port = 1  # type: ignore[misc]

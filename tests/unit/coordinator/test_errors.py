@@ -1,0 +1,114 @@
+"""What the coordinator refuses, how callers learn of it, and what keeps it from starting."""
+
+import inspect
+import pickle
+
+import grpc
+import pytest
+
+from coordinator import errors
+from coordinator.errors import CoordinatorError, Difference
+from drumbeat.v1 import common_pb2
+from drumbeat.violation import Violation
+
+REFUSALS = [
+    (
+        errors.InvalidRequest("role", "", "1 to 128 characters"),
+        ("INVALID_ARGUMENT", "INVALID", False),
+        "role: '' is given, allowed is 1 to 128 characters",
+    ),
+    (
+        errors.SpecMismatch(
+            "r", (Difference("agents_max", 4, 2), Difference("master_addr", "a", ""))
+        ),
+        ("FAILED_PRECONDITION", "SPEC_MISMATCH", False),
+        (
+            "run 'r' was started with other settings: "
+            "agents_max: the run has 2, not 4; master_addr: the run has '', not 'a'"
+        ),
+    ),
+    (
+        errors.RunClosed("r", "all workers exited with 0"),
+        ("FAILED_PRECONDITION", "RUN_CLOSED", False),
+        "run 'r' has ended: all workers exited with 0",
+    ),
+    (
+        errors.StaleSession("it was replaced"),
+        ("FAILED_PRECONDITION", "STALE_SESSION", True),
+        "the session is over: it was replaced",
+    ),
+    (
+        errors.LimitReached("runs_max", 1000),
+        ("RESOURCE_EXHAUSTED", "LIMIT_REACHED", True),
+        "the coordinator's limit runs_max is reached: 1000",
+    ),
+    (
+        errors.Unavailable("it stops"),
+        ("UNAVAILABLE", "UNAVAILABLE", True),
+        "the coordinator does not answer requests now: it stops",
+    ),
+    (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
+]
+STARTUP = [
+    (errors.InvalidConfiguration((Violation("a", 1, "2"),)), "a: 1 is given, allowed is 2"),
+    (errors.InsecureBindRefused("0.0.0.0"), "authentication does not exist yet"),
+    (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
+    (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
+    (
+        errors.StateDirectoryUnusable("/x", "Permission denied"),
+        "the state directory /x cannot be used: Permission denied",
+    ),
+    (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
+]
+
+
+@pytest.mark.parametrize(("error", "policy", "text"), REFUSALS)
+def test_refusal_carries_its_policy_and_names_what_is_wrong(
+    error: CoordinatorError, policy: tuple[str, str, bool], text: str
+) -> None:
+    assert (error.status, error.refusal, error.is_retryable) == policy
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("error", [example[0] for example in REFUSALS])
+def test_names_are_those_of_the_protocol(error: CoordinatorError) -> None:
+    assert grpc.StatusCode[error.status] is not grpc.StatusCode.OK
+    assert common_pb2.Refusal.Value(f"REFUSAL_{error.refusal}") != 0
+
+
+def test_every_refusal_of_the_protocol_has_a_class() -> None:
+    sent = {error.refusal for error, _, _ in REFUSALS}
+    assert {f"REFUSAL_{name}" for name in sent} == set(common_pb2.Refusal.keys()) - {
+        "REFUSAL_UNSPECIFIED"
+    }
+
+
+@pytest.mark.parametrize(("error", "text"), STARTUP)
+def test_startup_error_ends_with_exit_code_2(error: errors.StartupError, text: str) -> None:
+    assert error.exit_code == 2
+    assert not error.is_retryable
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP)])
+def test_error_survives_a_copy(error: CoordinatorError) -> None:
+    copied = pickle.loads(pickle.dumps(error))
+    assert str(copied) == str(error)
+    assert vars(copied) == vars(error)
+
+
+def test_a_hostile_value_stays_one_short_line() -> None:
+    text = str(errors.InvalidRequest("role", "a\r\n\x1b" * 10_000, "less"))
+    assert text.isprintable()
+    assert len(text) < 250
+
+
+def test_every_class_has_an_example_and_is_in_the_tree() -> None:
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, CoordinatorError)
+    }
+    seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
+    assert seen == classes - {"CoordinatorError", "StartupError"}
+    assert all(name in (errors.__doc__ or "") for name in classes)

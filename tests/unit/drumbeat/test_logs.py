@@ -1,0 +1,131 @@
+"""How the log is written."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from drumbeat.logs import configure_logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Broken(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Leave the process's logging as it was."""
+    level = logging.getLogger("grpc").level
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    logging.getLogger("grpc").setLevel(level)
+
+
+def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_lines_are_written_off_a_terminal() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream)
+    structlog.contextvars.bind_contextvars(**{"run.id": "r1"})
+    structlog.get_logger().info("round started", **{"run.round": 3})
+    (line,) = lines_of(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "round started", "level": "info", "run.id": "r1", "run.round": 3}
+
+
+def test_people_get_text_on_a_terminal() -> None:
+    stream = Terminal()
+    configure_logs("auto", stream)
+    structlog.get_logger().warning("round started", **{"run.round": 3})
+    assert "round started" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(stream.getvalue())
+
+
+def test_format_on_demand_beats_the_terminal() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    configure_logs("json", terminal)
+    structlog.get_logger().info("one")
+    configure_logs("console", file)
+    structlog.get_logger().info("two", **{"run.id": "r1"})
+    assert lines_of(terminal)[0]["event"] == "one"
+    assert "run.id=r1" in file.getvalue()
+    assert "\x1b[" not in file.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_exceptions_come_with_their_traceback(log_format: Any) -> None:
+    stream = io.StringIO()
+    configure_logs(log_format, stream)
+    try:
+        raise KeyError("missing")  # noqa: TRY301
+    except KeyError:
+        structlog.get_logger().exception("lookup failed")
+    assert "Traceback (most recent call last)" in stream.getvalue()
+    assert "KeyError: 'missing'" in stream.getvalue()
+
+
+def test_a_value_that_json_does_not_know_is_written_anyway() -> None:
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    structlog.get_logger().info("odd", value={1}, error=ValueError("x"))
+    assert lines_of(stream)[0]["value"] == "{1}"
+
+
+def test_debug_lines_are_not_written() -> None:
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    structlog.get_logger().debug("detail")
+    assert stream.getvalue() == ""
+
+
+def test_a_lost_stream_does_not_raise() -> None:
+    """A closed terminal must not end a training job."""
+    configure_logs("json", Broken())
+    structlog.get_logger().info("nobody reads this")
+    closed = io.StringIO()
+    configure_logs("json", closed)
+    closed.close()
+    structlog.get_logger().info("nor this")
+
+
+def test_loggers_made_before_follow_as_well() -> None:
+    log = structlog.get_logger()
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    log.info("late")
+    assert lines_of(stream)[0]["event"] == "late"
+
+
+def test_the_standard_library_is_left_alone_but_for_grpc() -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    configure_logs("json", io.StringIO())
+    assert (root.level, list(root.handlers)) == before
+    assert not logging.getLogger("grpc._cython").isEnabledFor(logging.WARNING)
+    assert logging.getLogger("grpc._cython").isEnabledFor(logging.ERROR)
+
+
+def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("json")
+    structlog.get_logger().info("here")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert json.loads(captured.err)["event"] == "here"

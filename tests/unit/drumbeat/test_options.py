@@ -1,0 +1,173 @@
+"""What all command lines have in common: types, spellings, sources, help, errors."""
+
+import io
+import math
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from drumbeat import options
+from drumbeat.options import HostPort, parse_host_port
+
+
+@click.group(no_args_is_help=False)
+@options.version_option("tool")
+def tool() -> None:
+    """A tool."""
+
+
+@tool.command(cls=options.SectionedCommand)
+@options.option("--wait-time", section="Waiting", type=options.DurationType(max_s=60), default="5s")
+@options.option("--server", "--old-server", section="Network", type=options.HOST_PORT)
+@options.option("--count", "-c", section="Network", type=options.CountType(0, 9), default=1)
+@options.option("--dry-run", section="Network", is_flag=True)
+@options.replaced_option("--poll-interval", hint="leave it out")
+def work(**params: Any) -> dict[str, Any]:
+    """Work."""
+    return params
+
+
+def parse(*argv: str) -> Any:
+    return options.parse(tool, ["work", *argv], program="tool")
+
+
+def test_defaults_are_converted() -> None:
+    assert parse() == {"wait_time": 5.0, "server": None, "count": 1, "dry_run": False}
+
+
+@pytest.mark.parametrize("spelling", ["--wait-time", "--wait_time"])
+def test_both_spellings_are_understood(spelling: str) -> None:
+    assert parse(spelling, "20s")["wait_time"] == 20.0
+    assert parse(f"{spelling}=500ms")["wait_time"] == 0.5
+
+
+@pytest.mark.parametrize("spelling", ["--server", "--old-server", "--old_server"])
+def test_aliases_have_both_spellings_too(spelling: str) -> None:
+    assert parse(spelling, "head")["server"] == HostPort("head", 29400)
+
+
+def test_argument_beats_environment_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse()["wait_time"] == 5.0
+    monkeypatch.setenv("DRUMBEAT_WAIT_TIME", "7s")
+    monkeypatch.setenv("DRUMBEAT_DRY_RUN", "1")
+    assert parse()["wait_time"] == 7.0
+    assert parse()["dry_run"] is True
+    assert parse("--wait-time", "9s")["wait_time"] == 9.0
+
+
+def test_help_shows_sections_variables_and_one_spelling(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert parse("--help") == 0
+    shown = capsys.readouterr().out
+    assert shown.index("Waiting:") < shown.index("--wait-time") < shown.index("Network:")
+    assert "DRUMBEAT_WAIT_TIME" in shown
+    assert "default: 5s" in shown
+    assert "--wait_time" not in shown
+    assert "poll" not in shown
+
+
+def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert options.parse(tool, ["--version"], program="tool") == 0
+    assert capsys.readouterr().out.startswith("tool, drumbeat ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (("--wait-time", "61s"), "'61s' is out of range: allowed is 0 s to 1 min."),
+        (("--wait-time", "soon"), "'soon' is not a duration: give a number of seconds"),
+        (("--count", "10"), "'10' is given, allowed is a whole number from 0 to 9."),
+        (("--count", "-1"), "'-1' is given, allowed is a whole number from 0 to 9."),
+        (("-c", "1.5"), "'1.5' is given, allowed is a whole number from 0 to 9."),
+        (("--server", "a:b"), "'a:b' is not an address: give HOST:PORT"),
+        (("--nope",), "--nope"),
+    ],
+)
+def test_a_wrong_value_is_one_error_line_and_a_hint(
+    argv: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(*argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    error, hint = captured.err.splitlines()
+    assert error.startswith("tool: error: ")
+    assert problem in error
+    assert hint == "tool: hint: try 'tool work --help'"
+
+
+def test_an_error_names_the_option_in_one_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+    parse("--wait_time", "soon")
+    shown = capsys.readouterr().err
+    assert "'--wait-time'" in shown
+    assert "wait_time" not in shown
+
+
+@pytest.mark.parametrize("spelling", ["--poll-interval", "--poll_interval"])
+def test_a_replaced_option_says_what_to_do_instead(
+    spelling: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It wins over other mistakes of the same line."""
+    assert parse("--wait-time", "soon", spelling, "1") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "tool: error: --poll-interval is an option of torchrun, not of this command",
+        "tool: hint: leave it out",
+    ]
+
+
+def test_a_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert options.parse(tool, [], program="tool") == 2
+    assert "tool: error: Missing command." in capsys.readouterr().err
+
+
+def test_ctrl_c_while_parsing_is_told_by_the_exit_code() -> None:
+    @click.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert options.parse(interrupted, [], program="tool") == 130
+
+
+def test_every_problem_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    options.write_error("tool", "first\nsecond", "a hint")
+    assert stream.getvalue() == "tool: error: first\ntool: error: second\ntool: hint: a hint\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "written"),
+    [
+        ("head:1234", HostPort("head", 1234), "head:1234"),
+        ("head", HostPort("head", 29400), "head:29400"),
+        ("10.0.0.1", HostPort("10.0.0.1", 29400), "10.0.0.1:29400"),
+        ("a_b.example-1.org:65535", HostPort("a_b.example-1.org", 65535), None),
+        ("[::1]:1", HostPort("::1", 1), "[::1]:1"),
+        ("[::1]", HostPort("::1", 29400), "[::1]:29400"),
+    ],
+)
+def test_address_is_read(text: str, address: HostPort, written: str | None) -> None:
+    assert parse_host_port(text) == address
+    assert str(address) == (written or text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":", ":29400", "head:", "head:0", "head:65536", "head:-1", "head: 80", "head:٣",
+        "::1", "[::1", "[::1]x", "[head]:1", "[]:1", "http://head:1", "a b", "head:1:2", "-x:1",
+    ],
+)  # fmt: skip
+def test_a_malformed_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an address: give HOST:PORT"):
+        parse_host_port(text)
+
+
+def test_defaults_of_types_may_be_values_already() -> None:
+    address = HostPort("head", 1)
+    assert options.HOST_PORT.convert(address, None, None) is address
+    assert options.DURATION.convert(2.5, None, None) == 2.5
+    with pytest.raises(click.BadParameter):
+        options.DURATION.convert(math.inf, None, None)
