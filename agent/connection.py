@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.errors import AgentError, CoordinatorLost, CoordinatorUnreachable
 from agent.model import Pace
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
@@ -17,7 +18,8 @@ class Connection:
     seconds.
     """
 
-    def __init__(self, *, join_timeout_s: float, grace_s: float) -> None:
+    def __init__(self, coordinator: str, *, join_timeout_s: float, grace_s: float) -> None:
+        self._coordinator = coordinator
         self.attempt = 0
         self.is_open = False
         self.deadline: float | None = None
@@ -54,12 +56,10 @@ class Connection:
         self.is_open, self.deadline = False, None
         self.attempt += 1
 
-    def give_up_reason(self, coordinator: str, *, now: float) -> str | None:
-        """Return why to give up at ``now``; ``None`` while there is patience left."""
+    def given_up(self, *, now: float) -> AgentError | None:
+        """Return the error to end with at ``now``; ``None`` while there is patience left."""
         if self.deadline is None or now < self.deadline:
             return None
         if self._was_open:
-            patience = f"coordinator grace, {self._grace_s:g} s, is over"
-        else:
-            patience = f"join timeout, {self._join_timeout_s:g} s, is over"
-        return f"coordinator {coordinator} could not be reached: {patience} ({self._reason})"
+            return CoordinatorLost(self._coordinator, self._grace_s, self._reason)
+        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self._reason)

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from agent import effects as fx
 from agent.connection import Connection
+from agent.errors import AgentError, SupervisorLost
 from agent.events import (
     DeadlineReached,
     DesiredReceived,
@@ -33,7 +34,7 @@ from agent.model import Assignment, Beat, Desired, Exit, Failure, GroupState, St
 
 SIGTERM = 15
 
-EXIT_SUCCESS, EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_SIGNAL = 0, 1, 2, 3, 128
+EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
 # A supervisor that dies this often without a round in between can't live on this host.
 SUPERVISOR_DEATHS_MAX = 5
@@ -54,8 +55,7 @@ class AgentPolicy:
 class Ending:
     """The agent is about to finish: workers first."""
 
-    exit_code: int
-    report: str
+    finish: fx.Finish
     signum: int = SIGTERM
 
 
@@ -65,7 +65,9 @@ class AgentCore:
     def __init__(self, policy: AgentPolicy) -> None:
         self._policy = policy
         self._connection = Connection(
-            join_timeout_s=policy.join_timeout_s, grace_s=policy.coordinator_grace_s
+            policy.coordinator,
+            join_timeout_s=policy.join_timeout_s,
+            grace_s=policy.coordinator_grace_s,
         )
         self._group = Group()
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
@@ -154,7 +156,7 @@ class AgentCore:
         self._replace_spent_port()
         if isinstance(state, Exit):
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
-            self._end(Ending(exit_code=code, report=state.report))
+            self._end(fx.Finish(exit_code=code, report=state.report))
 
     def _announce(self, desired: Desired) -> None:
         match desired.state:
@@ -174,8 +176,8 @@ class AgentCore:
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
-        if event.is_refused:
-            self._end(Ending(exit_code=EXIT_REFUSED, report=event.reason))
+        if event.refusal is not None:
+            self._end_with(event.refusal)
             self._connection.end()
             return
         if event.is_stale:
@@ -200,10 +202,10 @@ class AgentCore:
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
-        reason = self._connection.give_up_reason(self._policy.coordinator, now=now)
-        if reason is not None:
-            self._end(Ending(exit_code=EXIT_UNREACHABLE, report=reason))
-        return reason is not None
+        error = self._connection.given_up(now=now)
+        if error is not None:
+            self._end_with(error)
+        return error is not None
 
     # Ports.
 
@@ -245,8 +247,7 @@ class AgentCore:
         self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
         self._supervisor_deaths += 1
         if self._supervisor_deaths > SUPERVISOR_DEATHS_MAX:
-            report = f"the supervisor died {self._supervisor_deaths} times: {event.ending}"
-            self._end(Ending(exit_code=EXIT_FAILED, report=report))
+            self._end_with(SupervisorLost(self._supervisor_deaths, event.ending))
         else:
             self._effects.append(fx.StartSupervisor())
         assignment = self._group.assignment
@@ -285,10 +286,14 @@ class AgentCore:
             self._effects.append(fx.KillWorkers())
             return
         self._effects.append(fx.SendGoodbye(reason=f"ended by signal {signum}"))
-        self._end(Ending(exit_code=EXIT_SIGNAL + signum, report="", signum=signum))
+        self._end(fx.Finish(exit_code=EXIT_SIGNAL + signum), signum)
 
-    def _end(self, ending: Ending) -> None:
-        self._ending = self._ending or ending
+    def _end_with(self, error: AgentError) -> None:
+        self._end(fx.Finish(exit_code=error.exit_code, error=error))
+
+    def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
+        """Stop the workers, then finish; the first reason counts."""
+        self._ending = self._ending or Ending(finish=finish, signum=signum)
 
     # Desired and actual.
 
@@ -314,7 +319,7 @@ class AgentCore:
         self._is_finished = True
         self._beat_at = None
         self._effects.append(fx.CloseSession())
-        self._effects.append(fx.Finish(exit_code=ending.exit_code, report=ending.report))
+        self._effects.append(ending.finish)
 
     def _beat(self) -> Beat:
         group = self._group

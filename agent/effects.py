@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.errors import AgentError
 from agent.model import Assignment, Beat, Failure
 
 
@@ -92,10 +93,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End the agent. ``report`` is for standard error, as it is."""
+    """End the agent: with an error of its own, or with the run's outcome.
+
+    ``report`` is for standard error, as it is.
+    """
 
     exit_code: int
-    report: str
+    report: str = ""
+    error: AgentError | None = None
 
 
 Effect = (

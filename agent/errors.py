@@ -8,7 +8,8 @@ AgentError                    1  anything else
  ├─ SpecRefused               2  the run was started with other settings
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
- └─ CoordinatorLost           3  it was away for longer than --coordinator-grace
+ ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
+ └─ SupervisorLost            1  the process that holds the workers dies again and again
 
 A failed run is not an error of the agent: its exit code comes with the verdict.
 """
@@ -143,3 +144,17 @@ class CoordinatorLost(_CoordinatorAway):
             f"the coordinator at {self.address} did not come back within "
             f"{format_duration(self.waited_s)}: {self.last_error}"
         )
+
+
+class SupervisorLost(AgentError):
+    """The process that holds the workers dies again and again on this host."""
+
+    hint = "something ends processes here: look for the kernel's out-of-memory killer"
+
+    def __init__(self, deaths: int, ending: str) -> None:
+        super().__init__(deaths, ending)
+        self.deaths = deaths
+        self.ending = ending
+
+    def __str__(self) -> str:
+        return f"the agent's supervisor died {self.deaths} times; the last one {self.ending}"

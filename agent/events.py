@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.errors import AgentError
 from agent.model import Desired, Pace, WorkerError
 
 
@@ -35,14 +36,14 @@ class DesiredReceived:
 class SessionLost:
     """The session ended or could not be opened.
 
-    ``is_stale``: the coordinator has given this agent up. ``is_refused``: it will
-    never let it in.
+    ``is_stale``: the coordinator has given this agent up. ``refusal``: it will never
+    let it in.
     """
 
     attempt: int
     reason: str
     is_stale: bool = False
-    is_refused: bool = False
+    refusal: AgentError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

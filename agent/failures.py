@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agent.events import WorkerExited, WorkerStartFailed
 from agent.model import Assignment, Failure
 
@@ -12,11 +14,9 @@ _SIGKILL = 9
 
 def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Failure:
     """Describe a worker that exited badly."""
-    return _failure(
-        assignment,
-        event.local_rank,
-        sequence=sequence,
-        happened_at=event.ended_at,
+    failure = _seated(assignment, event.local_rank, sequence, happened_at=event.ended_at)
+    return replace(
+        failure,
         pid=event.pid,
         exit_code=event.exit_code,
         message=event.error.message if event.error else "",
@@ -29,45 +29,23 @@ def not_started(
     assignment: Assignment, event: WorkerStartFailed, sequence: int, *, now: float
 ) -> Failure:
     """Describe a worker that could not be started."""
-    return _failure(
-        assignment,
-        event.local_rank,
-        sequence=sequence,
-        happened_at=now,
-        pid=0,
-        exit_code=EXIT_NOT_STARTED,
-        message=event.message,
-    )
+    failure = _seated(assignment, event.local_rank, sequence, happened_at=now)
+    return replace(failure, exit_code=EXIT_NOT_STARTED, message=event.message)
 
 
 def killed_with_supervisor(
     assignment: Assignment, local_rank: int, ending: str, sequence: int, *, now: float
 ) -> Failure:
     """Describe a worker that died because its supervisor did."""
+    failure = _seated(assignment, local_rank, sequence, happened_at=now)
     message = f"the agent's supervisor {ending}; its workers were killed with it"
-    return _failure(
-        assignment,
-        local_rank,
-        sequence=sequence,
-        happened_at=now,
-        pid=0,
-        exit_code=-_SIGKILL,
-        message=message,
-    )
+    return replace(failure, exit_code=-_SIGKILL, message=message)
 
 
-def _failure(
-    assignment: Assignment,
-    local_rank: int,
-    *,
-    sequence: int,
-    happened_at: float,
-    pid: int,
-    exit_code: int,
-    message: str,
-    traceback: str = "",
-    is_stopped_by_agent: bool = False,
+def _seated(
+    assignment: Assignment, local_rank: int, sequence: int, *, happened_at: float
 ) -> Failure:
+    """Return a failure that says who and when, and nothing yet of how."""
     return Failure(
         sequence=sequence,
         round_id=assignment.round_id,
@@ -76,9 +54,7 @@ def _failure(
         group_rank=assignment.group_rank,
         role_rank=assignment.role_rank_first + local_rank,
         happened_at=happened_at,
-        pid=pid,
-        exit_code=exit_code,
-        message=message,
-        traceback=traceback,
-        is_stopped_by_agent=is_stopped_by_agent,
+        pid=0,
+        exit_code=0,
+        message="",
     )

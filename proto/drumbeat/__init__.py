@@ -1,1 +1,1 @@
-"""The drumbeat wire protocol: protobuf messages and gRPC stubs, generated from the files beside it."""
+"""What coordinator, agent and SDK share: the protocol, durations, options, the form of logs."""
