@@ -119,23 +119,24 @@ class Scene:
 
     def start_coordinator(self, port: int = 0) -> tuple[psutil.Popen, int]:
         """Start our coordinator; return it and its port when it is ready."""
-        process = psutil.Popen(
-            [
-                *(sys.executable, "-m", "coordinator", "serve", "--port", str(port)),
-                *("--state-dir", str(self.directory / "state")),
-            ],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        with (self.directory / "coordinator.log").open("ab") as log:
+            process = psutil.Popen(
+                [
+                    *(sys.executable, "-m", "coordinator", "serve", "--port", str(port)),
+                    *("--state-dir", str(self.directory / "state")),
+                ],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         self._processes.append(process)
         for line in process.stdout:
             if ready := READY.search(line):
                 threading.Thread(target=process.stdout.read, daemon=True).start()
                 return process, int(ready[1])
-        raise BenchmarkError("the coordinator ended before it was ready")
+        raise BenchmarkError(f"the coordinator ended before it was ready\n{self.log_ends()}")
 
     def start_ours(self, name: str, port: int, nnodes: str) -> psutil.Popen:
         """Start one of our agents with two workers."""
@@ -192,9 +193,13 @@ class Scene:
         """
         arrivals = self.wait_for_ranks(world_size)
         if arrivals is None:
-            ends = [path.read_text()[-500:] for path in sorted(self.directory.glob("*.log"))]
-            raise BenchmarkError(f"{world_size} workers did not come up\n" + "\n".join(ends))
+            raise BenchmarkError(f"{world_size} workers did not come up\n{self.log_ends()}")
         return arrivals
+
+    def log_ends(self) -> str:
+        """Return the last lines of every process, for an error message."""
+        logs = sorted(self.directory.glob("*.log"))
+        return "\n".join(f"{path.name}: {path.read_text()[-500:]}" for path in logs)
 
 
 def free_port() -> int:
@@ -282,7 +287,10 @@ def table(answers: Sequence[dict[str, Any]]) -> str:
         missed = f", {found['never']} of {found['n']} {answer['never']}" if found["never"] else ""
         return f"{found['median']:.3g} {answer['unit']}{spread}{missed}"
 
-    lines = ["| question | n | drumbeat | torchrun | ratio |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| question | n | drumbeat | torchrun | torchrun / drumbeat |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for answer in answers:
         if "error" in answer:
             lines.append(f"| {answer['text']} | - | failed, see above | | |")
@@ -320,7 +328,8 @@ def main(questions: Sequence[Question]) -> int:
     began = circumstances()
     answers: list[dict[str, Any]] = []
     for question in questions:
-        if not question.name.startswith(arguments.only):
+        is_asked = question.name.startswith(arguments.only)
+        if not is_asked or (sides == ["torchrun"] and question.torchrun is None):
             continue
         try:
             answers.append(ask(question, sides, arguments.repeats))
