@@ -1,0 +1,61 @@
+# Every command of the project. `make demo` and `make test` need nothing but
+# Python 3.11+ and make: the environment is made on first use and brought up to
+# date whenever pyproject.toml changes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/installed.stamp
+# How many seeds `make soak` gives the simulation.
+SEEDS ?= 5000
+
+.PHONY: demo test check lint types protos gen baseline bench soak clean
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/python -m pytest
+
+check: lint types protos
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# The baseline is the protocol as last released, committed as an image: unlike a
+# branch or a tag it is there in a shallow clone, a fork and a source archive.
+protos: $(READY)
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/buf breaking --against proto/baseline.binpb
+	$(BIN)/python scripts/gen_protos.py --check
+
+gen: $(READY)
+	$(BIN)/python scripts/gen_protos.py
+
+# Part of a release, never of a change to the protocol.
+baseline: $(READY)
+	$(BIN)/buf build -o proto/baseline.binpb
+
+bench: $(READY)
+	$(BIN)/python -m bench.run
+
+soak: $(READY)
+	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation
+
+clean:
+	rm -rf $(VENV) .venv-protoc .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+
+# torch goes in first and alone, pinned, because it is by far the largest part.
+$(VENV)/torch.stamp:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install torch==2.13.0
+	touch $@
+
+$(READY): pyproject.toml $(VENV)/torch.stamp
+	$(BIN)/pip install --quiet -e '.[test,demo]'
+	touch $@

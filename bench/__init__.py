@@ -1,0 +1,1 @@
+"""Measurements beside torchrun, one script per question; see ``bench/run.py``."""

@@ -1,0 +1,157 @@
+"""Agents without hosts or workers: real sessions with a real coordinator, many in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import resource
+import time
+import uuid
+from typing import TYPE_CHECKING, Self
+
+import grpc.aio
+from drumbeat.v1 import common_pb2, session_pb2, session_pb2_grpc
+from google.protobuf.duration_pb2 import Duration
+
+if TYPE_CHECKING:
+    from drumbeat.v1.session_pb2_grpc import SessionServiceAsyncStub
+
+CONNECTING_MAX = 200
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
+ASSIGNED_WITHIN_S = 120.0
+# A connection of its own for every agent, as if each were on a host of its own.
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+
+Call = grpc.aio.StreamStreamCall[session_pb2.OpenRequest, session_pb2.OpenResponse]
+
+
+def run_spec(count: int) -> common_pb2.RunSpec:
+    """Return the spec of a run whose only round has ``count`` agents."""
+    return common_pb2.RunSpec(
+        agents_min=count,
+        agents_max=count,
+        restarts_max=3,
+        join_timeout=Duration(seconds=600),
+        last_call=Duration(seconds=30),
+        shutdown_timeout=Duration(seconds=30),
+        coordinator_grace=Duration(seconds=600),
+    )
+
+
+class FakeAgent:
+    """One agent: registers, is given ranks, says that it runs, and beats from then on."""
+
+    def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str) -> None:
+        self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        """Done with the monotonic second at which the first assignment came."""
+        self._index = index
+        self._spec = spec
+        self._fence = common_pb2.Fence(run_id=run_id, incarnation=uuid.uuid4().hex)
+        self._beat = session_pb2.Beat(
+            state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
+        )
+        self._has_news = asyncio.Event()
+
+    async def live(self, address: str, connecting: asyncio.Semaphore) -> None:
+        """Keep a session, and open a new one after each that ends, until cancelled."""
+        ceiling_s = BACKOFF_FIRST_S
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
+                    stub: SessionServiceAsyncStub = session_pb2_grpc.SessionServiceStub(channel)
+                    await self._hold_session(stub.Open(), connecting)
+            await asyncio.sleep(random.uniform(0, ceiling_s))
+            ceiling_s = min(2 * ceiling_s, BACKOFF_MAX_S)
+
+    async def _hold_session(self, call: Call, connecting: asyncio.Semaphore) -> None:
+        async with connecting:
+            self._fence.session_id = ""
+            hello = session_pb2.Hello(
+                spec=self._spec,
+                host=f"host-{self._index}",
+                address="127.0.0.1",
+                role="default",
+                local_world_size=1,
+                beat=self._beat,
+            )
+            await call.write(session_pb2.OpenRequest(fence=self._fence, hello=hello))
+            first = await call.read()
+        if not isinstance(first, session_pb2.OpenResponse):
+            return
+        self._fence.session_id = first.welcome.session_id
+        interval_s = first.welcome.pace.heartbeat_interval.ToTimedelta().total_seconds()
+        writer = asyncio.create_task(self._write_beats(call, interval_s))
+        try:
+            while isinstance(response := await call.read(), session_pb2.OpenResponse):
+                if response.desired.HasField("run"):
+                    self._run(response.desired.run)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write_beats(self, call: Call, interval_s: float) -> None:
+        """Write the state at every change and at least every ``interval_s``; the only writer."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_news.wait(), interval_s)
+            self._has_news.clear()
+            await call.write(session_pb2.OpenRequest(fence=self._fence, beat=self._beat))
+
+    def _run(self, assignment: session_pb2.Assignment) -> None:
+        self._fence.round_id = assignment.round_id
+        self._fence.has_round = True
+        self._beat.state = session_pb2.GROUP_STATE_RUNNING
+        self._beat.workers_alive = 1
+        # The coordinator uses each port once: hold another one for the next round.
+        self._beat.master_port = 10_000 + (self._beat.master_port + 1) % 50_000
+        self._has_news.set()
+        if not self.assigned_at.done():
+            self.assigned_at.set_result(time.monotonic())
+
+
+class Fleet:
+    """All agents of one run; they leave without a word at the end."""
+
+    def __init__(self, address: str, count: int, run_id: str = "bench") -> None:
+        self._address = address
+        self._count = count
+        self._run_id = run_id
+        self._agents: list[FakeAgent] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._began = 0.0
+
+    async def __aenter__(self) -> Self:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = min(hard, max(soft, 2 * self._count + 1024))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        spec = run_spec(self._count)
+        self._agents = [FakeAgent(index, spec, self._run_id) for index in range(self._count)]
+        connecting = asyncio.Semaphore(CONNECTING_MAX)
+        self._began = time.monotonic()
+        self._tasks = [
+            asyncio.create_task(agent.live(self._address, connecting)) for agent in self._agents
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def time_to_assign(self) -> float:
+        """Return the seconds from the first connect to the last assignment.
+
+        Raises:
+            TimeoutError: Not all had theirs after ``ASSIGNED_WITHIN_S``.
+        """
+        async with asyncio.timeout(ASSIGNED_WITHIN_S):
+            instants = await asyncio.gather(*(agent.assigned_at for agent in self._agents))
+        return max(instants) - self._began
+
+
+async def time_to_assign(address: str, count: int) -> float:
+    """Return how long ``count`` agents that come at once wait for their ranks, in seconds."""
+    async with Fleet(address, count) as fleet:
+        return await fleet.time_to_assign()

@@ -1,0 +1,31 @@
+"""Ask every question in turn: ``python -m bench.run [--only NAME] [--side SIDE] [--repeats N]``.
+
+Results are figures of one machine at one time. They are printed, and kept with
+the circumstances under ``bench/results``; no test depends on them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench import (
+    bench_agent_loss,
+    bench_coordinator_back,
+    bench_memory,
+    bench_rendezvous,
+    bench_restart,
+    bench_start_to_exit,
+)
+from bench.harness import main
+
+QUESTIONS = (
+    *bench_restart.QUESTIONS,
+    *bench_agent_loss.QUESTIONS,
+    *bench_start_to_exit.QUESTIONS,
+    *bench_rendezvous.QUESTIONS,
+    *bench_coordinator_back.QUESTIONS,
+    *bench_memory.QUESTIONS,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(QUESTIONS))

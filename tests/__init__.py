@@ -1,0 +1,1 @@
+"""The suite, layer by layer; see CONTRIBUTING.md."""

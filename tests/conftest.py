@@ -1,0 +1,48 @@
+"""Checks around every test: nothing may be left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_leaks_since
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a process, a descriptor or a thread.
+
+    Automatic fixtures are set up first and torn down last, so this sees what is
+    left after the fixtures of the test, and after its loop was closed.
+    """
+    before = Holdings.now()
+    yield
+    leaks = settled_leaks_since(before)
+    if leaks:
+        end_children_since(before)
+        pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_task_left_behind(
+    request: pytest.FixtureRequest, _nothing_left_behind: None
+) -> Iterator[None]:
+    """Fail a test that leaves a pending task, which closing its loop would hide."""
+    names = [name for name in request.fixturenames if name.endswith("_scoped_runner")]
+    # Asked for here, the loop outlives this check and every fixture of the test.
+    runner: asyncio.Runner | None = request.getfixturevalue(names[0]) if names else None
+    before = asyncio.all_tasks(runner.get_loop()) if runner else set()
+    yield
+    if runner is None:
+        return
+    pending = asyncio.all_tasks(runner.get_loop()) - before
+    if pending:
+        _, pending = runner.run(asyncio.wait(pending, timeout=SETTLE_S))
+    if pending:
+        lines = sorted(f"task {task.get_name()}: {task.get_coro()}" for task in pending)
+        pytest.fail("the test left behind:\n  " + "\n  ".join(lines), pytrace=False)

@@ -1,0 +1,213 @@
+"""Checks of the rules of layering, on the syntax tree of each module."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("agent", "coordinator", "drumbeat", "standalone", "worker_sdk")
+# `proto` is a source root, so the folder of a package is not always its name.
+PACKAGE_FOLDERS = ("agent", "coordinator", "proto/drumbeat", "standalone", "worker_sdk")
+OTHER_CODE = ("bench", "examples", "scripts", "tests")
+
+# Which of our packages each may import beside itself.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "drumbeat": frozenset(),
+    "worker_sdk": frozenset({"drumbeat"}),
+    "coordinator": frozenset({"drumbeat"}),
+    "agent": frozenset({"drumbeat", "worker_sdk"}),
+    "standalone": frozenset({"agent", "coordinator", "drumbeat", "worker_sdk"}),
+}
+# `agent join --standalone` is one command, and `standalone` needs the agent.
+MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
+
+# Modules of the standard library that only compute.
+VALUE_MODULES = frozenset(
+    {
+        "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools",
+        "heapq", "ipaddress", "itertools", "math", "operator", "re", "string", "textwrap",
+        "types", "typing",
+    }
+)  # fmt: skip
+# Names that only describe, from modules that otherwise act.
+VALUE_NAMES = {"signal": frozenset({"Signals"})}
+# What an annotation may name although only the shell may make one.
+ANNOTATION_MODULES = frozenset({"random"})
+ACTING_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint", "__import__"})
+ACTING_MODULES = frozenset({"os", "random", "time"})
+
+# The SDK lives in the user's environment, where every requirement is a conflict.
+# Of the shared package it has the protocol; the rest of it speaks to people.
+WORKER_SDK_MAY_NEED = frozenset({"google", "grpc"}) | sys.stdlib_module_names
+
+# Who reads the environment; everyone else is handed what it needs.
+ENVIRONMENT_READERS = ("config.py", "cli.py")
+ENVIRONMENT_EXCEPTIONS = {
+    "worker_sdk/context.py": "the names, and a worker's view of them",
+}
+
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One source file."""
+
+    path: PurePosixPath
+    """Relative to the repository."""
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Module:
+        """Parse ``text`` as the module at ``path``."""
+        return cls(PurePosixPath(path), text, ast.parse(text))
+
+    @property
+    def package(self) -> str:
+        """Name of its top-level package or folder."""
+        return self.name.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Dotted name by which it is imported."""
+        parts = self.path.with_suffix("").parts
+        parts = parts[1:] if parts[0] == "proto" else parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def mark(self) -> str:
+        """``Pure``, ``Shell`` or nothing: the first word of its docstring."""
+        word = (ast.get_docstring(self.tree) or "").partition(".")[0]
+        return word if word in ("Pure", "Shell") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name; ``name`` is empty for a plain ``import module``."""
+
+    line: int
+    module: str
+    name: str
+    is_annotation_only: bool
+
+    @property
+    def top(self) -> str:
+        """Top-level package of what is imported."""
+        return self.module.partition(".")[0]
+
+
+def modules_below(folders: Iterable[str]) -> list[Module]:
+    """Read all our modules below ``folders``; generated ones are not ours."""
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return [
+        Module.parse(str(path.relative_to(ROOT)), path.read_text())
+        for path in paths
+        if "_pb2" not in path.name
+    ]
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Yield every import of ``module``, wherever in it it stands."""
+    annotation_only = {
+        id(node)
+        for block in ast.walk(module.tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    is_package = module.path.name == "__init__.py"
+    for node in ast.walk(module.tree):
+        hidden = id(node) in annotation_only
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, alias.name, "", hidden)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                own = module.name.split(".")
+                kept = own[: len(own) - node.level + is_package]
+                base = ".".join([*kept, base] if base else kept)
+            for alias in node.names:
+                yield Import(node.lineno, base, alias.name, hidden)
+
+
+def check_mark(module: Module) -> Iterator[str]:
+    """A module says what it is; a package that only gathers names needs not."""
+    gathers_only = all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Expr)
+        or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+        for node in module.tree.body
+    )
+    if not module.mark and not (module.path.name == "__init__.py" and gathers_only):
+        yield f"{module.path}:1: the docstring starts with neither 'Pure.' nor 'Shell.'"
+
+
+def check_purity(module: Module, pure_names: frozenset[str]) -> Iterator[str]:
+    """A pure module computes: it imports what computes and calls nothing that acts."""
+    if module.mark != "Pure":
+        return
+    for found in imports(module):
+        is_value = (
+            found.top in VALUE_MODULES
+            or found.name in VALUE_NAMES.get(found.module, ())
+            or (found.is_annotation_only and found.module in ANNOTATION_MODULES)
+        )
+        is_pure = found.module in pure_names or f"{found.module}.{found.name}" in pure_names
+        if not is_value and not is_pure:
+            what = f"{found.module}.{found.name}".rstrip(".")
+            yield f"{module.path}:{found.line}: pure, but imports {what}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ACTING_CALLS or called.partition(".")[0] in ACTING_MODULES:
+                yield f"{module.path}:{node.lineno}: pure, but calls {called}"
+
+
+def check_direction(module: Module) -> Iterator[str]:
+    """Packages import each other one way only, and none imports torch."""
+    permitted = MAY_IMPORT[module.package] | {module.package}
+    permitted |= MAY_ALSO_IMPORT.get(str(module.path), frozenset())
+    for found in imports(module):
+        if found.top in PACKAGES and found.top not in permitted:
+            yield f"{module.path}:{found.line}: {module.package} imports {found.top}"
+        if found.top == "torch":
+            yield f"{module.path}:{found.line}: imports torch"
+        is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.v1")
+        if module.package == "worker_sdk" and found.top != "worker_sdk" and not is_light:
+            yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
+
+
+def check_environment(module: Module) -> Iterator[str]:
+    """The environment is read in few places."""
+    if module.path.name in ENVIRONMENT_READERS or str(module.path) in ENVIRONMENT_EXCEPTIONS:
+        return
+    names = ("environ", "environb", "getenv", "putenv", "unsetenv")
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{n}" for n in names}:
+            yield f"{module.path}:{node.lineno}: {ast.unparse(node)}"
+    for found in imports(module):
+        if found.module == "os" and found.name in names:
+            yield f"{module.path}:{found.line}: os.{found.name}"
+
+
+def check_size(module: Module) -> Iterator[str]:
+    """Functions and modules fit in a reader's head."""
+    lines = len(module.text.splitlines())
+    if lines > MODULE_LINES_MAX:
+        yield f"{module.path}:1: {lines} lines, more than {MODULE_LINES_MAX}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                where = f"{module.path}:{node.lineno}"
+                yield f"{where}: {node.name} has {length} lines, more than {FUNCTION_LINES_MAX}"

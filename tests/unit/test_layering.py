@@ -1,0 +1,162 @@
+"""Our own code obeys the rules of layering, and the checks of them can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import layering
+from tests.support.layering import Module
+
+OURS = layering.modules_below(layering.PACKAGE_FOLDERS)
+ALL = [*OURS, *layering.modules_below(layering.OTHER_CODE)]
+PURE_HERE = frozenset({"agent.core", "drumbeat.violation"})  # in the samples
+PURE = frozenset(module.name for module in OURS if module.mark == "Pure")
+
+
+def test_the_packages_were_found() -> None:
+    """Without this, a wrong path would make every other test here pass."""
+    assert {module.package for module in OURS} == set(layering.PACKAGES)
+    assert "worker_sdk.context" in PURE
+
+
+def test_every_module_says_whether_it_is_pure_or_a_shell() -> None:
+    assert [line for module in OURS for line in layering.check_mark(module)] == []
+
+
+def test_pure_modules_only_compute() -> None:
+    assert [line for module in OURS for line in layering.check_purity(module, PURE)] == []
+
+
+def test_packages_import_each_other_one_way_only() -> None:
+    assert [line for module in OURS for line in layering.check_direction(module)] == []
+
+
+def test_few_modules_read_the_environment() -> None:
+    assert [line for module in OURS for line in layering.check_environment(module)] == []
+
+
+def test_functions_and_modules_are_short() -> None:
+    assert [line for module in ALL for line in layering.check_size(module)] == []
+
+
+def test_the_proto_folder_is_a_source_root_and_no_package() -> None:
+    """As a package it would hide, or be hidden by, the one that proto-plus installs."""
+    assert not (layering.ROOT / "proto" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("agent/a.py", "x = 1"),
+        ("agent/a.py", '"""Purely."""'),
+        ("agent/__init__.py", '"""Gathers, and acts."""\nx = open("f")'),
+    ],
+)
+def test_a_module_without_a_mark_is_found(path: str, text: str) -> None:
+    assert len(list(layering.check_mark(Module.parse(path, text)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("agent/a.py", '"""Pure. Computes."""'),
+        ("agent/a.py", '"""Shell. Acts."""\nx = 1'),
+        ("agent/__init__.py", '"""Gathers."""\nfrom agent.a import b\n__all__ = ["b"]'),
+    ],
+)
+def test_a_module_with_a_mark_and_a_bare_package_pass(path: str, text: str) -> None:
+    assert list(layering.check_mark(Module.parse(path, text))) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import time",
+        "import os.path",
+        "import asyncio as a",
+        "from random import Random",
+        "from drumbeat.v1 import run_pb2",
+        "from agent import session",
+        "from . import session",
+        "from .session import Session",
+        "from signal import SIGTERM, signal",
+        "def f():\n    import logging",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import grpc",
+        "print(1)",
+        "def f(path):\n    return open(path)",
+        "def f(os):\n    return os.getpid()",
+    ],
+)
+def test_a_pure_module_that_acts_is_found(body: str) -> None:
+    module = Module.parse("agent/a.py", f'"""Pure. Not so."""\n{body}')
+    assert list(layering.check_purity(module, PURE_HERE))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from collections.abc import Mapping\nfrom dataclasses import dataclass",
+        "from agent import core",
+        "from agent.core import Core",
+        "from .core import Core",
+        "from drumbeat.violation import Violation",
+        "from signal import Signals",
+        "if TYPE_CHECKING:\n    import random\ndef f(rng: random.Random): return rng.random()",
+        "def f(gate): return gate.open()",
+    ],
+)
+def test_a_pure_module_that_computes_passes(body: str) -> None:
+    module = Module.parse("agent/a.py", f'"""Pure. Indeed."""\n{body}')
+    assert list(layering.check_purity(module, PURE_HERE)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("agent/a.py", "from coordinator.ranks import x"),
+        ("agent/a.py", "import standalone"),
+        ("agent/sub/a.py", "def f():\n    import coordinator"),
+        ("coordinator/a.py", "import agent.core"),
+        ("coordinator/a.py", "from worker_sdk import context"),
+        ("worker_sdk/a.py", "if TYPE_CHECKING:\n    from agent import core"),
+        ("worker_sdk/a.py", "import psutil"),
+        ("proto/drumbeat/a.py", "import worker_sdk"),
+        ("worker_sdk/a.py", "from drumbeat import logs"),
+        ("worker_sdk/a.py", "from drumbeat.logs import configure"),
+        ("standalone/a.py", "import torch"),
+        ("worker_sdk/a.py", "from torch.distributed import run"),
+    ],
+)
+def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
+    assert list(layering.check_direction(Module.parse(path, text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("agent/__main__.py", "import standalone"),
+        ("agent/a.py", "from worker_sdk import context\nimport psutil"),
+        ("standalone/a.py", "import agent, coordinator"),
+        ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.v1 import run_pb2"),
+    ],
+)
+def test_an_import_the_right_way_passes(path: str, text: str) -> None:
+    assert list(layering.check_direction(Module.parse(path, text))) == []
+
+
+@pytest.mark.parametrize("text", ["os.environ['A']", "os.getenv('A')", "from os import environ"])
+def test_reading_the_environment_is_found_outside_its_few_places(text: str) -> None:
+    assert list(layering.check_environment(Module.parse("agent/a.py", text)))
+    assert not list(layering.check_environment(Module.parse("agent/config.py", text)))
+    assert not list(layering.check_environment(Module.parse("worker_sdk/context.py", text)))
+
+
+def test_a_function_and_a_module_that_are_too_long_are_found() -> None:
+    long_function = Module.parse("agent/a.py", "def f():\n" + "    pass\n" * 60)
+    long_module = Module.parse("agent/a.py", "x = 1\n" * 501)
+    longest = Module.parse("agent/a.py", "def f():\n" + "    pass\n" * 59 + "x = 1\n" * 440)
+    assert list(layering.check_size(long_function)) == [
+        "agent/a.py:1: f has 61 lines, more than 60"
+    ]
+    assert list(layering.check_size(long_module)) == ["agent/a.py:1: 501 lines, more than 500"]
+    assert list(layering.check_size(longest)) == []
