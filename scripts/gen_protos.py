@@ -40,9 +40,7 @@ def generator_python() -> Path:
 def generate(target: Path) -> None:
     """Write the generated code of every proto file below ``target``."""
     protos = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
-    outputs = [
-        f"--{kind}_out={target}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")
-    ]
+    outputs = [f"--{kind}_out={target}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
     python = generator_python()
     subprocess.run(
         [python, "-m", "grpc_tools.protoc", f"-I{PROTO}", *outputs, *protos],
