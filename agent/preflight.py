@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from agent.environment import inherited
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
@@ -92,3 +93,8 @@ def prepare_log_dir(path: str) -> str:
     except OSError as error:
         raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
     return str(directory)
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return what workers inherit of this process's environment."""
+    return inherited(os.environ)

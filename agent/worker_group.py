@@ -79,7 +79,7 @@ class State(Enum):
     """Some processes outlived SIGKILL and were reported: waits for them to go after all."""
 
 
-class InvalidTransition(Exception):  # noqa: N818 - the name used for this in all our machines
+class InvalidTransition(Exception):
     """An input the machine cannot get in its state: a mistake of our own.
 
     Attributes:

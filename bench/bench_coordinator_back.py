@@ -6,9 +6,9 @@ import sys
 import time
 
 import grpc
-from drumbeat.v1 import run_pb2, run_pb2_grpc
 
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene, main
+from drumbeat.v1 import run_pb2, run_pb2_grpc
 
 AGENTS = 2
 WORLD_SIZE = 4

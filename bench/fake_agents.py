@@ -11,8 +11,9 @@ import uuid
 from typing import TYPE_CHECKING, Self
 
 import grpc.aio
-from drumbeat.v1 import common_pb2, session_pb2, session_pb2_grpc
 from google.protobuf.duration_pb2 import Duration
+
+from drumbeat.v1 import common_pb2, session_pb2, session_pb2_grpc
 
 if TYPE_CHECKING:
     from drumbeat.v1.session_pb2_grpc import SessionServiceAsyncStub

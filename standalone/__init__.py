@@ -2,3 +2,7 @@
 
 The only package that imports both ``agent`` and ``coordinator``.
 """
+
+from standalone.embedded import run
+
+__all__ = ["run"]

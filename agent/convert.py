@@ -1,0 +1,131 @@
+"""Shell. Protobuf messages to the agent's values and back. Nothing else sees a message."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+
+from google.protobuf.duration_pb2 import Duration
+
+from agent.config import AgentConfig
+from agent.model import Assignment, Beat, Desired, Exit, Failure, Pace, Standby, Stop
+from agent.report import render_report
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+
+
+def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
+    """Read a desired state; ``None`` if it is of a kind this agent does not know."""
+    state: Standby | Assignment | Stop | Exit
+    match message.WhichOneof("kind"):
+        case "standby":
+            standby = message.standby
+            left = _seconds(standby.time_left) if standby.HasField("time_left") else None
+            state = Standby(reason=standby.reason, time_left_s=left)
+        case "run":
+            state = _assignment(message.run)
+        case "stop":
+            state = Stop(reason=message.stop.reason)
+        case "exit":
+            verdict = message.exit.verdict
+            report = "" if verdict.is_success else render_report(verdict, name)
+            state = Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+        case _:
+            return None
+    return Desired(state=state, master_port_spent=message.master_port_spent)
+
+
+def pace_from(message: session_pb2.Pace) -> Pace:
+    """Read a pace."""
+    return Pace(
+        heartbeat_interval_s=_seconds(message.heartbeat_interval),
+        reconnect_delay_max_s=_seconds(message.reconnect_delay_max),
+    )
+
+
+def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
+    """Write what the run is, as this agent was told."""
+    barrier = config.exit_barrier_timeout_s
+    return common_pb2.RunSpec(
+        agents_min=config.agents_min,
+        agents_max=config.agents_max,
+        restarts_max=config.restarts_max,
+        join_timeout=duration(config.join_timeout_s),
+        last_call=duration(config.last_call_s),
+        exit_barrier_timeout=None if barrier is None else duration(barrier),
+        shutdown_timeout=duration(config.shutdown_timeout_s),
+        coordinator_grace=duration(config.coordinator_grace_s),
+        master_addr=config.master_addr,
+        master_port=config.master_port,
+    )
+
+
+def beat_message(beat: Beat) -> session_pb2.Beat:
+    """Write the actual state."""
+    return session_pb2.Beat(
+        state=session_pb2.GroupState.Value(f"GROUP_STATE_{beat.state}"),
+        master_port=beat.master_port,
+        failures_written=beat.failures_written,
+        workers_alive=beat.workers_alive,
+    )
+
+
+def failure_message(
+    failure: Failure, *, run_id: str, incarnation: str, host: str, role: str
+) -> failure_pb2.FailureRecord:
+    """Write a failure; its age is set when it is sent."""
+    return failure_pb2.FailureRecord(
+        fence=common_pb2.Fence(
+            run_id=run_id, round_id=failure.round_id, has_round=True, incarnation=incarnation
+        ),
+        sequence=failure.sequence,
+        host=host,
+        worker=failure_pb2.WorkerRanks(
+            rank=failure.rank,
+            local_rank=failure.local_rank,
+            group_rank=failure.group_rank,
+            role_rank=failure.role_rank,
+            role=role,
+        ),
+        pid=failure.pid,
+        exit_code=failure.exit_code,
+        signal_name=signal_name(failure.exit_code),
+        message=failure.message,
+        traceback=failure.traceback,
+        is_stopped_by_agent=failure.is_stopped_by_agent,
+    )
+
+
+def signal_name(exit_code: int) -> str:
+    """Return the name of the signal behind a negative exit code, empty for an exit."""
+    if exit_code >= 0:
+        return ""
+    with suppress(ValueError):
+        return signal.Signals(-exit_code).name
+    return f"signal {-exit_code}"
+
+
+def duration(seconds: float) -> Duration:
+    """Write a duration."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def _seconds(message: Duration) -> float:
+    return message.seconds + message.nanos / 1e9
+
+
+def _assignment(message: session_pb2.Assignment) -> Assignment:
+    return Assignment(
+        round_id=message.round_id,
+        restart_count=message.restart_count,
+        group_rank=message.group_rank,
+        group_world_size=message.group_world_size,
+        rank_first=message.rank_first,
+        world_size=message.world_size,
+        role_rank_first=message.role_rank_first,
+        role_world_size=message.role_world_size,
+        master_addr=message.master_addr,
+        master_port=message.master_port,
+        reason=message.reason,
+    )

@@ -1,0 +1,381 @@
+"""Shell. The one owner of an agent's core: feeds it events, executes its effects."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections import deque
+
+import structlog
+
+from agent import effects as fx
+from agent import supervisor_protocol as supervisor
+from agent.config import AgentConfig
+from agent.convert import failure_message, signal_name
+from agent.core import AgentCore, AgentPolicy
+from agent.environment import Host, common_environment, needs_omp_default, worker_environments
+from agent.error_file import read_error_file
+from agent.events import (
+    DeadlineReached,
+    Event,
+    PortReserved,
+    SessionLost,
+    SignalReceived,
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from agent.layout import WorkerFiles, spool_directory
+from agent.model import Assignment, Failure
+from agent.ports import Ports
+from agent.preflight import inherited_environment
+from agent.reporter import Reporter
+from agent.session import Identity, Session
+from agent.spool import Spool, Spooled
+from agent.supervisor_client import SupervisorClient, become_subreaper
+from agent.transport import Transport, TransportError
+from drumbeat.durations import format_duration
+
+log = structlog.get_logger()
+
+# Signals that end an agent; its workers get the same one.
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+# How long a goodbye may take to leave; nothing depends on it but the others' speed.
+GOODBYE_TIMEOUT_S = 1.0
+
+
+def run(config: AgentConfig) -> int:
+    """Run an agent against the coordinator of its configuration; return the exit code.
+
+    Raises ``AgentError``.
+    """
+    from agent.grpc_transport import GrpcTransport  # noqa: PLC0415 - a standalone agent needs none
+
+    assert config.coordinator is not None, "only a standalone agent has no coordinator"
+    transport = GrpcTransport(config.coordinator)
+    return asyncio.run(drive(config, transport))
+
+
+async def drive(config: AgentConfig, transport: Transport) -> int:
+    """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+    incarnation = uuid.uuid4().hex
+    spool = Spool(spool_directory(config.run_id), incarnation)
+    files = WorkerFiles(config.log_dir, config.run_id)
+    driver = Driver(config, transport, incarnation=incarnation, files=files, spool=spool)
+    try:
+        finish = await driver.run()
+    finally:
+        await driver.close()
+        files.close()
+    if finish.error is not None:
+        raise finish.error
+    if finish.report:
+        print(finish.report, file=sys.stderr, flush=True)
+    return finish.exit_code
+
+
+class Driver:
+    """Runs one agent from start to finish."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        transport: Transport,
+        *,
+        incarnation: str,
+        files: WorkerFiles,
+        spool: Spool,
+    ) -> None:
+        self._config = config
+        self._transport = transport
+        self._incarnation = incarnation
+        self._files = files
+        self._host = socket.gethostname()
+        self._identity: Identity | None = None
+        self._core = AgentCore(
+            AgentPolicy(
+                coordinator=config.coordinator or "within this process",
+                local_world_size=config.local_world_size,
+                join_timeout_s=config.join_timeout_s,
+                coordinator_grace_s=config.coordinator_grace_s,
+                shutdown_timeout_s=config.shutdown_timeout_s,
+            )
+        )
+        self._queue: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._finish: fx.Finish | None = None
+        self._ports = Ports()
+        self._reporter = Reporter(spool)
+        self._supervisor = SupervisorClient(
+            on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
+        )
+        self._commands: list[supervisor.Command] = []
+        self._session: Session | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session_task: asyncio.Task[None] | None = None
+        self._random = random.Random(incarnation)  # noqa: S311 - jitter
+        self._base_environment = inherited_environment()
+
+    async def run(self) -> fx.Finish:
+        """Drive the core until it finishes."""
+        become_subreaper()
+        loop = asyncio.get_running_loop()
+        for signum in HANDLED_SIGNALS:
+            loop.add_signal_handler(signum, self._submit, SignalReceived(signum=signum))
+        if needs_omp_default(self._base_environment, self._config.local_world_size):
+            log.info(
+                "OMP_NUM_THREADS set to 1",
+                reason="several workers share this machine's cores; set it yourself to tune it",
+            )
+        self._spawn(self._start_supervisor())
+        self._execute(self._core.start(now=time.monotonic()))
+        while self._finish is None:
+            await self._wait_for_work()
+            event = self._queue.popleft() if self._queue else DeadlineReached()
+            self._execute(self._core.handle(event, now=time.monotonic()))
+        if self._session is not None:
+            await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
+        return self._finish
+
+    async def close(self) -> None:
+        """End whatever is left: workers first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.close()
+        self._reporter.close()
+        self._ports.close()
+
+    def _submit(self, event: Event) -> None:
+        self._queue.append(event)
+        self._arrived.set()
+
+    async def _wait_for_work(self) -> None:
+        """Return when an event is there or a deadline has come."""
+        if self._queue:
+            return
+        self._arrived.clear()
+        loop, due, timer = asyncio.get_running_loop(), self._core.next_deadline(), None
+        if due is not None:
+            timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Effects.
+
+    def _execute(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
+                    self._execute_session(effect)
+                case fx.StartSupervisor():
+                    self._spawn(self._start_supervisor())
+                case fx.StartWorkers():
+                    self._start_workers(effect.assignment)
+                case fx.StopWorkers():
+                    self._command(
+                        supervisor.StopWorkers(
+                            round_id=effect.round_id,
+                            signal=effect.signum,
+                            timeout_s=effect.timeout_s,
+                        )
+                    )
+                case fx.KillWorkers():
+                    self._command(supervisor.KillWorkers())
+                case fx.ReservePort():
+                    self._reserve_port()
+                case fx.ReleasePort():
+                    self._ports.release(effect.port)
+                case fx.WriteFailure():
+                    self._write_failure(effect.failure)
+                case fx.Tell():
+                    self._tell(effect)
+                case fx.Finish():
+                    self._finish = effect
+
+    def _execute_session(
+        self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
+    ) -> None:
+        match effect:
+            case fx.OpenSession():
+                if self._session_task is not None:
+                    self._session_task.cancel()
+                self._session = None
+                self._session_task = self._spawn(self._hold_session(effect))
+            case fx.SendBeat():
+                if self._session is not None:
+                    self._session.send_beat(effect.beat)
+            case fx.SendGoodbye():
+                if self._session is not None:
+                    self._session.send_goodbye(effect.reason)
+            case fx.CloseSession():
+                pass  # `close` ends it, after a goodbye has left
+
+    async def _hold_session(self, effect: fx.OpenSession) -> None:
+        try:
+            identity = await self._identify()
+        except TransportError as error:
+            self._submit(SessionLost(attempt=effect.attempt, reason=error.reason))
+            return
+        self._session = Session(
+            attempt=effect.attempt,
+            config=self._config,
+            identity=identity,
+            beat=effect.beat,
+            on_event=self._submit,
+        )
+        await self._session.run(
+            self._transport,
+            self._reporter,
+            delay_max_s=effect.delay_max_s,
+            random=self._random,
+        )
+
+    async def _identify(self) -> Identity:
+        """Return who we are; the address is found once. Raises ``TransportError``."""
+        if self._identity is None:
+            address = self._config.local_addr or await self._transport.address()
+            self._identity = Identity(
+                incarnation=self._incarnation, host=self._host, address=address
+            )
+        return self._identity
+
+    def _reserve_port(self) -> None:
+        try:
+            self._submit(PortReserved(port=self._ports.reserve()))
+        except OSError as error:
+            # Without one this agent can't lead a round; it can still take part.
+            log.warning("no port reserved", reason=error.strerror)
+
+    def _write_failure(self, failure: Failure) -> None:
+        record = failure_message(
+            failure,
+            run_id=self._config.run_id,
+            incarnation=self._incarnation,
+            host=self._host,
+            role=self._config.role,
+        )
+        self._reporter.write(
+            Spooled(
+                incarnation=self._incarnation,
+                sequence=failure.sequence,
+                happened_at=failure.happened_at,
+                record=record,
+            )
+        )
+        ending = signal_name(failure.exit_code) or f"exit code {failure.exit_code}"
+        log.warning(
+            "worker failed",
+            reason=f"rank {failure.rank}, pid {failure.pid}: {ending}",
+            **{"run.round": failure.round_id},
+        )
+
+    def _tell(self, effect: fx.Tell) -> None:
+        more: dict[str, object] = {}
+        if effect.round_id is not None:
+            more["run.round"] = effect.round_id
+        if effect.time_left_s is not None:
+            more["time_left"] = format_duration(round(effect.time_left_s))
+        log.info(effect.what, reason=effect.why, **more)
+
+    # Workers.
+
+    async def _start_supervisor(self) -> None:
+        try:
+            await self._supervisor.start()
+        except OSError as error:
+            self._submit(SupervisorDied(ending=f"could not be started: {error}"))
+            return
+        for command in self._commands:
+            self._supervisor.send(command)
+        self._commands.clear()
+
+    def _command(self, command: supervisor.Command) -> None:
+        """Send a command, or keep it until the supervisor is there."""
+        if self._supervisor.pid is None:
+            self._commands.append(command)
+        else:
+            self._supervisor.send(command)
+
+    def _start_workers(self, assignment: Assignment) -> None:
+        config = self._config
+        host = Host(
+            run_id=config.run_id,
+            role=config.role,
+            local_world_size=config.local_world_size,
+            restarts_max=config.restarts_max,
+        )
+        try:
+            files = self._files.prepare(assignment.round_id, config.local_world_size)
+        except OSError as error:
+            message = f"{error.filename}: {error.strerror}"
+            self._submit(
+                WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=message)
+            )
+            return
+        workers = worker_environments(host, assignment, files)
+        self._command(
+            supervisor.StartWorkers(
+                round_id=assignment.round_id,
+                argv=config.command,
+                env=common_environment(self._base_environment, host, assignment),
+                workers=tuple(
+                    supervisor.WorkerStart(local_rank=local_rank, env=env)
+                    for local_rank, env in workers
+                ),
+            )
+        )
+
+    def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
+        match event:
+            case supervisor.WorkersStarted():
+                self._submit(WorkersStarted(round_id=event.round_id))
+            case supervisor.WorkerStartFailed():
+                self._submit(
+                    WorkerStartFailed(
+                        round_id=event.round_id,
+                        local_rank=event.local_rank,
+                        message=event.message,
+                    )
+                )
+            case supervisor.WorkerExited():
+                self._on_worker_exited(event)
+            case supervisor.WorkersStopped():
+                self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))
+
+    def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
+        path = self._files.error_file(event.round_id, event.local_rank)
+        self._submit(
+            WorkerExited(
+                round_id=event.round_id,
+                local_rank=event.local_rank,
+                pid=event.pid,
+                exit_code=event.exit_code,
+                is_stopped=event.is_stopped,
+                ended_at=event.ended_at,
+                error=read_error_file(path) if event.exit_code else None,
+            )
+        )
+
+    def _on_supervisor_death(self, returncode: int) -> None:
+        self._commands.clear()
+        name = signal_name(returncode)
+        ending = f"was ended by {name}" if name else f"exited with code {returncode}"
+        self._submit(SupervisorDied(ending=ending))

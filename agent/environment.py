@@ -1,0 +1,82 @@
+"""Pure. The environment of a worker: torchrun's contract, and ours beside it.
+
+Source of the names and meanings: ``worker_sdk.context``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from agent.model import Assignment
+from worker_sdk import context
+
+OPTION_PREFIX = "DRUMBEAT_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What workers of this host have in common, whatever the round."""
+
+    run_id: str
+    role: str
+    local_world_size: int
+    restarts_max: int
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what workers inherit of the agent's environment: all but the agent's own options.
+
+    An ``agent join`` within a worker must not take the outer one's settings for its own.
+    """
+    return {
+        name: value for name, value in environment.items() if not name.startswith(OPTION_PREFIX)
+    }
+
+
+def needs_omp_default(base: Mapping[str, str], local_world_size: int) -> bool:
+    """Return whether ``OMP_NUM_THREADS`` has to be set: unset, and several workers share cores."""
+    return local_world_size > 1 and context.OMP_NUM_THREADS not in base
+
+
+def common_environment(
+    base: Mapping[str, str], host: Host, assignment: Assignment
+) -> dict[str, str]:
+    """Return what all workers of this host get in this round, on top of ``base``."""
+    added = {
+        context.WORLD_SIZE: assignment.world_size,
+        context.LOCAL_WORLD_SIZE: host.local_world_size,
+        context.GROUP_RANK: assignment.group_rank,
+        context.GROUP_WORLD_SIZE: assignment.group_world_size,
+        context.ROLE_NAME: host.role,
+        context.ROLE_WORLD_SIZE: assignment.role_world_size,
+        context.MASTER_ADDR: assignment.master_addr,
+        context.MASTER_PORT: assignment.master_port,
+        context.RESTART_COUNT: assignment.restart_count,
+        context.MAX_RESTARTS: host.restarts_max,
+        context.TORCH_RUN_ID: host.run_id,
+        context.USE_AGENT_STORE: False,
+        context.RUN_ID: host.run_id,
+        context.ROUND: assignment.round_id,
+    }
+    environment = {**base, **{name: str(value) for name, value in added.items()}}
+    environment.setdefault(context.NCCL_ASYNC_ERROR_HANDLING, "1")
+    if needs_omp_default(base, host.local_world_size):
+        environment[context.OMP_NUM_THREADS] = "1"
+    return environment
+
+
+def worker_environments(
+    host: Host, assignment: Assignment, error_files: Mapping[int, str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each local rank with what only that worker gets."""
+    for local_rank in range(host.local_world_size):
+        yield (
+            local_rank,
+            {
+                context.LOCAL_RANK: str(local_rank),
+                context.RANK: str(assignment.rank_first + local_rank),
+                context.ROLE_RANK: str(assignment.role_rank_first + local_rank),
+                context.ERROR_FILE: error_files[local_rank],
+            },
+        )

@@ -1,0 +1,67 @@
+"""Shell. Ports held for the rounds this agent leads.
+
+A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from
+binding the port and from being given it, while the store of rank 0 (which sets
+the same option) can bind and listen. So nobody takes the port in between.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+class Ports:
+    """Reserved ports by number."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[int, socket.socket] = {}
+
+    def reserve(self) -> int:
+        """Hold a free port and return it. Raises ``OSError`` if the host has none left."""
+        holder = _bind_any()
+        port: int = holder.getsockname()[1]
+        self._sockets[port] = holder
+        return port
+
+    def release(self, port: int) -> None:
+        """Let a port go, if it is held."""
+        holder = self._sockets.pop(port, None)
+        if holder is not None:
+            holder.close()
+
+    def close(self) -> None:
+        """Let all ports go."""
+        for port in list(self._sockets):
+            self.release(port)
+
+
+def _bind_any() -> socket.socket:
+    """Bind a free port of every address, of both families where the host has both."""
+    if socket.has_dualstack_ipv6():
+        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        address = "::"
+    else:
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        address = ""
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        holder.bind((address, 0))
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return the address of this host from which ``host`` is reached; sends nothing.
+
+    Workers of other hosts are most likely to reach it there. Raises ``OSError`` if
+    the name does not resolve or there is no route.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+        return own

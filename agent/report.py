@@ -1,0 +1,71 @@
+"""Shell. A run's failure in words: the root cause first, then the victims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drumbeat.v1 import failure_pb2, session_pb2
+
+WIDTH = 72
+
+
+def render_report(verdict: session_pb2.Verdict, name: str) -> str:
+    """Return the readable report of a failed run; ``name`` says what ran."""
+    lines = ["=" * WIDTH, f"{name} FAILED", verdict.reason]
+    if verdict.HasField("report"):
+        lines += _sections(verdict.report)
+    lines.append("=" * WIDTH)
+    return "\n".join(lines)
+
+
+def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
+    causes = report.root_causes
+    yield "-" * WIDTH
+    if not causes:
+        yield "Root cause: unknown, no record of it arrived"
+    elif len(causes) == 1:
+        yield "Root cause:"
+    else:
+        yield f"Root cause: one of {len(causes)}, too close in time to be told apart:"
+    for record in causes:
+        yield from _cause(record)
+    if report.victims_count:
+        yield "-" * WIDTH
+        yield f"Victims: {report.victims_count} of {report.world_size} workers, ended because of it"
+        for record in report.victims:
+            yield f"  {_victim(record)}"
+        if rest := report.victims_count - len(report.victims):
+            yield f"  {rest} {'others' if report.victims else 'workers'} stopped by their agents"
+
+
+def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
+    worker = record.worker
+    yield f"  host      : {record.host}"
+    yield (
+        f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
+        f"group rank {worker.group_rank}, role {worker.role})"
+    )
+    pid = f" (pid {record.pid})" if record.pid else ""
+    yield f"  ended by  : {_ending(record)}{pid}"
+    if record.message:
+        yield f"  message   : {_indented(record.message, 14).lstrip()}"
+    if record.traceback:
+        yield "  traceback :"
+        yield _indented(record.traceback.rstrip(), 4)
+    if record.stderr_tail:
+        yield "  last lines of stderr:"
+        yield _indented(record.stderr_tail.rstrip(), 4)
+
+
+def _victim(record: failure_pb2.FailureRecord) -> str:
+    why = ", stopped by its agent" if record.is_stopped_by_agent else ""
+    message = f": {record.message.splitlines()[0]}" if record.message.strip() else ""
+    return f"rank {record.worker.rank} on {record.host}, {_ending(record)}{why}{message}"
+
+
+def _ending(record: failure_pb2.FailureRecord) -> str:
+    return record.signal_name or f"exit code {record.exit_code}"
+
+
+def _indented(text: str, width: int) -> str:
+    return "\n".join(" " * width + line for line in text.splitlines())

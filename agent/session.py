@@ -1,0 +1,167 @@
+"""Shell. One registration attempt: opened, used, and thrown away at its first error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from agent import convert
+from agent.config import AgentConfig
+from agent.errors import AgentError, RunRefused, SpecRefused
+from agent.events import DesiredReceived, Event, PaceChanged, SessionLost, SessionWelcomed
+from agent.model import Beat
+from agent.reporter import Reporter
+from agent.transport import Connection, Transport, TransportError
+from drumbeat.v1 import common_pb2, session_pb2
+
+# How long a coordinator may take to answer a hello, the network included.
+WELCOME_TIMEOUT_S = 15.0
+
+_FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
+    "SPEC_MISMATCH": SpecRefused,
+    "RUN_CLOSED": RunRefused,
+    "INVALID": RunRefused,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this agent is to the coordinator, for the life of the process."""
+
+    incarnation: str
+    host: str
+    address: str
+
+
+class Session:
+    """One stream. Events go to ``on_event`` with ``attempt``; ``SessionLost`` is the last."""
+
+    def __init__(
+        self,
+        *,
+        attempt: int,
+        config: AgentConfig,
+        identity: Identity,
+        beat: Beat,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._attempt = attempt
+        self._config = config
+        self._identity = identity
+        self._beat = beat
+        self._on_event = on_event
+        self._session_id = ""
+        self._goodbye: str | None = None
+        self._changed = asyncio.Event()
+        self._said_all = asyncio.Event()
+
+    def send_beat(self, beat: Beat) -> None:
+        """Report the actual state; replaces one that was not sent yet."""
+        self._beat = beat
+        self._changed.set()
+
+    def send_goodbye(self, reason: str) -> None:
+        """Leave the run."""
+        self._goodbye = reason
+        self._changed.set()
+
+    async def said_all(self, *, timeout_s: float) -> None:
+        """Return when a goodbye, if there is one, was handed to the network, or in vain."""
+        if self._goodbye is not None and self._session_id:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._said_all.wait()
+
+    async def run(
+        self, transport: Transport, reporter: Reporter, *, delay_max_s: float, random: Random
+    ) -> None:
+        """Open the session after a random delay and hold it until it ends."""
+        await asyncio.sleep(random.uniform(0, delay_max_s))
+        connection = transport.connect()
+        try:
+            async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
+                await self._converse(connection, reporter, limit)
+            reason, refusal = "the coordinator ended the session", ""
+        except TransportError as error:
+            reason, refusal = error.reason, error.refusal
+        except TimeoutError:
+            reason, refusal = f"no answer within {WELCOME_TIMEOUT_S:g} s", ""
+        finally:
+            self._said_all.set()
+            await connection.close()
+        self._on_event(
+            SessionLost(
+                attempt=self._attempt,
+                reason=reason,
+                is_stale=refusal == "STALE_SESSION",
+                refusal=self._final(refusal, reason),
+            )
+        )
+
+    async def _converse(
+        self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
+    ) -> None:
+        delivery: asyncio.Task[None] | None = None
+        try:
+            async for response in connection.open(self._requests()):
+                match response.WhichOneof("kind"):
+                    case "welcome":
+                        limit.reschedule(None)
+                        self._on_welcome(response.welcome)
+                        delivery = asyncio.create_task(reporter.deliver(connection))
+                    case "desired":
+                        name = " ".join(self._config.command[-2:])
+                        desired = convert.desired_from(response.desired, name=name)
+                        if desired is not None:
+                            self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
+                    case "pace":
+                        pace = convert.pace_from(response.pace)
+                        self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
+        finally:
+            if delivery is not None:
+                delivery.cancel()
+
+    def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
+        self._session_id = welcome.session_id
+        pace = convert.pace_from(welcome.pace)
+        self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
+
+    async def _requests(self) -> AsyncIterator[session_pb2.OpenRequest]:
+        config, identity = self._config, self._identity
+        yield session_pb2.OpenRequest(
+            fence=self._fence(),
+            hello=session_pb2.Hello(
+                spec=convert.spec_message(config),
+                host=identity.host,
+                address=identity.address,
+                role=config.role,
+                local_world_size=config.local_world_size,
+                beat=convert.beat_message(self._beat),
+            ),
+        )
+        while self._goodbye is None:
+            await self._changed.wait()
+            self._changed.clear()
+            yield session_pb2.OpenRequest(
+                fence=self._fence(), beat=convert.beat_message(self._beat)
+            )
+        goodbye = session_pb2.Goodbye(reason=self._goodbye)
+        yield session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye)
+        self._said_all.set()
+
+    def _fence(self) -> common_pb2.Fence:
+        round_id = self._beat.round_id
+        return common_pb2.Fence(
+            run_id=self._config.run_id,
+            round_id=round_id or 0,
+            has_round=round_id is not None,
+            incarnation=self._identity.incarnation,
+            session_id=self._session_id,
+        )
+
+    def _final(self, refusal: str, reason: str) -> AgentError | None:
+        kind = _FINAL_REFUSALS.get(refusal)
+        return kind(self._config.run_id, reason) if kind is not None else None

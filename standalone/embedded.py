@@ -1,0 +1,90 @@
+"""Shell. An agent and its coordinator in one process, without a server or a port between them.
+
+Messages are the same as over gRPC, handed over in memory. Nothing is journaled:
+the coordinator can't outlive the agent it decides for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from agent.config import AgentConfig
+from agent.driver import drive
+from agent.transport import Connection, TransportError
+from coordinator.config import Limits
+from coordinator.driver import Driver
+from coordinator.errors import CoordinatorError
+from coordinator.journal import MemoryJournal
+from coordinator.registry import Registry, RegistryPolicy
+from coordinator.sessions import Sessions
+from drumbeat.v1 import failure_pb2, session_pb2
+
+
+def run(config: AgentConfig) -> int:
+    """Run a standalone agent; return the exit code. Raises ``AgentError``."""
+    return asyncio.run(_run(config))
+
+
+async def _run(config: AgentConfig) -> int:
+    coordinator = Driver(Registry(RegistryPolicy()), MemoryJournal())
+    owner = asyncio.create_task(coordinator.run(), name="coordinator")
+    agent = asyncio.create_task(
+        drive(config, EmbeddedTransport(Sessions(coordinator, Limits()))), name="agent"
+    )
+    try:
+        await asyncio.wait({owner, agent}, return_when=asyncio.FIRST_COMPLETED)
+        if not agent.done():
+            owner.result()  # raises: the coordinator only ends before the agent if it is broken
+        return await agent
+    finally:
+        for task in (agent, owner):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+class EmbeddedTransport:
+    """Connects an agent to the coordinator in the same process."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def address(self) -> str:
+        """Return the loopback address: all workers are here."""
+        return "127.0.0.1"
+
+    def connect(self) -> Connection:
+        """Return a new connection."""
+        return EmbeddedConnection(self._sessions)
+
+
+class EmbeddedConnection:
+    """Calls the coordinator's sessions directly."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def open(
+        self, requests: AsyncIterator[session_pb2.OpenRequest]
+    ) -> AsyncIterator[session_pb2.OpenResponse]:
+        """Hold one session."""
+        try:
+            async for response in self._sessions.open(requests):
+                yield response
+        except CoordinatorError as error:
+            raise TransportError(str(error), error.refusal) from error
+
+    async def report(
+        self, requests: AsyncIterator[failure_pb2.ReportRequest]
+    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+        """Deliver failure records."""
+        try:
+            async for response in self._sessions.report(requests):
+                yield response
+        except CoordinatorError as error:
+            raise TransportError(str(error), error.refusal) from error
+
+    async def close(self) -> None:
+        """Do nothing: a call ends with the task that makes it."""
