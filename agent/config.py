@@ -95,6 +95,12 @@ class AgentConfig:
     command: tuple[str, ...]
     """The complete argument vector of a worker."""
 
+    @property
+    def title(self) -> str:
+        """What the workers run, for people: the command without the interpreter."""
+        script = self.command.index("-u") + 1 if "-u" in self.command[:2] else 0
+        return " ".join(self.command[script:])
+
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
         return [

@@ -113,7 +113,7 @@ class Session:
                         self._on_welcome(response.welcome)
                         delivery = asyncio.create_task(reporter.deliver(connection))
                     case "desired":
-                        name = " ".join(self._config.command[-2:])
+                        name = self._config.title
                         desired = convert.desired_from(response.desired, name=name)
                         if desired is not None:
                             self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
