@@ -21,9 +21,8 @@ every orphan below it, so without a child there is no descendant either.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from agent.worker_group_messages import (
     ChildrenReaped,
@@ -47,6 +46,9 @@ from agent.worker_group_messages import (
     StartRequested,
     StopRequested,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 KILL_WAIT_S = 5.0
 """How long processes may take to die of SIGKILL; normally milliseconds, in D state never."""

@@ -1,0 +1,134 @@
+"""Shell. Starts one worker process, and says in a sentence why it could not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent.prctl import ProcessControl
+
+_SCRIPT_LINE_BYTES_MAX = 256
+"""What the kernel reads of a script's first line."""
+
+
+class SpawnError(Exception):
+    """A process could not be started.
+
+    Attributes:
+        errno: The system's error number; 0 if the command itself is impossible.
+        message: A sentence that names the file or what else is wrong.
+    """
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(number, message)
+        self.errno = number
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Spawner:
+    """Starts processes that die with this one, which must have a single thread.
+
+    Each leads its own session and process group, inherits the standard streams and nothing else,
+    and has the default disposition of every signal.
+    """
+
+    def __init__(self, control: ProcessControl) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        # An ignored signal stays ignored across exec, so a worker would never notice its stop.
+        self._ignored = tuple(
+            number
+            for number in signal.valid_signals()
+            if signal.getsignal(number) is signal.SIG_IGN
+        )
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        """Return the pid of a process that has begun to execute `argv`.
+
+        The caller reaps it.
+
+        Raises:
+            SpawnError: It could not be started; nothing is left of the attempt.
+        """
+        try:
+            # The child of a single-threaded process may run Python before exec.
+            process = subprocess.Popen(  # noqa: S603 - running what the user asked for is the job
+                argv,
+                env=env,
+                start_new_session=True,
+                preexec_fn=self._prepare_child,  # noqa: PLW1509
+            )
+        except OSError as error:
+            message = describe_start_failure(argv[0], env, error)
+            raise SpawnError(error.errno or 0, message) from error
+        except (ValueError, subprocess.SubprocessError) as error:
+            raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
+        # The caller reaps; the object must not try, nor warn that nobody did.
+        process.returncode = 0
+        return process.pid
+
+    def _prepare_child(self) -> None:
+        for number in self._ignored:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._control.die_with(self._pid)
+
+
+def describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:
+    """Return a sentence that names the file and what is wrong with it."""
+    path = _find(program, env)
+    match error.errno:
+        case errno.ENOENT if path is None and "/" in program:
+            problem = "it does not exist"
+        case errno.ENOENT if path is None:
+            problem = f"it was not found in the PATH {env.get('PATH', os.defpath)!r}"
+        case errno.ENOENT:
+            problem = f"its interpreter {_interpreter(path)} does not exist"
+        case errno.EACCES if path is not None and path.is_dir():
+            problem = "it is a directory, not a program"
+        case errno.EACCES if path is not None and not os.access(path, os.X_OK):
+            problem = "it is not executable"
+        case errno.ENOEXEC:
+            problem = "it is neither a program nor a script with a #! line"
+        case errno.E2BIG:
+            problem = (
+                "its arguments and environment exceed what the system takes "
+                "(128 KiB for one string, usually 2 MiB in all)"
+            )
+        case _:
+            problem = error.strerror or str(error)
+    return f"cannot start {path or program}: {problem}"
+
+
+def _find(program: str, env: Mapping[str, str]) -> Path | None:
+    """Return the file that `program` means in `env`, executable or not, or None."""
+    if "/" in program:
+        candidates = [Path(program)]
+    else:
+        candidates = [Path(folder, program) for folder in os.get_exec_path(env)]
+    found = [path for path in candidates if os.path.lexists(path)]
+    return next((path for path in found if os.access(path, os.X_OK)), next(iter(found), None))
+
+
+def _interpreter(path: Path | None) -> str:
+    """Return the interpreter that the file names in its #! line, for people."""
+    if path is None:
+        return "(unknown)"
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_SCRIPT_LINE_BYTES_MAX)
+    except OSError:
+        return "(unknown)"
+    words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
+    # Without a #! line, it is a program whose dynamic loader is missing.
+    return repr(os.fsdecode(words[0])) if words else "(dynamic loader)"

@@ -1,0 +1,281 @@
+"""Shell. The process that forks, signals and reaps workers: `python -P -m agent.supervisor FD`.
+
+It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
+events. It outlives a dying agent just long enough to end every process below it. To be that
+dependable it has one thread, no event loop, few imports, and does nothing it was not told.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agent import supervisor_protocol as protocol
+from agent import worker_group_messages as messages
+from agent.prctl import ProcessControl
+from agent.process_tree import kill_descendants, list_remaining
+from agent.spawn import Spawner, SpawnError
+from agent.worker_group import KILL_WAIT_S, WorkerGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_READ_BYTES = 256 * 1024
+"""Bytes taken from the socket at once."""
+
+_KEPT_SIGNALS = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGCONT,
+        signal.SIGCHLD,
+        # These say that this process itself is broken.
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    }
+)
+"""Signals left alone; all others are ignored, so that only the agent or SIGKILL ends us."""
+
+
+class Supervisor:
+    """Serves one agent over its end of a socketpair."""
+
+    def __init__(self, agent: socket.socket, spawner: Spawner) -> None:
+        self._agent = agent
+        self._agent.setblocking(False)
+        self._spawner = spawner
+        self._group = WorkerGroup()
+        self._start: protocol.StartWorkers | None = None
+        self._lines = protocol.LineSplitter()
+        self._outbox = bytearray()
+        self._is_agent_gone = False
+        self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._agent, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+        signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+    def close(self) -> None:
+        """Give back what the constructor took."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        os.close(self._wakeup_fd)
+        os.close(self._signal_fd)
+
+    def run(self) -> None:
+        """Serve until the agent's end is closed.
+
+        Raises:
+            ProtocolError: The agent sent nonsense.
+            InvalidTransition: The agent broke the order of commands.
+        """
+        while not self._is_agent_gone:
+            masks = {key.fd: mask for key, mask in self._selector.select(self._timeout_s())}
+            if self._wakeup_fd in masks:
+                with suppress(BlockingIOError):
+                    os.read(self._wakeup_fd, _READ_BYTES)
+                self._reap()
+            mask = masks.get(self._agent.fileno(), 0)
+            if mask & selectors.EVENT_READ:
+                self._read_commands()
+            if mask & selectors.EVENT_WRITE:
+                self._flush()
+            if self._timeout_s() == 0:
+                self._dispatch(messages.DeadlineReached())
+
+    def _timeout_s(self) -> float | None:
+        deadline = self._group.next_deadline()
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _read_commands(self) -> None:
+        try:
+            data = self._agent.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""  # It died with unread events.
+        if not data:
+            self._is_agent_gone = True
+            return
+        for line in self._lines.feed(data):
+            # What ended before a stop arrived was not stopped by it.
+            self._reap()
+            self._dispatch(self._take(protocol.decode_command(line)))
+
+    def _take(self, command: protocol.Command) -> messages.Event:
+        match command:
+            case protocol.StartWorkers(round_id=round_id, workers=workers):
+                self._start = command
+                ranks = tuple(worker.local_rank for worker in workers)
+                return messages.StartRequested(round_id=round_id, local_ranks=ranks)
+            case protocol.StopWorkers(round_id=round_id, signal=number, timeout_s=timeout_s):
+                return messages.StopRequested(round_id=round_id, signal=number, timeout_s=timeout_s)
+            case protocol.SignalWorkers(round_id=round_id, signal=number):
+                return messages.SignalRequested(round_id=round_id, signal=number)
+            case protocol.KillWorkers():
+                return messages.KillRequested()
+
+    def _dispatch(self, event: messages.Event) -> None:
+        """Hand an event to the group, and do what it wants until it wants nothing more."""
+        events = deque([event])
+        while events:
+            for effect in self._group.handle(events.popleft(), now=time.monotonic()):
+                events.extend(self._execute(effect))
+
+    def _execute(self, effect: messages.Effect) -> list[messages.Event]:
+        match effect:
+            case messages.SpawnWorkers():
+                return [self._spawn_workers()]
+            case messages.SignalGroups(pids=pids, signal=number):
+                for pid in pids:
+                    # Not ours to signal (it changed its user): the kill after it will tell.
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(pid, number)
+            case messages.SignalProcesses(pids=pids, signal=number):
+                for pid in pids:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+            case messages.KillDescendants():
+                kill_descendants()
+            case messages.ListDescendants():
+                reaped = _reap_ended()
+                return [reaped, messages.DescendantsListed(pids=list_remaining())]
+            case _:
+                self._send(_as_event(effect))
+        return []
+
+    def _spawn_workers(self) -> messages.SpawnFinished:
+        command = self._start
+        assert command is not None, "a start without its command"
+        self._start = None  # The environment is large, and nobody needs it twice.
+        pids: dict[int, int] = {}
+        for worker in command.workers:
+            try:
+                pids[worker.local_rank] = self._spawner.spawn(
+                    command.argv, {**command.env, **worker.env}
+                )
+            except SpawnError as error:
+                failure = messages.SpawnFailure(
+                    local_rank=worker.local_rank, errno=error.errno, message=error.message
+                )
+                return messages.SpawnFinished(pids=pids, failure=failure)
+        return messages.SpawnFinished(pids=pids)
+
+    def _reap(self) -> None:
+        reaped = _reap_ended()
+        if reaped.exits or not reaped.is_any_left:
+            self._dispatch(reaped)
+
+    def _send(self, event: protocol.SupervisorEvent) -> None:
+        self._outbox += protocol.encode(event)
+        if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
+            raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: self._agent.send(self._outbox)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._is_agent_gone = True
+            self._outbox.clear()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+        self._selector.modify(self._agent, wanted)
+
+
+def end_everything() -> None:
+    """SIGKILL and reap all below this process; returns when nothing is left, or it is stuck.
+
+    Independent of the worker group: it also cleans up after a mistake in it.
+    """
+    deadline = time.monotonic() + KILL_WAIT_S
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while _reap_ended().is_any_left:
+        kill_descendants()
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, left_s)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a supervisor on the inherited socket whose number is the only argument."""
+    if os.getsid(0) != os.getpid():
+        # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
+        with suppress(PermissionError):
+            os.setsid()
+    for number in signal.valid_signals() - _KEPT_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    control = ProcessControl()
+    control.become_subreaper()
+    with socket.socket(fileno=int(argv[0])) as agent:
+        supervisor = Supervisor(agent, Spawner(control))
+        try:
+            supervisor.run()
+        finally:
+            # The socket closes after this: the end of the connection means that all is gone.
+            end_everything()
+            supervisor.close()
+    return 0
+
+
+def _reap_ended() -> messages.ChildrenReaped:
+    exits: list[messages.ChildExit] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=False)
+        if pid == 0:
+            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=True)
+        exit_code = os.waitstatus_to_exitcode(status)
+        exits.append(messages.ChildExit(pid=pid, exit_code=exit_code))
+
+
+def _as_event(
+    report: messages.ReportStarted
+    | messages.ReportStartFailed
+    | messages.ReportExited
+    | messages.ReportStopped,
+) -> protocol.SupervisorEvent:
+    match report:
+        case messages.ReportStarted(round_id=round_id, pids=pids):
+            return protocol.WorkersStarted(round_id=round_id, pids=dict(pids))
+        case messages.ReportStartFailed(round_id=round_id, failure=failure):
+            return protocol.WorkerStartFailed(
+                round_id=round_id,
+                local_rank=failure.local_rank,
+                errno=failure.errno,
+                message=failure.message,
+            )
+        case messages.ReportExited():
+            return protocol.WorkerExited(
+                round_id=report.round_id,
+                local_rank=report.local_rank,
+                pid=report.pid,
+                exit_code=report.exit_code,
+                is_stopped=report.is_stopped,
+                ended_at=report.ended_at,
+            )
+        case messages.ReportStopped(round_id=round_id, stuck_pids=stuck_pids):
+            return protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck_pids)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,579 @@
+"""The supervisor and its client with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import psutil
+import pytest
+
+from agent.supervisor_client import SupervisorClient
+from agent.supervisor_protocol import (
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    SupervisorEvent,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+    WorkerStartFailed,
+    decode_event,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from agent.supervisor_protocol import Command
+
+DEADLINE_S = 20.0
+"""Far longer than anything here takes; only a failing test waits for it."""
+
+E = TypeVar("E", bound=SupervisorEvent)
+
+
+class Harness:
+    """A client in this process, with everything it was told."""
+
+    def __init__(self) -> None:
+        self.others = {child.pid for child in psutil.Process().children()}
+        self.events: list[SupervisorEvent] = []
+        self.deaths: list[int] = []
+        self._change = asyncio.Event()
+        self.client = SupervisorClient(
+            on_event=self._on_event, on_death=self._on_death, exclude=lambda: self.others
+        )
+
+    def _on_event(self, event: SupervisorEvent) -> None:
+        self.events.append(event)
+        self._change.set()
+
+    def _on_death(self, returncode: int) -> None:
+        self.deaths.append(returncode)
+        self._change.set()
+
+    @property
+    def pid(self) -> int:
+        assert self.client.pid is not None
+        return self.client.pid
+
+    def start(
+        self,
+        *argv: str,
+        round_id: int = 0,
+        count: int = 1,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.client.send(start(*argv, round_id=round_id, count=count, env=env))
+
+    async def until(self, predicate: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not predicate():
+                    self._change.clear()
+                    await self._change.wait()
+        except TimeoutError:
+            pytest.fail(f"waited in vain; events {self.events}, deaths {self.deaths}")
+
+    async def expect(self, kind: type[E], count: int = 1) -> list[E]:
+        """Wait for so many events of a kind in all, and return them."""
+        await self.until(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def start(
+    *argv: str, round_id: int = 0, count: int = 1, env: dict[str, str] | None = None
+) -> StartWorkers:
+    return StartWorkers(
+        round_id=round_id,
+        argv=argv,
+        env={"PATH": os.environ["PATH"], **(env or {})},
+        workers=tuple(
+            WorkerStart(local_rank=rank, env={"LOCAL_RANK": str(rank)}) for rank in range(count)
+        ),
+    )
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Harness]:
+    harness = Harness()
+    await harness.client.start()
+    try:
+        yield harness
+    finally:
+        await harness.client.close()
+        left = {child.pid for child in psutil.Process().children(recursive=True)}
+        assert not left - harness.others, "close left processes behind"
+
+
+class Mailbox:
+    """A named pipe into which workers write lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "mailbox"
+        os.mkfifo(self.path)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+        self._data = b""
+
+    def __enter__(self) -> Mailbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    async def read(self, count: int) -> list[str]:
+        """Wait for so many lines and take them."""
+        readable = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._fd, readable.set)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while self._data.count(b"\n") < count:
+                    await readable.wait()
+                    readable.clear()
+                    try:
+                        self._data += os.read(self._fd, 65536)
+                    except BlockingIOError:
+                        continue
+        finally:
+            loop.remove_reader(self._fd)
+        *lines, self._data = self._data.split(b"\n", count)
+        return [line.decode() for line in lines]
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path) -> Iterable[Mailbox]:
+    with Mailbox(tmp_path) as box:
+        yield box
+
+
+async def test_workers_report_their_pids_exit_codes_and_signals() -> None:
+    script = 'if [ "$LOCAL_RANK" = 2 ]; then kill -SEGV $$; fi; exit $LOCAL_RANK'
+    before = time.monotonic()
+    async with running() as harness:
+        harness.start("sh", "-c", script, count=3)
+        exits = await harness.expect(WorkerExited, 3)
+        [started] = harness.of(WorkersStarted)
+        assert isinstance(harness.events[0], WorkersStarted)
+        assert {e.local_rank: e.exit_code for e in exits} == {0: 0, 1: 1, 2: -signal.SIGSEGV}
+        assert {e.local_rank: e.pid for e in exits} == started.pids
+        assert not any(e.is_stopped for e in exits)
+        assert all(before <= e.ended_at <= time.monotonic() for e in exits)
+
+
+async def test_a_stop_lets_workers_end_in_their_own_way(mailbox: Mailbox) -> None:
+    script = f"trap 'exit 3' TERM; echo up > {mailbox.path}; sleep 1000 & wait"
+    async with running() as harness:
+        harness.start("sh", "-c", script, count=2)
+        await mailbox.read(2)
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=0)]
+        exits = harness.of(WorkerExited)
+        assert [(e.exit_code, e.is_stopped) for e in exits] == [(3, True)] * 2
+        assert isinstance(harness.events[-1], WorkersStopped)
+
+
+async def test_a_worker_that_ignores_the_signal_is_killed_after_the_timeout(
+    mailbox: Mailbox,
+) -> None:
+    script = f"trap '' TERM; echo up > {mailbox.path}; exec sleep 1000"
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        await mailbox.read(1)
+        before = time.monotonic()
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=0.2))
+        await harness.expect(WorkersStopped)
+        [exited] = harness.of(WorkerExited)
+        assert (exited.exit_code, exited.is_stopped) == (-signal.SIGKILL, True)
+        assert exited.ended_at >= before + 0.2
+
+
+async def test_daemons_of_workers_die_on_stop(mailbox: Mailbox) -> None:
+    """Goal: no descendant escapes. Method: one in its own session, one forked twice."""
+    sleeper = f"'echo $$ > {mailbox.path}; exec sleep 1000'"
+    script = f"setsid sh -c {sleeper} & (setsid sh -c {sleeper} &); exec sh -c {sleeper}"
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        pids = [int(line) for line in await mailbox.read(3)]
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        await harness.expect(WorkersStopped)
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_leftovers_of_successful_workers_live_until_the_stop(mailbox: Mailbox) -> None:
+    script = f"setsid sh -c 'echo $$ > {mailbox.path}; exec sleep 1000' & exit 0"
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        [leftover] = [int(line) for line in await mailbox.read(1)]
+        [exited] = await harness.expect(WorkerExited)
+        assert (exited.exit_code, exited.is_stopped) == (0, False)
+        assert psutil.Process(leftover).status() != psutil.STATUS_ZOMBIE
+        assert psutil.Process(leftover).ppid() == harness.pid
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        await harness.expect(WorkersStopped)
+        assert not psutil.pid_exists(leftover)
+
+
+async def test_a_worker_that_forks_while_it_is_killed_leaves_nothing(mailbox: Mailbox) -> None:
+    script = (
+        "i=0; while [ $i -lt 150 ]; do setsid sleep 1000 & i=$((i+1)); "
+        f"[ $i -eq 10 ] && echo up > {mailbox.path}; done; wait"
+    )
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        await mailbox.read(1)
+        harness.client.send(KillWorkers())
+        await harness.expect(WorkersStopped)
+        assert psutil.Process(harness.pid).children(recursive=True) == []
+
+
+async def test_kill_ends_everything_at_once(mailbox: Mailbox) -> None:
+    script = f"trap '' TERM; echo up > {mailbox.path}; sleep 1000 & wait"
+    async with running() as harness:
+        harness.start("sh", "-c", script, count=2, round_id=5)
+        await mailbox.read(2)
+        harness.client.send(KillWorkers())
+        assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=5)]
+        exits = harness.of(WorkerExited)
+        assert [(e.exit_code, e.is_stopped) for e in exits] == [(-signal.SIGKILL, True)] * 2
+
+
+async def test_a_forwarded_signal_reaches_only_the_worker_itself(mailbox: Mailbox) -> None:
+    child = "trap 'exit 4' USR1; echo up > $BOX; while :; do sleep 1000 & wait $!; done"
+    script = f'sh -c "$CHILD" & trap "echo got > {mailbox.path}" USR1; wait; wait; exit 9'
+    async with running() as harness:
+        harness.start("sh", "-c", script, env={"CHILD": child, "BOX": str(mailbox.path)})
+        assert await mailbox.read(1) == ["up"]
+        harness.client.send(SignalWorkers(round_id=0, signal=signal.SIGUSR1))
+        assert await mailbox.read(1) == ["got"]
+        assert harness.of(WorkerExited) == []
+        assert len(psutil.Process(harness.pid).children()) == 1
+        assert len(psutil.Process(harness.pid).children()[0].children()) == 1
+
+
+async def test_rounds_follow_each_other_and_late_stops_are_answered() -> None:
+    async with running() as harness:
+        harness.client.send(KillWorkers())
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=1))
+        await harness.expect(WorkersStopped, 2)
+        for round_id in (1, 2):
+            harness.start("sleep", "1000", round_id=round_id)
+            await harness.expect(WorkersStarted, round_id)
+            harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=1))
+            await harness.expect(WorkersStopped, 2 * round_id + 1)
+            assert len(harness.of(WorkerExited)) == round_id - 1
+            harness.client.send(StopWorkers(round_id=round_id, signal=15, timeout_s=60))
+            await harness.expect(WorkersStopped, 2 * round_id + 2)
+        stops = [event.round_id for event in harness.of(WorkersStopped)]
+        assert stops == [-1, 0, 0, 1, 0, 2]
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGTERM] * 2
+
+
+def _file(folder: Path, name: str, text: str, mode: int) -> str:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "sentence"),
+    [
+        (lambda d: f"{d}/absent", errno.ENOENT, "absent: it does not exist"),
+        (lambda _: "no-such-program", errno.ENOENT, "no-such-program: it was not found in the PA"),
+        (lambda d: _file(d, "plain", "#!/bin/sh\n", 0o600), errno.EACCES, "it is not executable"),
+        (
+            lambda d: _file(d, "bad", "#!/absent/interpreter -x\n", 0o700),
+            errno.ENOENT,
+            "its interpreter '/absent/interpreter' does not exist",
+        ),
+        (lambda d: _file(d, "odd", "hello\n", 0o700), errno.ENOEXEC, "neither a program nor"),
+        (str, errno.EACCES, "it is a directory"),
+    ],
+)
+async def test_a_program_that_cannot_run_is_named(
+    tmp_path: Path, make: Callable[[Path], str], number: int, sentence: str
+) -> None:
+    program = make(tmp_path)
+    async with running() as harness:
+        harness.start(program, count=2)
+        [failed] = await harness.expect(WorkerStartFailed)
+        assert (failed.local_rank, failed.errno) == (0, number)
+        assert program in failed.message
+        assert sentence in failed.message
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=0)]
+        assert [type(event) for event in harness.events] == [WorkerStartFailed, WorkersStopped]
+
+
+async def test_an_impossible_environment_is_refused_and_started_workers_can_be_stopped() -> None:
+    command = StartWorkers(
+        round_id=0,
+        argv=("sleep", "1000"),
+        env={"PATH": os.environ["PATH"]},
+        workers=(
+            WorkerStart(local_rank=0, env={}),
+            WorkerStart(local_rank=1, env={"BIG": "x" * 200_000}),
+        ),
+    )
+    async with running() as harness:
+        harness.client.send(command)
+        [failed] = await harness.expect(WorkerStartFailed)
+        assert (failed.local_rank, failed.errno) == (1, errno.E2BIG)
+        harness.client.send(KillWorkers())
+        await harness.expect(WorkersStopped)
+        assert [e.local_rank for e in harness.of(WorkerExited)] == [0]
+        harness.start("true", round_id=1, env={"NUL": "a\0b"})
+        failed = (await harness.expect(WorkerStartFailed, 2))[1]
+        assert failed.errno == 0
+        assert "null" in failed.message
+
+
+async def test_sixty_four_workers() -> None:
+    async with running() as harness:
+        harness.start("sh", "-c", "exit $LOCAL_RANK", count=64)
+        exits = await harness.expect(WorkerExited, 64)
+        assert {e.local_rank: e.exit_code for e in exits} == {rank: rank for rank in range(64)}
+
+
+async def test_a_large_environment_arrives_and_bytes_that_are_no_text_too(tmp_path: Path) -> None:
+    env = {f"V{i}": "é" * 1000 for i in range(100)}
+    odd = os.fsdecode(b"\xff\xfe")
+    target = tmp_path / "odd"
+    script = f'env > {target}.env; printf %s "$ODD" > {target}; env | grep -c "^V[0-9]*=éé"'
+    async with running() as harness:
+        harness.start("sh", "-c", script + " > /dev/null", env={**env, "ODD": odd})
+        [exited] = await harness.expect(WorkerExited)
+        assert exited.exit_code == 0
+    assert target.read_bytes() == b"\xff\xfe"
+    assert Path(f"{target}.env").read_bytes().count("é".encode() * 1000 + b"\n") == 100
+
+
+async def test_workers_have_default_dispositions_and_their_own_session(tmp_path: Path) -> None:
+    target = tmp_path / "status"
+    async with running() as harness:
+        harness.start("sh", "-c", f"grep ^Sig /proc/self/status > {target}; exec sleep 1000")
+        [started] = await harness.expect(WorkersStarted)
+        pid = started.pids[0]
+        assert os.getsid(pid) == os.getpgid(pid) == pid
+        assert os.getsid(harness.pid) == harness.pid
+        harness.start("true", round_id=0)  # A repeated start changes nothing.
+        assert await harness.expect(WorkersStarted, 2) == [started] * 2
+        fds = {int(fd.name) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        assert fds <= {0, 1, 2}
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGINT, timeout_s=60))
+        await harness.expect(WorkersStopped)
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGINT]
+    masks = dict(re.findall(r"(Sig\w+):\t(\w+)", target.read_text()))
+    assert int(masks["SigIgn"], 16) == 0
+    assert int(masks["SigBlk"], 16) == 0
+
+
+async def test_only_sigkill_ends_a_supervisor() -> None:
+    async with running() as harness:
+        harness.start("sleep", "1000")
+        await harness.expect(WorkersStarted)
+        names = ("INT", "TERM", "HUP", "QUIT", "PIPE", "USR1", "USR2", "ALRM", "TSTP")
+        for name in names:
+            os.kill(harness.pid, signal.Signals[f"SIG{name}"])
+        harness.client.send(KillWorkers())
+        await harness.expect(WorkersStopped)
+        assert harness.deaths == []
+
+
+async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced() -> None:
+    async with running() as harness:
+        harness.start("sleep", "1000", count=3)
+        [started] = await harness.expect(WorkersStarted)
+        fds = [os.pidfd_open(pid) for pid in started.pids.values()]
+        os.kill(harness.pid, signal.SIGKILL)
+        await harness.until(lambda: bool(harness.deaths))
+        assert harness.deaths == [-signal.SIGKILL]
+        await_ended(fds)
+        harness.client.send(KillWorkers())  # Nobody is there: dropped.
+        await harness.client.start()
+        harness.start("true", round_id=1)
+        await harness.expect(WorkerExited)
+        assert harness.deaths == [-signal.SIGKILL]
+
+
+async def test_nonsense_on_the_socket_ends_the_supervisor_and_its_workers() -> None:
+    async with running() as harness:
+        harness.start("sleep", "1000")
+        [started] = await harness.expect(WorkersStarted)
+        assert harness.client._life is not None
+        harness.client._life.write(b'{"type":"StopWorkers","round_id":"zero"}\n')
+        await harness.until(lambda: bool(harness.deaths))
+        assert harness.deaths == [1]
+        assert not psutil.pid_exists(started.pids[0])
+
+
+async def test_a_start_beside_living_processes_ends_the_supervisor() -> None:
+    async with running() as harness:
+        harness.start("sleep", "1000", round_id=0)
+        [started] = await harness.expect(WorkersStarted)
+        harness.start("sleep", "1000", round_id=1)
+        await harness.until(lambda: bool(harness.deaths))
+        assert harness.deaths == [1]
+        assert len(harness.of(WorkersStarted)) == 1
+        assert not psutil.pid_exists(started.pids[0])
+
+
+async def test_a_supervisor_that_does_not_read_is_killed() -> None:
+    async with running() as harness:
+        os.kill(harness.pid, signal.SIGSTOP)
+        for _ in range(4):
+            harness.start("true", env={"BIG": "x" * 10_000_000})
+        await harness.until(lambda: bool(harness.deaths))
+        assert harness.deaths == [-signal.SIGKILL]
+
+
+async def test_a_supervisor_imports_little() -> None:
+    code = "import agent.supervisor, sys; print(' '.join(sys.modules))"
+    out = await asyncio.to_thread(
+        subprocess.check_output, [sys.executable, "-P", "-c", code], text=True
+    )
+    assert not {"asyncio", "grpc", "click", "structlog", "google", "torch"} & set(out.split())
+
+
+def await_ended(fds: Iterable[int], timeout_s: float = DEADLINE_S) -> None:
+    """Wait until the processes of these pidfds have ended, and close the pidfds."""
+    deadline = time.monotonic() + timeout_s
+    fds = list(fds)
+    late = 0
+    for fd in fds:
+        left_s = max(0.0, deadline - time.monotonic())
+        late += not select.select([fd], [], [], left_s)[0]
+        os.close(fd)
+    assert not late, f"{late} of {len(fds)} processes did not end in {timeout_s} s"
+
+
+class AgentProcess:
+    """An agent in a process of its own; see `tests/support/agent_process.py`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+
+    async def line(self) -> str:
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self._stdout.readline()).decode().strip()
+
+    async def event(self) -> SupervisorEvent:
+        return decode_event((await self.line()).encode())
+
+    def send(self, command: Command) -> None:
+        self._stdin.write(encode(command))
+
+    async def end(self) -> None:
+        """Let it end in an orderly way; its output ends when every process is gone."""
+        self._stdin.close()
+        await self.gone()
+
+    async def gone(self, timeout_s: float = DEADLINE_S) -> bytes:
+        async with asyncio.timeout(timeout_s):
+            rest = await self._stdout.read()
+            await self.process.wait()
+        return rest
+
+
+@asynccontextmanager
+async def agent_process() -> AsyncIterator[AgentProcess]:
+    script = Path(__file__).parent.parent / "support" / "agent_process.py"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield AgentProcess(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _daemons(mailbox: Mailbox) -> StartWorkers:
+    sleeper = f"'echo $$ > {mailbox.path}; exec sleep 1000'"
+    script = f"(setsid sh -c {sleeper} &); trap '' TERM; exec sh -c {sleeper}"
+    return start("sh", "-c", script, count=2)
+
+
+async def test_nothing_outlives_a_killed_agent(mailbox: Mailbox) -> None:
+    """Goal: no worker outlives its agent. Method: SIGKILL; workers and daemons hold its output."""
+    async with agent_process() as agent:
+        await agent.line()
+        agent.send(_daemons(mailbox))
+        fds = [os.pidfd_open(int(line)) for line in await mailbox.read(4)]
+        assert isinstance(await agent.event(), WorkersStarted)
+        agent.process.kill()
+        await agent.gone(timeout_s=1.0 * SLACK)
+        await_ended(fds, timeout_s=0)
+
+
+SLACK = 5
+"""A busy machine may take so many times as long as a quiet one."""
+
+
+async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mailbox) -> None:
+    async with agent_process() as agent:
+        pid = int((await agent.line()).removeprefix("supervisor "))
+        agent.send(_daemons(mailbox))
+        pids = [int(line) for line in await mailbox.read(4)]
+        assert isinstance(await agent.event(), WorkersStarted)
+        os.kill(pid, signal.SIGKILL)
+        assert await agent.line() == "death -9"
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+        assert (await agent.line()).startswith("supervisor ")
+        agent.send(start("true", round_id=1))
+        assert isinstance(await agent.event(), WorkersStarted)
+        assert isinstance(await agent.event(), WorkerExited)
+        await agent.end()
+        assert agent.process.returncode == 0
+
+
+async def test_a_closing_agent_ends_everything(mailbox: Mailbox) -> None:
+    async with agent_process() as agent:
+        await agent.line()
+        agent.send(_daemons(mailbox))
+        pids = [int(line) for line in await mailbox.read(4)]
+        await agent.end()
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_a_terminals_interrupt_reaches_only_the_agent(mailbox: Mailbox) -> None:
+    script = f"trap 'exit 7' INT; echo up > {mailbox.path}; sleep 1000 & wait"
+    async with agent_process() as agent:
+        await agent.line()
+        agent.send(start("sh", "-c", script))
+        await mailbox.read(1)
+        assert isinstance(await agent.event(), WorkersStarted)
+        os.killpg(agent.process.pid, signal.SIGINT)
+        assert await agent.line() == "interrupted"
+        agent.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        exited = await agent.event()
+        assert isinstance(exited, WorkerExited)
+        assert exited.exit_code == -signal.SIGTERM
+        assert isinstance(await agent.event(), WorkersStopped)
+        await agent.end()

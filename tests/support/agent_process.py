@@ -1,0 +1,56 @@
+"""A stand-in for an agent: commands on stdin go to a supervisor, its events go to stdout.
+
+Workers inherit the standard output. Its end of file therefore says that everything is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from agent.supervisor_client import SupervisorClient, become_subreaper
+from agent.supervisor_protocol import SupervisorEvent, decode_command, encode
+
+
+def say(line: bytes) -> None:
+    """Write one line at once."""
+    os.write(1, line)
+
+
+async def serve() -> None:
+    """Serve until stdin ends; a supervisor that dies is replaced."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, say, b"interrupted\n")
+    deaths: asyncio.Queue[int] = asyncio.Queue()
+
+    def on_event(event: SupervisorEvent) -> None:
+        say(encode(event))
+
+    client = SupervisorClient(on_event=on_event, on_death=deaths.put_nowait)
+
+    async def restart() -> None:
+        while True:
+            returncode = await deaths.get()
+            say(f"death {returncode}\n".encode())
+            await client.start()
+            say(f"supervisor {client.pid}\n".encode())
+
+    await client.start()
+    say(f"supervisor {client.pid}\n".encode())
+    restarter = asyncio.create_task(restart())
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    while line := await reader.readline():
+        client.send(decode_command(line))
+    restarter.cancel()
+    await client.close()
+    transport.close()
+
+
+if __name__ == "__main__":
+    become_subreaper()
+    asyncio.run(serve())
