@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import re
 import select
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import psutil
 import pytest
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 DEADLINE_S = 20.0
 """Far longer than anything here takes; only a failing test waits for it."""
 
+SLACK = 5
+"""A busy machine may take so many times as long as a quiet one."""
+
 E = TypeVar("E", bound=SupervisorEvent)
 
 
@@ -52,12 +54,15 @@ class Harness:
         self.others = {child.pid for child in psutil.Process().children()}
         self.events: list[SupervisorEvent] = []
         self.deaths: list[int] = []
+        self.on_next_event: Callable[[], None] | None = None
         self._change = asyncio.Event()
         self.client = SupervisorClient(
             on_event=self._on_event, on_death=self._on_death, exclude=lambda: self.others
         )
 
     def _on_event(self, event: SupervisorEvent) -> None:
+        if self.on_next_event is not None:
+            self.on_next_event()
         self.events.append(event)
         self._change.set()
 
@@ -131,7 +136,7 @@ class Mailbox:
         self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
         self._data = b""
 
-    def __enter__(self) -> Mailbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -362,27 +367,34 @@ async def test_a_large_environment_arrives_and_bytes_that_are_no_text_too(tmp_pa
         [exited] = await harness.expect(WorkerExited)
         assert exited.exit_code == 0
     assert target.read_bytes() == b"\xff\xfe"
-    assert Path(f"{target}.env").read_bytes().count("é".encode() * 1000 + b"\n") == 100
+    assert target.with_suffix(".env").read_bytes().count("é".encode() * 1000 + b"\n") == 100
 
 
-async def test_workers_have_default_dispositions_and_their_own_session(tmp_path: Path) -> None:
+async def test_workers_have_default_dispositions_their_own_session_and_no_descriptors(
+    tmp_path: Path, mailbox: Mailbox
+) -> None:
     target = tmp_path / "status"
+    script = (
+        f"grep ^Sig /proc/self/status > {target}; ls /proc/self/fd >> {target}; "
+        f"echo up > {mailbox.path}; exec sleep 1000"
+    )
     async with running() as harness:
-        harness.start("sh", "-c", f"grep ^Sig /proc/self/status > {target}; exec sleep 1000")
+        harness.start("sh", "-c", script)
         [started] = await harness.expect(WorkersStarted)
+        await mailbox.read(1)
         pid = started.pids[0]
         assert os.getsid(pid) == os.getpgid(pid) == pid
         assert os.getsid(harness.pid) == harness.pid
         harness.start("true", round_id=0)  # A repeated start changes nothing.
         assert await harness.expect(WorkersStarted, 2) == [started] * 2
-        fds = {int(fd.name) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-        assert fds <= {0, 1, 2}
         harness.client.send(StopWorkers(round_id=0, signal=signal.SIGINT, timeout_s=60))
         await harness.expect(WorkersStopped)
         assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGINT]
-    masks = dict(re.findall(r"(Sig\w+):\t(\w+)", target.read_text()))
+    *lines, zero, one, two, three = target.read_text().split("\n")[:-1]
+    masks = dict(line.split(":\t") for line in lines)
     assert int(masks["SigIgn"], 16) == 0
     assert int(masks["SigBlk"], 16) == 0
+    assert [zero, one, two, three] == ["0", "1", "2", "3"], "more than the folder ls reads is open"
 
 
 async def test_only_sigkill_ends_a_supervisor() -> None:
@@ -442,6 +454,33 @@ async def test_a_supervisor_that_does_not_read_is_killed() -> None:
             harness.start("true", env={"BIG": "x" * 10_000_000})
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [-signal.SIGKILL]
+
+
+async def test_a_callback_that_raises_ends_the_supervisor() -> None:
+    """Goal: an agent's own mistake is loud. Method: the loop's handler hears it, then on_death."""
+    problems: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: problems.append(context["message"]))
+    async with running() as harness:
+
+        def fail() -> None:
+            raise RuntimeError("the test's mistake")
+
+        harness.on_next_event = fail
+        harness.start("sleep", "1000")
+        await harness.until(lambda: bool(harness.deaths))
+        assert harness.deaths == [0]
+        assert len(problems) == 1
+
+
+async def test_close_is_harmless_before_a_start_and_after_a_close() -> None:
+    harness = Harness()
+    await harness.client.close()
+    await harness.client.start()
+    await harness.client.close()
+    await harness.client.close()
+    assert harness.client.pid is None
+    assert harness.deaths == []
 
 
 async def test_a_supervisor_imports_little() -> None:
@@ -530,10 +569,6 @@ async def test_nothing_outlives_a_killed_agent(mailbox: Mailbox) -> None:
         agent.process.kill()
         await agent.gone(timeout_s=1.0 * SLACK)
         await_ended(fds, timeout_s=0)
-
-
-SLACK = 5
-"""A busy machine may take so many times as long as a quiet one."""
 
 
 async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mailbox) -> None:

@@ -1,0 +1,217 @@
+"""The worker group against a model of a host's processes, in any order of events."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent.worker_group import KILL_WAIT_S, State, WorkerGroup
+from agent.worker_group_messages import (
+    ChildExit,
+    ChildrenReaped,
+    DeadlineReached,
+    DescendantsListed,
+    KillDescendants,
+    KillRequested,
+    ListDescendants,
+    ReportExited,
+    ReportStarted,
+    ReportStartFailed,
+    ReportStopped,
+    SignalGroups,
+    SignalProcesses,
+    SignalRequested,
+    SpawnFailure,
+    SpawnFinished,
+    SpawnWorkers,
+    StartRequested,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from agent.worker_group_messages import Effect, Event
+
+KILL = 9
+SIGNALS = st.sampled_from([2, 15, KILL])
+
+
+class WorkerGroupMachine(RuleBasedStateMachine):
+    """A host: workers, their orphans, some of which cannot be killed; and a forgetful agent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = WorkerGroup()
+        self.now = 0.0
+        self.next_pid = 1
+        self.round_id = -1
+        self.alive: dict[int, int] = {}  # pid to its round
+        self.workers: set[int] = set()
+        self.stuck: set[int] = set()  # do not die of SIGKILL
+        self.doomed: set[int] = set()  # would, if they were not stuck
+        self.ended: list[ChildExit] = []  # not reaped yet
+        self.exits_reported: dict[int, ReportExited] = {}
+        self.answers_due: dict[int, float] = {}  # round to the latest instant of its answer
+        self.spawn_count = 0
+        self.fails_at: int | None = None
+
+    def deliver(self, event: Event) -> None:
+        events = [event]
+        while events:
+            for effect in self.group.handle(events.pop(0), now=self.now):
+                events.extend(self.execute(effect))
+
+    def execute(self, effect: Effect) -> list[Event]:
+        match effect:
+            case SpawnWorkers(local_ranks=ranks):
+                return [self.spawn(ranks)]
+            case SignalGroups(pids=pids) | SignalProcesses(pids=pids):
+                unreaped = set(self.alive) | {exit_.pid for exit_ in self.ended}
+                assert set(pids) <= unreaped, "a pid was signalled that may be another's now"
+                assert set(pids) <= self.workers
+            case KillDescendants():
+                self.doomed |= set(self.alive)
+                for pid in sorted(self.doomed - self.stuck):
+                    self.end(pid, -KILL)
+            case ListDescendants():
+                return [self.reaped(), DescendantsListed(pids=tuple(sorted(self.alive)))]
+            case ReportExited(pid=pid):
+                assert pid in self.workers
+                assert pid not in self.exits_reported, "an exit was reported twice"
+                self.exits_reported[pid] = effect
+            case ReportStopped(round_id=round_id, stuck_pids=stuck):
+                self.answers_due.pop(round_id, None)
+                left = {pid for pid, of in self.alive.items() if of == round_id}
+                # What forked after the last kill may be listed although it is about to die.
+                assert left <= set(stuck), "a stop was answered while processes live"
+            case ReportStarted() | ReportStartFailed():
+                pass
+        return []
+
+    def spawn(self, ranks: tuple[int, ...]) -> SpawnFinished:
+        assert not self.alive, "a round started beside a living process"
+        pids: dict[int, int] = {}
+        for rank in ranks:
+            if self.spawn_count == self.fails_at:
+                failure = SpawnFailure(local_rank=rank, errno=2, message="absent")
+                return SpawnFinished(pids=pids, failure=failure)
+            self.spawn_count += 1
+            pids[rank] = self.fork(self.round_id)
+        self.workers |= set(pids.values())
+        return SpawnFinished(pids=pids)
+
+    def fork(self, round_id: int) -> int:
+        pid = self.next_pid
+        self.next_pid += 1
+        self.alive[pid] = round_id
+        return pid
+
+    def end(self, pid: int, exit_code: int) -> None:
+        del self.alive[pid]
+        self.stuck.discard(pid)
+        self.doomed.discard(pid)
+        self.ended.append(ChildExit(pid=pid, exit_code=exit_code))
+
+    def reaped(self) -> ChildrenReaped:
+        exits, self.ended = tuple(self.ended), []
+        return ChildrenReaped(exits=exits, is_any_left=bool(self.alive))
+
+    @rule(count=st.integers(1, 4), fails_at=st.none() | st.integers(0, 3))
+    def start_next_round(self, count: int, fails_at: int | None) -> None:
+        self.reap()
+        if self.alive:
+            return
+        self.round_id += 1
+        self.spawn_count, self.fails_at = 0, fails_at
+        before = set(self.alive)
+        self.deliver(StartRequested(round_id=self.round_id, local_ranks=tuple(range(count))))
+        self.workers |= set(self.alive) - before
+
+    @rule(back=st.integers(0, 2))
+    def repeat_start(self, back: int) -> None:
+        if self.round_id - back >= 0:
+            alive = set(self.alive)
+            self.deliver(StartRequested(round_id=self.round_id - back, local_ranks=(0,)))
+            assert set(self.alive) <= alive
+
+    @rule(back=st.integers(0, 2), signal=SIGNALS, timeout_s=st.sampled_from([0.0, 1.0, 30.0]))
+    def stop(self, back: int, signal: int, timeout_s: float) -> None:
+        self.reap()
+        round_id = self.round_id - back
+        due = self.now + timeout_s + KILL_WAIT_S
+        self.answers_due[round_id] = min(due, self.answers_due.get(round_id, due))
+        self.deliver(StopRequested(round_id=round_id, signal=signal, timeout_s=timeout_s))
+        assert back == 0 or round_id not in self.answers_due, "a late stop was left unanswered"
+
+    @rule()
+    def kill(self) -> None:
+        self.reap()
+        due = self.now + KILL_WAIT_S
+        self.answers_due[self.round_id] = min(due, self.answers_due.get(self.round_id, due))
+        self.deliver(KillRequested())
+
+    @rule(back=st.integers(0, 1))
+    def forward_signal(self, back: int) -> None:
+        self.deliver(SignalRequested(round_id=self.round_id - back, signal=10))
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), is_reaped=st.booleans())
+    def process_ends(self, data: st.DataObject, *, is_reaped: bool) -> None:
+        pid = data.draw(st.sampled_from(sorted(self.alive)))
+        self.end(pid, data.draw(st.integers(-15, 3)))
+        if is_reaped:
+            self.reap()
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), is_stuck=st.booleans())
+    def process_forks(self, data: st.DataObject, *, is_stuck: bool) -> None:
+        parent = data.draw(st.sampled_from(sorted(self.alive)))
+        pid = self.fork(self.alive[parent])
+        if is_stuck:
+            self.stuck.add(pid)
+
+    @rule()
+    def reap(self) -> None:
+        # As the shell does it: woken for nothing, it says nothing.
+        if self.ended or not self.alive:
+            self.deliver(self.reaped())
+
+    @rule(seconds=st.sampled_from([0.25, 1.0, 5.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (deadline := self.group.next_deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.reap()
+            if self.group.next_deadline() == deadline:
+                self.deliver(DeadlineReached())
+        self.now = end
+        self.reap()
+
+    @invariant()
+    def is_consistent(self) -> None:
+        self.group.check_invariants()
+        if self.group.state is State.IDLE:
+            assert not self.alive
+        assert all(self.now <= due for due in self.answers_due.values()), "a stop went unanswered"
+
+    def teardown(self) -> None:
+        """Whatever happened: a kill ends it, and every worker's exit was reported once."""
+        self.stuck.clear()
+        for pid in sorted(self.doomed):
+            self.end(pid, -KILL)
+        self.kill()
+        # Orders of death do not matter.
+        random.Random(0).shuffle(self.ended)
+        self.reap()
+        assert self.group.state is State.IDLE
+        assert not self.answers_due
+        assert set(self.exits_reported) == self.workers
+
+
+WorkerGroupMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True
+)
+TestWorkerGroupMachine = cast("type", WorkerGroupMachine.TestCase)

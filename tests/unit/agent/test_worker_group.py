@@ -1,0 +1,410 @@
+"""The supervisor's worker group: events in, full effect lists out."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from agent.worker_group import (
+    HISTORY_MAX,
+    KILL_WAIT_S,
+    NO_ROUND,
+    InvalidTransition,
+    State,
+    WorkerGroup,
+)
+from agent.worker_group_messages import (
+    ChildExit,
+    ChildrenReaped,
+    DeadlineReached,
+    DescendantsListed,
+    Event,
+    KillDescendants,
+    KillRequested,
+    ListDescendants,
+    ReportExited,
+    ReportStarted,
+    ReportStartFailed,
+    ReportStopped,
+    SignalGroups,
+    SignalProcesses,
+    SignalRequested,
+    SpawnFailure,
+    SpawnFinished,
+    SpawnWorkers,
+    StartRequested,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from agent.worker_group_messages import Effect
+
+ROUND = 4
+PIDS = {0: 100, 1: 101}
+ORPHAN = 200
+TERM, INT, KILL, USR1 = 15, 2, 9, 10
+FAILURE = SpawnFailure(local_rank=1, errno=2, message="cannot start x: it does not exist")
+
+START = StartRequested(round_id=ROUND, local_ranks=(0, 1))
+OLD_START = StartRequested(round_id=ROUND - 1, local_ranks=(0, 1))
+NEW_START = StartRequested(round_id=ROUND + 1, local_ranks=(0,))
+STOP = StopRequested(round_id=ROUND, signal=TERM, timeout_s=30.0)
+OLD_STOP = StopRequested(round_id=ROUND - 1, signal=TERM, timeout_s=30.0)
+SPAWNED = SpawnFinished(pids=PIDS)
+ALL_GONE = ChildrenReaped(
+    exits=(ChildExit(pid=100, exit_code=0), ChildExit(pid=101, exit_code=1)), is_any_left=False
+)
+ONE_GONE = ChildrenReaped(exits=(ChildExit(pid=101, exit_code=-TERM),), is_any_left=True)
+ORPHAN_GONE = ChildrenReaped(exits=(ChildExit(pid=ORPHAN, exit_code=0),), is_any_left=True)
+WORKERS_GONE = ChildrenReaped(exits=ALL_GONE.exits, is_any_left=True)
+NOTHING_LEFT = ChildrenReaped(exits=(), is_any_left=False)
+
+
+class Machine:
+    """A group with a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.group = WorkerGroup()
+        self.now = 1000.0
+
+    def __call__(self, event: Event, *, after: float = 0.0) -> list[Effect]:
+        self.now += after
+        effects = self.group.handle(event, now=self.now)
+        self.group.check_invariants()
+        return effects
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds from now."""
+        deadline = self.group.next_deadline()
+        return None if deadline is None else deadline - self.now
+
+
+PATHS: dict[State, tuple[Event, ...]] = {
+    State.IDLE: (),
+    State.STARTING: (START,),
+    State.RUNNING: (START, SPAWNED),
+    State.STOPPING: (START, SPAWNED, STOP),
+    State.KILLING: (START, SPAWNED, KillRequested()),
+    State.STUCK: (START, SPAWNED, KillRequested(), DescendantsListed(pids=(100,))),
+}
+"""How to get into each state."""
+
+
+def machine_in(state: State) -> Machine:
+    machine = Machine()
+    for event in PATHS[state]:
+        machine(event)
+    assert machine.group.state is state
+    return machine
+
+
+def exited(
+    local_rank: int, exit_code: int, *, is_stopped: bool, ended_at: float = 1000.0
+) -> ReportExited:
+    return ReportExited(
+        round_id=ROUND,
+        local_rank=local_rank,
+        pid=PIDS[local_rank],
+        exit_code=exit_code,
+        is_stopped=is_stopped,
+        ended_at=ended_at,
+    )
+
+
+def both_exited(*, is_stopped: bool) -> list[Effect]:
+    return [exited(0, 0, is_stopped=is_stopped), exited(1, 1, is_stopped=is_stopped)]
+
+
+STARTED = ReportStarted(round_id=ROUND, pids=PIDS)
+STOPPED = ReportStopped(round_id=ROUND)
+OLD_STOPPED = ReportStopped(round_id=ROUND - 1)
+SIGNAL_ALL = SignalGroups(pids=(100, 101), signal=TERM)
+FORWARD = SignalRequested(round_id=ROUND, signal=USR1)
+OLD_FORWARD = SignalRequested(round_id=ROUND - 1, signal=USR1)
+FORWARDED = SignalProcesses(pids=(100, 101), signal=USR1)
+LISTED = DescendantsListed(pids=(101, ORPHAN))
+DUE = DeadlineReached()
+
+CASES: list[tuple[State, Event, list[Effect], State]] = [
+    (State.IDLE, START, [SpawnWorkers(round_id=ROUND, local_ranks=(0, 1))], State.STARTING),
+    (State.IDLE, STOP, [STOPPED], State.IDLE),
+    (State.IDLE, KillRequested(), [ReportStopped(round_id=NO_ROUND)], State.IDLE),
+    (State.IDLE, FORWARD, [], State.IDLE),
+    (State.IDLE, NOTHING_LEFT, [], State.IDLE),
+    (State.IDLE, LISTED, [], State.IDLE),
+    (State.STARTING, SPAWNED, [STARTED], State.RUNNING),
+    (
+        State.STARTING,
+        SpawnFinished(pids={0: 100}, failure=FAILURE),
+        [ReportStartFailed(round_id=ROUND, failure=FAILURE)],
+        State.RUNNING,
+    ),
+    (
+        State.STARTING,
+        SpawnFinished(pids={}, failure=FAILURE),
+        [ReportStartFailed(round_id=ROUND, failure=FAILURE)],
+        State.IDLE,
+    ),
+    (State.RUNNING, START, [STARTED], State.RUNNING),
+    (State.RUNNING, OLD_START, [OLD_STOPPED], State.RUNNING),
+    (State.RUNNING, STOP, [SIGNAL_ALL], State.STOPPING),
+    (State.RUNNING, OLD_STOP, [OLD_STOPPED], State.RUNNING),
+    (
+        State.RUNNING,
+        StopRequested(round_id=ROUND + 1, signal=TERM, timeout_s=1.0),
+        [ReportStopped(round_id=ROUND + 1)],
+        State.RUNNING,
+    ),
+    (
+        State.RUNNING,
+        StopRequested(round_id=ROUND, signal=KILL, timeout_s=30.0),
+        [KillDescendants()],
+        State.KILLING,
+    ),
+    (State.RUNNING, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.RUNNING, FORWARD, [FORWARDED], State.RUNNING),
+    (State.RUNNING, OLD_FORWARD, [], State.RUNNING),
+    (State.RUNNING, ONE_GONE, [exited(1, -TERM, is_stopped=False)], State.RUNNING),
+    (State.RUNNING, ORPHAN_GONE, [], State.RUNNING),
+    (State.RUNNING, WORKERS_GONE, both_exited(is_stopped=False), State.RUNNING),
+    (State.RUNNING, ALL_GONE, both_exited(is_stopped=False), State.IDLE),
+    (State.STOPPING, START, [], State.STOPPING),
+    (State.STOPPING, OLD_START, [OLD_STOPPED], State.STOPPING),
+    (State.STOPPING, STOP, [], State.STOPPING),
+    (State.STOPPING, OLD_STOP, [OLD_STOPPED], State.STOPPING),
+    (
+        State.STOPPING,
+        StopRequested(round_id=ROUND, signal=INT, timeout_s=30.0),
+        [SignalGroups(pids=(100, 101), signal=INT)],
+        State.STOPPING,
+    ),
+    (
+        State.STOPPING,
+        StopRequested(round_id=ROUND, signal=KILL, timeout_s=30.0),
+        [KillDescendants()],
+        State.KILLING,
+    ),
+    (State.STOPPING, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.STOPPING, FORWARD, [FORWARDED], State.STOPPING),
+    (State.STOPPING, OLD_FORWARD, [], State.STOPPING),
+    (State.STOPPING, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STOPPING),
+    (State.STOPPING, ORPHAN_GONE, [], State.STOPPING),
+    (
+        State.STOPPING,
+        WORKERS_GONE,
+        [*both_exited(is_stopped=True), KillDescendants()],
+        State.KILLING,
+    ),
+    (State.STOPPING, ALL_GONE, [*both_exited(is_stopped=True), STOPPED], State.IDLE),
+    (State.STOPPING, DUE, [], State.STOPPING),
+    (State.KILLING, START, [], State.KILLING),
+    (State.KILLING, OLD_START, [OLD_STOPPED], State.KILLING),
+    (State.KILLING, STOP, [], State.KILLING),
+    (State.KILLING, OLD_STOP, [OLD_STOPPED], State.KILLING),
+    (State.KILLING, KillRequested(), [], State.KILLING),
+    (State.KILLING, FORWARD, [], State.KILLING),
+    (
+        State.KILLING,
+        ONE_GONE,
+        [exited(1, -TERM, is_stopped=True), KillDescendants()],
+        State.KILLING,
+    ),
+    (State.KILLING, ORPHAN_GONE, [KillDescendants()], State.KILLING),
+    (State.KILLING, ALL_GONE, [*both_exited(is_stopped=True), STOPPED], State.IDLE),
+    (
+        State.KILLING,
+        LISTED,
+        [ReportStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))],
+        State.STUCK,
+    ),
+    (State.KILLING, DUE, [], State.KILLING),
+    (State.STUCK, START, [KillDescendants()], State.KILLING),
+    (State.STUCK, OLD_START, [OLD_STOPPED], State.STUCK),
+    (State.STUCK, STOP, [KillDescendants()], State.KILLING),
+    (State.STUCK, OLD_STOP, [OLD_STOPPED], State.STUCK),
+    (State.STUCK, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.STUCK, FORWARD, [], State.STUCK),
+    (State.STUCK, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STUCK),
+    (State.STUCK, ALL_GONE, both_exited(is_stopped=True), State.IDLE),
+]
+
+
+@pytest.mark.parametrize(("state", "event", "effects", "after"), CASES)
+def test_transition(state: State, event: Event, effects: list[Effect], after: State) -> None:
+    machine = machine_in(state)
+    assert machine(event) == effects
+    assert machine.group.state is after
+
+
+def test_every_pair_of_the_table_has_a_case() -> None:
+    assert {(state, type(event)) for state, event, _, _ in CASES} == set(WorkerGroup.TRANSITIONS)
+
+
+EXAMPLES: tuple[Event, ...] = (
+    START,
+    SPAWNED,
+    STOP,
+    KillRequested(),
+    FORWARD,
+    ALL_GONE,
+    LISTED,
+    DUE,
+)
+MISSING = [
+    (state, event)
+    for state, event in product(State, EXAMPLES)
+    if (state, type(event)) not in WorkerGroup.TRANSITIONS
+]
+
+
+def test_every_event_type_has_an_example() -> None:
+    assert {type(event) for event in EXAMPLES} == set(get_args(Event))
+
+
+@pytest.mark.parametrize(("state", "event"), MISSING)
+def test_missing_pair_is_an_invalid_transition(state: State, event: Event) -> None:
+    machine = machine_in(state)
+    with pytest.raises(InvalidTransition) as caught:
+        machine(event)
+    error = caught.value
+    assert (error.machine, error.state, error.input) == ("worker group", state.name, event)
+    assert len(error.history) == len(PATHS[state])
+    assert state.name in str(error)
+    assert type(event).__name__ in str(error)
+    assert machine.group.state is state
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.STOPPING, State.KILLING, State.STUCK])
+def test_no_round_starts_while_an_older_one_is_alive(state: State) -> None:
+    machine = machine_in(state)
+    with pytest.raises(InvalidTransition):
+        machine(NEW_START)
+    assert machine.group.state is state
+
+
+def test_history_is_bounded_and_names_state_and_event() -> None:
+    machine = machine_in(State.RUNNING)
+    for _ in range(HISTORY_MAX):
+        machine(FORWARD)
+    with pytest.raises(InvalidTransition) as caught:
+        machine(DUE)
+    assert caught.value.history == ("RUNNING SignalRequested",) * HISTORY_MAX
+
+
+def test_signal_is_escalated_at_the_deadline_and_not_before() -> None:
+    machine = machine_in(State.RUNNING)
+    assert machine.deadline is None
+    machine(STOP)
+    assert machine.deadline == 30.0
+    assert machine(DUE, after=29.5) == []
+    assert machine(DUE, after=0.5) == [KillDescendants()]
+    assert machine.deadline == KILL_WAIT_S
+
+
+def test_survivors_of_the_kill_are_listed_at_its_deadline_and_not_before() -> None:
+    machine = machine_in(State.KILLING)
+    assert machine(DUE, after=KILL_WAIT_S - 0.5) == []
+    assert machine(DUE, after=0.5) == [ListDescendants()]
+    assert machine(ORPHAN_GONE) == [KillDescendants()]
+    assert machine(LISTED) == [ReportStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
+    assert machine.deadline is None
+
+
+def test_survivors_that_are_gone_when_listed_are_not_reported() -> None:
+    machine = machine_in(State.KILLING)
+    assert machine(DUE, after=KILL_WAIT_S) == [ListDescendants()]
+    effects = machine(ALL_GONE)
+    assert effects[-1] == STOPPED
+    assert machine(DescendantsListed(pids=())) == []
+    assert machine.deadline is None
+
+
+def test_second_stop_shortens_but_never_prolongs_the_deadline() -> None:
+    machine = machine_in(State.STOPPING)
+    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=60.0), after=1.0)
+    assert machine.deadline == 29.0
+    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=5.0), after=1.0)
+    assert machine.deadline == 5.0
+
+
+def test_stop_without_patience_kills_at_once() -> None:
+    machine = machine_in(State.RUNNING)
+    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=0.0))
+    assert machine.deadline == 0.0
+    assert machine(DUE) == [KillDescendants()]
+
+
+def test_kill_during_a_stop_restarts_the_clock_and_a_repeated_kill_does_not() -> None:
+    machine = machine_in(State.STOPPING)
+    machine(KillRequested(), after=1.0)
+    assert machine.deadline == KILL_WAIT_S
+    machine(KillRequested(), after=1.0)
+    assert machine.deadline == KILL_WAIT_S - 1.0
+
+
+def test_leftovers_live_on_until_a_stop_and_are_then_killed_at_once() -> None:
+    machine = machine_in(State.RUNNING)
+    machine(WORKERS_GONE)
+    assert machine(FORWARD) == []
+    assert machine(STOP) == [KillDescendants()]
+    assert machine(ChildrenReaped(exits=ORPHAN_GONE.exits, is_any_left=False)) == [STOPPED]
+
+
+def test_only_living_workers_are_signalled() -> None:
+    machine = machine_in(State.RUNNING)
+    machine(ONE_GONE)
+    assert machine(FORWARD) == [SignalProcesses(pids=(100,), signal=USR1)]
+    assert machine(STOP) == [SignalGroups(pids=(100,), signal=TERM)]
+
+
+def test_pid_of_an_ended_worker_may_come_back_as_an_orphan() -> None:
+    machine = machine_in(State.RUNNING)
+    machine(ONE_GONE)
+    assert machine(ONE_GONE) == []
+
+
+def test_exit_carries_the_time_of_its_reaping() -> None:
+    machine = machine_in(State.RUNNING)
+    assert machine(ONE_GONE, after=7.5) == [
+        exited(1, -TERM, is_stopped=False, ended_at=1007.5),
+    ]
+
+
+def test_repeated_start_after_a_failure_repeats_the_failure() -> None:
+    machine = machine_in(State.STARTING)
+    failed = machine(SpawnFinished(pids={0: 100}, failure=FAILURE))
+    assert machine(START) == failed
+
+
+@pytest.mark.parametrize("late", [START, OLD_START])
+def test_round_that_is_over_is_not_started_again(late: StartRequested) -> None:
+    machine = machine_in(State.RUNNING)
+    machine(ALL_GONE)
+    assert machine(late) == [ReportStopped(round_id=late.round_id)]
+    assert machine.group.state is State.IDLE
+
+
+def test_next_round_starts_afresh_when_all_is_gone() -> None:
+    machine = machine_in(State.STOPPING)
+    machine(ALL_GONE)
+    assert machine(KillRequested()) == [STOPPED]
+    assert machine(NEW_START) == [SpawnWorkers(round_id=ROUND + 1, local_ranks=(0,))]
+    assert machine(SpawnFinished(pids={0: 300})) == [
+        ReportStarted(round_id=ROUND + 1, pids={0: 300})
+    ]
+    assert machine(StopRequested(round_id=ROUND + 1, signal=TERM, timeout_s=1.0)) == [
+        SignalGroups(pids=(300,), signal=TERM)
+    ]
+
+
+def test_child_without_a_round_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError, match="without a round"):
+        machine_in(State.IDLE)(ORPHAN_GONE)
+
+
+def test_worker_that_vanishes_without_an_exit_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError, match="without an exit"):
+        machine_in(State.RUNNING)(NOTHING_LEFT)
