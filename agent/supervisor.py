@@ -199,10 +199,11 @@ class Supervisor:
         self._selector.modify(self._agent, wanted)
 
 
-def end_everything() -> None:
-    """SIGKILL and reap all below this process; returns when nothing is left, or it is stuck.
+def end_everything() -> bool:
+    """SIGKILL and reap all below this process; return whether nothing is left.
 
-    Independent of the worker group: it also cleans up after a mistake in it.
+    Takes at most `KILL_WAIT_S`; what is left then is stuck in the kernel. Independent of the
+    worker group: it also cleans up after a mistake in it.
     """
     deadline = time.monotonic() + KILL_WAIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -210,12 +211,16 @@ def end_everything() -> None:
         kill_descendants()
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            return
+            return False
         signal.sigtimedwait({signal.SIGCHLD}, left_s)
+    return True
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a supervisor on the inherited socket whose number is the only argument."""
+    """Run a supervisor on the inherited socket whose number is the only argument.
+
+    Returns 0 when the agent is gone and with it every process below.
+    """
     if os.getsid(0) != os.getpid():
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
@@ -230,9 +235,9 @@ def main(argv: Sequence[str]) -> int:
             supervisor.run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
-            end_everything()
+            is_all_gone = end_everything()
             supervisor.close()
-    return 0
+    return 0 if is_all_gone else 1
 
 
 def _reap_ended() -> messages.ChildrenReaped:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 EXIT_WAIT_S = KILL_WAIT_S + 2.0
-"""How long a supervisor may take to end everything and exit; then it gets SIGKILL."""
+"""Default of `SupervisorClient.exit_wait_s`: killing everything, and a margin."""
 
 DRAIN_WAIT_S = 1.0
 """How long the connection of a dead supervisor may stay open; its last words need no time."""
@@ -50,8 +50,10 @@ class SupervisorClient:
         on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
             once, after its last event and after everything it left behind was killed. `start`
             may then be called again.
-        exclude: Returns the pids of this process's children that are not the supervisor's. All
+        exclude: Returns the pids of children this process got after `start` by other means. All
             others are taken for leftovers when a supervisor has died.
+        exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
+            SIGKILL.
     """
 
     def __init__(
@@ -60,10 +62,13 @@ class SupervisorClient:
         on_event: Callable[[protocol.SupervisorEvent], None],
         on_death: Callable[[int], None],
         exclude: Callable[[], Collection[int]] = _nothing,
+        exit_wait_s: float = EXIT_WAIT_S,
     ) -> None:
         self._on_event = on_event
         self._on_death = on_death
         self._exclude = exclude
+        self._exit_wait_s = exit_wait_s
+        self._older_children: set[int] = set()
         self._life: _Life | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -79,6 +84,7 @@ class SupervisorClient:
             OSError: The system cannot start a process.
         """
         assert self._life is None, "a supervisor is running already"
+        self._older_children = list_children()
         life = _Life(self._on_event)
         try:
             await life.connect()
@@ -104,7 +110,7 @@ class SupervisorClient:
     async def close(self) -> None:
         """End the supervisor and with it every worker; returns when they are gone.
 
-        Bounded by `EXIT_WAIT_S` and the time a last kill may take. `on_death` is not called.
+        Bounded by `exit_wait_s` and the time a last kill may take. `on_death` is not called.
         Harmless if there is no supervisor.
         """
         if self._life is not None:
@@ -116,8 +122,9 @@ class SupervisorClient:
             self._watch.result()
 
     async def _watch_life(self, life: _Life) -> None:
-        returncode = await life.ended()
-        await self._end_leftovers()
+        returncode = await life.ended(self._exit_wait_s)
+        if returncode != 0:  # 0 says that it left nothing.
+            await self._end_leftovers()
         self._life = None
         if not life.is_closing:
             self._on_death(returncode)
@@ -126,7 +133,7 @@ class SupervisorClient:
         """SIGKILL and reap what the dead supervisor left to this process, its new parent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_WAIT_S
-        spared = set(self._exclude())
+        spared = self._older_children | set(self._exclude())
         while children := list_children() - spared:
             kill_descendants(exclude=spared)
             for pid in children:
@@ -187,7 +194,7 @@ class _Life(asyncio.Protocol):
         assert self._transport is not None, "closed before it was connected"
         self._transport.abort()
 
-    async def ended(self) -> int:
+    async def ended(self, exit_wait_s: float) -> int:
         """Wait until the process has ended and its last event is delivered; return its code.
 
         Whichever end comes first, the other is waited for only for a bounded time.
@@ -197,7 +204,7 @@ class _Life(asyncio.Protocol):
             if exit_.future.done():
                 await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)
                 self.disconnect()
-            elif not await exit_.wait(EXIT_WAIT_S):
+            elif not await exit_.wait(exit_wait_s):
                 self._process.send_signal(signal.SIGKILL)
                 await exit_.wait(KILL_WAIT_S)
         await asyncio.wait({self._lost})

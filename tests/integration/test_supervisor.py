@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import psutil
 import pytest
 
+from agent.process_tree import kill_descendants, list_children
 from agent.supervisor_client import SupervisorClient
 from agent.supervisor_protocol import (
     KillWorkers,
@@ -50,14 +51,14 @@ E = TypeVar("E", bound=SupervisorEvent)
 class Harness:
     """A client in this process, with everything it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, exit_wait_s: float = 60.0) -> None:
         self.others = {child.pid for child in psutil.Process().children()}
         self.events: list[SupervisorEvent] = []
         self.deaths: list[int] = []
         self.on_next_event: Callable[[], None] | None = None
         self._change = asyncio.Event()
         self.client = SupervisorClient(
-            on_event=self._on_event, on_death=self._on_death, exclude=lambda: self.others
+            on_event=self._on_event, on_death=self._on_death, exit_wait_s=exit_wait_s
         )
 
     def _on_event(self, event: SupervisorEvent) -> None:
@@ -481,6 +482,61 @@ async def test_close_is_harmless_before_a_start_and_after_a_close() -> None:
     await harness.client.close()
     assert harness.client.pid is None
     assert harness.deaths == []
+
+
+async def test_a_supervisor_that_does_not_exit_is_killed_on_close() -> None:
+    harness = Harness(exit_wait_s=0.2)
+    await harness.client.start()
+    pid = harness.pid
+    harness.start("sleep", "1000")
+    [started] = await harness.expect(WorkersStarted)
+    worker = os.pidfd_open(started.pids[0])
+    os.kill(pid, signal.SIGSTOP)
+    await harness.client.close()
+    assert not psutil.pid_exists(pid)
+    await_ended([worker])
+    assert harness.deaths == []
+
+
+async def test_other_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
+    """Goal: only leftovers are killed. Method: one child before the start, one after it."""
+    script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
+    deaths: asyncio.Queue[int] = asyncio.Queue()
+    younger: list[int] = []
+    client = SupervisorClient(
+        on_event=lambda _: None, on_death=deaths.put_nowait, exclude=lambda: younger
+    )
+    processes = [await asyncio.create_subprocess_exec("sh", "-c", script)]
+    await client.start()
+    processes.append(await asyncio.create_subprocess_exec("sh", "-c", script))
+    younger.append(processes[1].pid)
+    grandchildren = [psutil.Process(int(line)) for line in await mailbox.read(2)]
+    try:
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await deaths.get() == -signal.SIGKILL
+        assert [process.returncode for process in processes] == [None, None]
+        assert psutil.STATUS_ZOMBIE not in [process.status() for process in grandchildren]
+    finally:
+        for grandchild in grandchildren:
+            grandchild.kill()
+        await asyncio.gather(*(process.wait() for process in processes), client.close())
+
+
+async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox) -> None:
+    older = list_children()
+    script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
+    spared = await asyncio.create_subprocess_exec("sh", "-c", script)
+    [grandchild] = [psutil.Process(int(line)) for line in await mailbox.read(1)]
+    doomed = await asyncio.create_subprocess_exec("sh", "-c", script)
+    [below] = [os.pidfd_open(int(line)) for line in await mailbox.read(1)]
+    kill_descendants(exclude={*older, spared.pid})
+    assert await doomed.wait() == -signal.SIGKILL
+    await_ended([below])
+    assert spared.returncode is None
+    grandchild.kill()
+    assert await spared.wait() == 0
 
 
 async def test_a_supervisor_imports_little() -> None:
