@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
 
+_SELECT_S_MAX = 86_400.0
+"""Longest wait handed to the system, which refuses more than some days; then it waits again."""
+
 _KEPT_SIGNALS = frozenset(
     {
         signal.SIGKILL,
@@ -99,7 +102,9 @@ class Supervisor:
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
+        if deadline is None:
+            return None
+        return min(max(0.0, deadline - time.monotonic()), _SELECT_S_MAX)
 
     def _read_commands(self) -> None:
         try:
