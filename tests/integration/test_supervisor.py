@@ -210,6 +210,22 @@ async def test_a_worker_that_ignores_the_signal_is_killed_after_the_timeout(
         assert exited.ended_at >= before + 0.2
 
 
+async def test_a_stop_may_have_endless_patience_and_be_shortened(mailbox: Mailbox) -> None:
+    script = (
+        f"trap 'echo got > {mailbox.path}' TERM; sleep 1000 & echo up > {mailbox.path}; "
+        "while :; do wait; sleep 1000 & done"
+    )
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        await mailbox.read(1)
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=1e12))
+        assert await mailbox.read(1) == ["got"]
+        harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=0))
+        await harness.expect(WorkersStopped)
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGKILL]
+        assert harness.deaths == []
+
+
 async def test_daemons_of_workers_die_on_stop(mailbox: Mailbox) -> None:
     """Goal: no descendant escapes. Method: one in its own session, one forked twice."""
     sleeper = f"'echo $$ > {mailbox.path}; exec sleep 1000'"
@@ -262,7 +278,7 @@ async def test_kill_ends_everything_at_once(mailbox: Mailbox) -> None:
 
 async def test_a_forwarded_signal_reaches_only_the_worker_itself(mailbox: Mailbox) -> None:
     child = "trap 'exit 4' USR1; echo up > $BOX; while :; do sleep 1000 & wait $!; done"
-    script = f'sh -c "$CHILD" & trap "echo got > {mailbox.path}" USR1; wait; wait; exit 9'
+    script = f'trap "echo got > {mailbox.path}" USR1; sh -c "$CHILD" & wait; wait; exit 9'
     async with running() as harness:
         harness.start("sh", "-c", script, env={"CHILD": child, "BOX": str(mailbox.path)})
         assert await mailbox.read(1) == ["up"]
