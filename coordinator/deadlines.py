@@ -14,7 +14,11 @@ class Deadlines(Generic[K]):
 
     Postponing costs O(1) and adds nothing to the heap, because a lease is
     postponed at every heartbeat: an entry that comes up early is put back.
+    Entries that an earlier one replaced are swept out when they are most of the
+    heap, so its size stays within a constant factor of the deadlines.
     """
+
+    _SWEEP_AT_MIN = 64
 
     def __init__(self) -> None:
         self._instants: dict[K, float] = {}
@@ -62,6 +66,19 @@ class Deadlines(Generic[K]):
         self._counter += 1
         self._queued[key] = instant
         heapq.heappush(self._heap, (instant, self._counter, key))
+        if len(self._heap) > max(self._SWEEP_AT_MIN, 2 * len(self._instants)):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Keep one entry of each key. Linear, but at most once per as many pushes."""
+        entries = {
+            entry[2]: entry
+            for entry in self._heap
+            if entry[2] in self._instants and self._queued[entry[2]] == entry[0]
+        }
+        self._heap = list(entries.values())
+        heapq.heapify(self._heap)
+        self._queued = {key: entry[0] for key, entry in entries.items()}
 
     def _settle_top(self) -> None:
         """Make the top of the heap an entry that is still true."""

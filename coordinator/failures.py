@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import insort
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coordinator.model import FailureRecord, FailureReport
@@ -11,7 +12,8 @@ from coordinator.model import FailureRecord, FailureReport
 # together than this can't be put in order honestly.
 CANDIDATE_WINDOW_S = 0.001
 
-# A report goes to every agent, so it holds few victims; the rest is a number.
+# A report goes to every agent, so it holds few records; the rest is a number.
+CAUSES_SHOWN_MAX = 4
 VICTIMS_SHOWN_MAX = 16
 # Of a victim people need who and how, not every line.
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
@@ -35,36 +37,46 @@ def make_report(
 ) -> FailureReport | None:
     """Return the report of a round; ``None`` if nothing is known of it."""
     of_round = [record for record in records if record.round_id == round_id]
-    causes = root_causes(of_round, round_id)
     if not of_round:
         return None
+    causes = root_causes(of_round, round_id)
+    explained = {(record.incarnation, record.sequence) for record in causes}
     victims = sorted(
-        (record for record in of_round if record not in causes), key=lambda r: r.happened_at
+        (r for r in of_round if (r.incarnation, r.sequence) not in explained),
+        key=lambda r: r.happened_at,
     )
     return FailureReport(
-        root_causes=tuple(causes),
+        root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
         victims_count=max(0, world_size - len(causes)),
         world_size=world_size,
     )
 
 
-def describe(causes: list[FailureRecord]) -> str:
+def describe(causes: Sequence[FailureRecord]) -> str:
     """Name the causes in one line, for people."""
-    return " or ".join(
-        f"rank {record.worker.rank} on {record.host} ({record.ending()})" for record in causes
-    )
+    shown = [
+        f"rank {record.worker.rank} on {record.host} ({record.ending()})"
+        for record in causes[:CAUSES_SHOWN_MAX]
+    ]
+    if hidden := len(causes) - len(shown):
+        shown.append(f"one of {hidden} others")
+    return " or ".join(shown)
 
 
-def keep_most_telling(records: list[FailureRecord], limit: int) -> list[FailureRecord]:
-    """Return at most ``limit`` records: the latest rounds first, in them the earliest failures.
+def insert_most_telling(records: list[FailureRecord], record: FailureRecord, limit: int) -> None:
+    """Insert into a table of at most ``limit`` records: the least telling one goes.
 
-    What explains the present outlives what explained the past.
+    The latest rounds come first, in them the earliest failures: what explains
+    the present outlives what explained the past. ``records`` stays in this order,
+    because a machine room can fail at once and each record must cost little.
     """
-    if len(records) <= limit:
-        return records
-    ranked = sorted(records, key=lambda r: (-r.round_id, r.is_stopped_by_agent, r.happened_at))
-    return ranked[:limit]
+    insort(records, record, key=_telling)
+    del records[limit:]
+
+
+def _telling(record: FailureRecord) -> tuple[int, bool, float]:
+    return (-record.round_id, record.is_stopped_by_agent, record.happened_at)
 
 
 def _shortened(record: FailureRecord) -> FailureRecord:

@@ -26,7 +26,8 @@ def first_order(agents: Iterable[AgentIdentity]) -> list[AgentIdentity]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     parts = re.findall(r"\d+|\D+", name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    # Not isdigit: it holds for "²" too, which is no number to int().
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def group_order(

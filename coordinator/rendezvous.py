@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from coordinator.model import RunSpec
 
+# Who lost the connection a moment ago is waited for, but among many agents there
+# is always one; a round is not held up by them for longer than this.
+MISSED_WAIT_MAX_S = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
@@ -58,12 +62,10 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
     """
     present, missed = gathering.agents_present, gathering.agents_missed
     if missed and present < spec.agents_max:
-        until = _join_deadline(spec, gathering)
-        return Wait(
-            reason=f"{missed} of {present + missed} agents lost their connection a moment ago",
-            agents_wanted=missed,
-            until=until if present < spec.agents_min else None,
-        )
+        until = _missed_until(spec, gathering, now=now)
+        if now < until:
+            why = f"{missed} of {present + missed} agents lost their connection a moment ago"
+            return Wait(reason=why, agents_wanted=missed, until=until)
     if present >= spec.agents_max:
         return Close(reason=f"{spec.agents_max} of {spec.agents_max} agents are there")
     if present < spec.agents_min:
@@ -75,6 +77,14 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
 
 def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
     return gathering.since + spec.join_timeout_s
+
+
+def _missed_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
+    """Return until when missed agents can hold up the round."""
+    if gathering.agents_present >= spec.agents_min:
+        return (gathering.quorum_since or now) + MISSED_WAIT_MAX_S
+    deadline = _join_deadline(spec, gathering)
+    return deadline if now < deadline else deadline + MISSED_WAIT_MAX_S
 
 
 def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait | GiveUp:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator import effects as fx
+from coordinator import reasons
 from coordinator.admission import refusal
 from coordinator.desire import desired_state
 from coordinator.errors import StaleSession
@@ -23,7 +24,7 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.failures import describe, make_report, root_causes
+from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
     AgentIdentity,
@@ -308,14 +309,15 @@ class Run:
         if len(self.state.succeeded) == len(current.seats):
             self._end(is_success=True, reason="all workers succeeded", now=now)
         elif self._lost:
-            self._end_round(RoundEnd.AGENT_LOST, self._loss_reason(current), now)
+            self._end_round(RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now)
         elif self._failed:
             # Whether a machine died decides if this costs a restart; it is known soon.
             if not self.members.missed & current.seats.keys():
                 self._on_group_failed(current, now)
         elif (limit := self.state.spec.exit_barrier_timeout_s) and self._barrier_since is not None:
             if now >= self._barrier_since + limit:
-                self._start_ending(self._barrier_reason(current, limit), now)
+                late = reasons.barrier_over(current, self.state.succeeded, limit)
+                self._start_ending(late, now)
             else:
                 self._review_at = self._barrier_since + limit
         else:
@@ -323,7 +325,8 @@ class Run:
 
     def _on_group_failed(self, current: Round, now: float) -> None:
         allowed, used = self.state.spec.restarts_max, self.state.restart_count
-        what = f"round {current.round_id} failed: {self._failure_reason(current)}"
+        causes = root_causes(self.state.failures, current.round_id)
+        what = reasons.round_failed(current, causes, self._failed)
         if used < allowed:
             reason = f"{what}; restart {used + 1} of {allowed}"
             self._end_round(RoundEnd.WORKER_FAILED, reason, now)
@@ -373,7 +376,10 @@ class Run:
     def _review_ending(self, now: float) -> None:
         limit = self.state.spec.shutdown_timeout_s + self._policy.report_wait_s
         if not self._unfinished or now >= self._phase_since + limit:
-            self._end(is_success=False, reason=self.state.reason, now=now)
+            current = self.state.round
+            causes = root_causes(self.state.failures, current.round_id) if current else []
+            reason = reasons.run_failed(self.state.reason, causes)
+            self._end(is_success=False, reason=reason, now=now)
         else:
             self._review_at = self._phase_since + limit
 
@@ -453,24 +459,6 @@ class Run:
         for incarnation in list(self.members.missed):
             self.members.forget(incarnation)
         self._decided("run succeeded" if is_success else "run failed", reason)
-
-    # Words.
-
-    def _failure_reason(self, current: Round) -> str:
-        causes = root_causes(self.state.failures, current.round_id)
-        if causes:
-            return describe(causes)
-        hosts = sorted(current.seats[incarnation].agent.host for incarnation in self._failed)
-        return f"a worker on {' and '.join(hosts)}"
-
-    def _loss_reason(self, current: Round) -> str:
-        hosts = sorted(current.seats[incarnation].agent.host for incarnation in self._lost)
-        return f"round {current.round_id} lost {' and '.join(hosts)}"
-
-    def _barrier_reason(self, current: Round, limit: float) -> str:
-        late = [s for i, s in current.seats.items() if i not in self.state.succeeded]
-        names = ", ".join(f"{s.agent.host} (group rank {s.group_rank})" for s in late[:10])
-        return f"exit barrier timeout: {len(late)} agents not done after {limit:g} s: {names}"
 
     # Effects.
 

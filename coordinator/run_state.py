@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from coordinator.failures import keep_most_telling
+from coordinator.failures import insert_most_telling
 from coordinator.model import AgentIdentity, FailureRecord, Round, RunSpec, Verdict
 from coordinator.ranks import assign_seats
 from coordinator.records import (
@@ -163,8 +163,7 @@ class RunState:
     def _add_failure(self, record: FailureRecord) -> None:
         self.failures_heard[record.incarnation] = record.sequence
         self.failures_count += 1
-        self.failures.append(record)
-        self.failures = keep_most_telling(self.failures, self.failures_kept_max)
+        insert_most_telling(self.failures, record, self.failures_kept_max)
 
     def _enter(self, phase: Phase, reason: str) -> None:
         if phase not in TRANSITIONS[self.phase]:

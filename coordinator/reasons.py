@@ -1,0 +1,47 @@
+"""Pure. Why a round or a run ends, in words for people. Each is one bounded line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from coordinator.failures import describe
+from coordinator.model import FailureRecord, Round
+
+NAMES_SHOWN_MAX = 10
+
+
+def round_failed(
+    current: Round, causes: Sequence[FailureRecord], failed: Collection[str]
+) -> str:
+    """Name the root cause if its record is there, else the hosts that reported a failure."""
+    what = describe(causes) if causes else f"a worker on {_hosts(current, failed)}"
+    return f"round {current.round_id} failed: {what}"
+
+
+def round_lost(current: Round, lost: Collection[str]) -> str:
+    """Name the hosts that a round lost."""
+    return f"round {current.round_id} lost {_hosts(current, lost)}"
+
+
+def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
+    """Name the agents that the exit barrier waited for in vain."""
+    late = [seat for i, seat in current.seats.items() if i not in succeeded]
+    names = [f"{seat.agent.host} (group rank {seat.group_rank})" for seat in late]
+    return f"exit barrier timeout: {len(late)} agents not done after {limit_s:g} s: {_list(names)}"
+
+
+def run_failed(reason: str, causes: Sequence[FailureRecord]) -> str:
+    """Add to a reason the root cause, if its record came too late to be in it."""
+    cause = describe(causes) if causes else ""
+    return reason if cause in reason else f"{reason}; root cause: {cause}"
+
+
+def _hosts(current: Round, incarnations: Collection[str]) -> str:
+    return _list(sorted(current.seats[incarnation].agent.host for incarnation in incarnations))
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = list(names[:NAMES_SHOWN_MAX])
+    if hidden := len(names) - len(shown):
+        shown.append(f"{hidden} more")
+    return ", ".join(shown)

@@ -1,0 +1,36 @@
+"""A journal as a list: folding it, and sending it through JSON as a file would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+
+from coordinator.records import Record, RunCreated
+from coordinator.run_state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in get_args(Record)}
+
+
+def fold(journal: Iterable[tuple[str, Record]]) -> dict[str, RunState]:
+    """Return the state of each run, in order of creation."""
+    states: dict[str, RunState] = {}
+    for run_id, record in journal:
+        if isinstance(record, RunCreated):
+            states[run_id] = RunState.created(record)
+        else:
+            states[run_id].apply(record)
+    return states
+
+
+def round_trip(journal: Iterable[tuple[str, Record]]) -> list[tuple[str, Record]]:
+    """Return the journal as it is read back from JSON."""
+    return [(run_id, json_round_trip(record)) for run_id, record in journal]
+
+
+def json_round_trip(record: Record) -> Record:
+    """Return one record as it is read back from JSON."""
+    return msgspec.json.decode(msgspec.json.encode(record), type=KINDS[type(record).__name__])

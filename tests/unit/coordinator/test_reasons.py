@@ -1,0 +1,53 @@
+"""What people are told; every reason is one bounded line."""
+
+from __future__ import annotations
+
+from coordinator import reasons
+from coordinator.model import Round
+from coordinator.ranks import assign_seats
+from tests.support.world import a_record, an_agent
+
+
+def a_round(size: int) -> Round:
+    seats = assign_seats([an_agent(f"h{i}") for i in range(size)])
+    return Round(
+        round_id=3,
+        seats=seats,
+        world_size=size,
+        restart_count=0,
+        master_addr="a",
+        master_port=1,
+        reason="",
+    )
+
+
+def test_a_failed_round_names_the_root_cause_or_at_least_the_hosts() -> None:
+    current = a_round(3)
+    cause = a_record(host="h1", rank=1)
+    assert reasons.round_failed(current, [cause], {"h1.1"}) == (
+        "round 3 failed: rank 1 on h1 (exit code 1)"
+    )
+    assert reasons.round_failed(current, [], {"h2.1", "h0.1"}) == (
+        "round 3 failed: a worker on h0, h2"
+    )
+
+
+def test_a_thousand_lost_hosts_are_one_readable_line() -> None:
+    current = a_round(1000)
+    assert reasons.round_lost(current, set(current.seats)).endswith("h106, 990 more")
+    assert reasons.round_lost(current, {"h7.1"}) == "round 3 lost h7"
+
+
+def test_an_exit_barrier_names_who_is_late() -> None:
+    assert reasons.barrier_over(a_round(3), {"h1.1"}, 90.0) == (
+        "exit barrier timeout: 2 agents not done after 90 s: "
+        "h0 (group rank 0), h2 (group rank 2)"
+    )
+
+
+def test_a_cause_that_came_late_is_added_once() -> None:
+    cause = a_record(host="h1", rank=1)
+    late = reasons.run_failed("round 3 failed: a worker on h1", [cause])
+    assert late == "round 3 failed: a worker on h1; root cause: rank 1 on h1 (exit code 1)"
+    assert reasons.run_failed(late, [cause]) == late
+    assert reasons.run_failed("too bad", []) == "too bad"
