@@ -30,12 +30,9 @@ if TYPE_CHECKING:
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
 
-<<<<<<< HEAD
-=======
 _SELECT_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
 
->>>>>>> wt-a
 _KEPT_SIGNALS = frozenset(
     {
         signal.SIGKILL,
@@ -105,13 +102,9 @@ class Supervisor:
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
-<<<<<<< HEAD
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
-=======
         if deadline is None:
             return None
         return min(max(0.0, deadline - time.monotonic()), _SELECT_S_MAX)
->>>>>>> wt-a
 
     def _read_commands(self) -> None:
         try:

@@ -10,9 +10,7 @@ from coordinator.model import FailureRecord, Round
 NAMES_SHOWN_MAX = 10
 
 
-def round_failed(
-    current: Round, causes: Sequence[FailureRecord], failed: Collection[str]
-) -> str:
+def round_failed(current: Round, causes: Sequence[FailureRecord], failed: Collection[str]) -> str:
     """Name the root cause if its record is there, else the hosts that reported a failure."""
     what = describe(causes) if causes else f"a worker on {_hosts(current, failed)}"
     return f"round {current.round_id} failed: {what}"

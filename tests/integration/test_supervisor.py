@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
 
 import psutil
 import pytest
@@ -24,143 +22,19 @@ from agent.supervisor_protocol import (
     SignalWorkers,
     StartWorkers,
     StopWorkers,
-    SupervisorEvent,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
     WorkerStartFailed,
-    decode_event,
-    encode,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from agent.supervisor_protocol import Command
-
-DEADLINE_S = 20.0
-"""Far longer than anything here takes; only a failing test waits for it."""
-
-SLACK = 5
-"""A busy machine may take so many times as long as a quiet one."""
-
-E = TypeVar("E", bound=SupervisorEvent)
-
-
-class Harness:
-    """A client in this process, with everything it was told."""
-
-    def __init__(self, exit_wait_s: float = 60.0) -> None:
-        self.others = {child.pid for child in psutil.Process().children()}
-        self.events: list[SupervisorEvent] = []
-        self.deaths: list[int] = []
-        self.on_next_event: Callable[[], None] | None = None
-        self._change = asyncio.Event()
-        self.client = SupervisorClient(
-            on_event=self._on_event, on_death=self._on_death, exit_wait_s=exit_wait_s
-        )
-
-    def _on_event(self, event: SupervisorEvent) -> None:
-        if self.on_next_event is not None:
-            self.on_next_event()
-        self.events.append(event)
-        self._change.set()
-
-    def _on_death(self, returncode: int) -> None:
-        self.deaths.append(returncode)
-        self._change.set()
-
-    @property
-    def pid(self) -> int:
-        assert self.client.pid is not None
-        return self.client.pid
-
-    def start(
-        self,
-        *argv: str,
-        round_id: int = 0,
-        count: int = 1,
-        env: dict[str, str] | None = None,
-    ) -> None:
-        self.client.send(start(*argv, round_id=round_id, count=count, env=env))
-
-    async def until(self, predicate: Callable[[], bool]) -> None:
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                while not predicate():
-                    self._change.clear()
-                    await self._change.wait()
-        except TimeoutError:
-            pytest.fail(f"waited in vain; events {self.events}, deaths {self.deaths}")
-
-    async def expect(self, kind: type[E], count: int = 1) -> list[E]:
-        """Wait for so many events of a kind in all, and return them."""
-        await self.until(lambda: len(self.of(kind)) >= count)
-        return self.of(kind)
-
-    def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-def start(
-    *argv: str, round_id: int = 0, count: int = 1, env: dict[str, str] | None = None
-) -> StartWorkers:
-    return StartWorkers(
-        round_id=round_id,
-        argv=argv,
-        env={"PATH": os.environ["PATH"], **(env or {})},
-        workers=tuple(
-            WorkerStart(local_rank=rank, env={"LOCAL_RANK": str(rank)}) for rank in range(count)
-        ),
-    )
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Harness]:
-    harness = Harness()
-    await harness.client.start()
-    try:
-        yield harness
-    finally:
-        await harness.client.close()
-        left = {child.pid for child in psutil.Process().children(recursive=True)}
-        assert not left - harness.others, "close left processes behind"
-
-
-class Mailbox:
-    """A named pipe into which workers write lines."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "mailbox"
-        os.mkfifo(self.path)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
-        self._data = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-    async def read(self, count: int) -> list[str]:
-        """Wait for so many lines and take them."""
-        readable = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._fd, readable.set)
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                while self._data.count(b"\n") < count:
-                    await readable.wait()
-                    readable.clear()
-                    try:
-                        self._data += os.read(self._fd, 65536)
-                    except BlockingIOError:
-                        continue
-        finally:
-            loop.remove_reader(self._fd)
-        *lines, self._data = self._data.split(b"\n", count)
-        return [line.decode() for line in lines]
+from tests.support.supervision import (
+    DEADLINE_S,
+    Harness,
+    Mailbox,
+    await_ended,
+    running,
+)
 
 
 @pytest.fixture
@@ -561,126 +435,3 @@ async def test_a_supervisor_imports_little() -> None:
         subprocess.check_output, [sys.executable, "-P", "-c", code], text=True
     )
     assert not {"asyncio", "grpc", "click", "structlog", "google", "torch"} & set(out.split())
-
-
-def await_ended(fds: Iterable[int], timeout_s: float = DEADLINE_S) -> None:
-    """Wait until the processes of these pidfds have ended, and close the pidfds."""
-    deadline = time.monotonic() + timeout_s
-    fds = list(fds)
-    late = 0
-    for fd in fds:
-        left_s = max(0.0, deadline - time.monotonic())
-        late += not select.select([fd], [], [], left_s)[0]
-        os.close(fd)
-    assert not late, f"{late} of {len(fds)} processes did not end in {timeout_s} s"
-
-
-class AgentProcess:
-    """An agent in a process of its own; see `tests/support/agent_process.py`."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._stdin = process.stdin
-        self._stdout = process.stdout
-
-    async def line(self) -> str:
-        async with asyncio.timeout(DEADLINE_S):
-            return (await self._stdout.readline()).decode().strip()
-
-    async def event(self) -> SupervisorEvent:
-        return decode_event((await self.line()).encode())
-
-    def send(self, command: Command) -> None:
-        self._stdin.write(encode(command))
-
-    async def end(self) -> None:
-        """Let it end in an orderly way; its output ends when every process is gone."""
-        self._stdin.close()
-        await self.gone()
-
-    async def gone(self, timeout_s: float = DEADLINE_S) -> bytes:
-        async with asyncio.timeout(timeout_s):
-            rest = await self._stdout.read()
-            await self.process.wait()
-        return rest
-
-
-@asynccontextmanager
-async def agent_process() -> AsyncIterator[AgentProcess]:
-    script = Path(__file__).parent.parent / "support" / "agent_process.py"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(script),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield AgentProcess(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-def _daemons(mailbox: Mailbox) -> StartWorkers:
-    sleeper = f"'echo $$ > {mailbox.path}; exec sleep 1000'"
-    script = f"(setsid sh -c {sleeper} &); trap '' TERM; exec sh -c {sleeper}"
-    return start("sh", "-c", script, count=2)
-
-
-async def test_nothing_outlives_a_killed_agent(mailbox: Mailbox) -> None:
-    """Goal: no worker outlives its agent. Method: SIGKILL; workers and daemons hold its output."""
-    async with agent_process() as agent:
-        await agent.line()
-        agent.send(_daemons(mailbox))
-        fds = [os.pidfd_open(int(line)) for line in await mailbox.read(4)]
-        assert isinstance(await agent.event(), WorkersStarted)
-        agent.process.kill()
-        await agent.gone(timeout_s=1.0 * SLACK)
-        await_ended(fds, timeout_s=0)
-
-
-async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mailbox) -> None:
-    async with agent_process() as agent:
-        pid = int((await agent.line()).removeprefix("supervisor "))
-        agent.send(_daemons(mailbox))
-        pids = [int(line) for line in await mailbox.read(4)]
-        assert isinstance(await agent.event(), WorkersStarted)
-        os.kill(pid, signal.SIGKILL)
-        assert await agent.line() == "death -9"
-        assert not [pid for pid in pids if psutil.pid_exists(pid)]
-        assert (await agent.line()).startswith("supervisor ")
-        agent.send(start("true", round_id=1))
-        assert isinstance(await agent.event(), WorkersStarted)
-        assert isinstance(await agent.event(), WorkerExited)
-        await agent.end()
-        assert agent.process.returncode == 0
-
-
-async def test_a_closing_agent_ends_everything(mailbox: Mailbox) -> None:
-    async with agent_process() as agent:
-        await agent.line()
-        agent.send(_daemons(mailbox))
-        pids = [int(line) for line in await mailbox.read(4)]
-        await agent.end()
-        assert not [pid for pid in pids if psutil.pid_exists(pid)]
-
-
-async def test_a_terminals_interrupt_reaches_only_the_agent(mailbox: Mailbox) -> None:
-    script = f"trap 'exit 7' INT; echo up > {mailbox.path}; sleep 1000 & wait"
-    async with agent_process() as agent:
-        await agent.line()
-        agent.send(start("sh", "-c", script))
-        await mailbox.read(1)
-        assert isinstance(await agent.event(), WorkersStarted)
-        os.killpg(agent.process.pid, signal.SIGINT)
-        assert await agent.line() == "interrupted"
-        agent.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
-        exited = await agent.event()
-        assert isinstance(exited, WorkerExited)
-        assert exited.exit_code == -signal.SIGTERM
-        assert isinstance(await agent.event(), WorkersStopped)
-        await agent.end()

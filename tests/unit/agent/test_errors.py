@@ -33,6 +33,11 @@ EXAMPLES = [
         3,
         "the coordinator at head:1 did not come back within 1 min 30 s: connection reset",
     ),
+    (
+        errors.SupervisorLost(6, "was ended by SIGKILL"),
+        1,
+        "the agent's supervisor died 6 times; the last one was ended by SIGKILL",
+    ),
 ]
 
 
