@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+
+import psutil
 
 from bench.harness import Question, Scene, free_port, main, wait_until_listening
-
-if TYPE_CHECKING:
-    import psutil
 
 WATCH_S = 20.0
 NNODES = "1:2"
@@ -22,7 +20,7 @@ def lose(scene: Scene, victim: psutil.Popen) -> float | None:
     killed_at = time.monotonic()
     victim.kill()
     renewed = scene.wait_for_ranks(2, WATCH_S)
-    orphans = sum(process.is_running() for process in below_victim)
+    orphans = len(psutil.wait_procs(below_victim, timeout=0)[1])
     print(f"agent_loss: {orphans} processes of the lost agent still run", file=sys.stderr)
     return max(arrival.at for arrival in renewed) - killed_at if renewed else None
 
