@@ -13,6 +13,14 @@ WATCH_S = 20.0
 NNODES = "1:2"
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether it still runs; one that only waits for its new parent's notice does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def lose(scene: Scene, victim: psutil.Popen) -> float | None:
     """Kill the ``victim`` once all workers are up; return when the survivor has new ones."""
     scene.require_ranks(4)
@@ -20,7 +28,7 @@ def lose(scene: Scene, victim: psutil.Popen) -> float | None:
     killed_at = time.monotonic()
     victim.kill()
     renewed = scene.wait_for_ranks(2, WATCH_S)
-    orphans = len(psutil.wait_procs(below_victim, timeout=0)[1])
+    orphans = sum(is_alive(process) for process in below_victim)
     print(f"agent_loss: {orphans} processes of the lost agent still run", file=sys.stderr)
     return max(arrival.at for arrival in renewed) - killed_at if renewed else None
 
