@@ -40,8 +40,7 @@ def test_a_thousand_lost_hosts_are_one_readable_line() -> None:
 
 def test_an_exit_barrier_names_who_is_late() -> None:
     assert reasons.barrier_over(a_round(3), {"h1.1"}, 90.0) == (
-        "exit barrier timeout: 2 agents not done after 90 s: "
-        "h0 (group rank 0), h2 (group rank 2)"
+        "exit barrier timeout: 2 agents not done after 90 s: h0 (group rank 0), h2 (group rank 2)"
     )
 
 
