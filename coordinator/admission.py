@@ -42,7 +42,7 @@ def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:
     """Return the fields in which an agent's spec differs from the run's, both values shown."""
     return tuple(
         Difference(
-            field=field.name,
+            field=field.name.removesuffix("_s"),  # as the protocol calls it
             theirs=_shown(getattr(theirs, field.name)),
             ours=_shown(getattr(ours, field.name)),
         )

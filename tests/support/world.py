@@ -212,7 +212,7 @@ class Story:
         self.effects = list(effects)
         self._absorb(effects)
         if self.is_lively:
-            self._live()
+            self.live()
         return effects
 
     def join(self, name: str, **fields: Any) -> list[fx.Effect]:
@@ -379,13 +379,13 @@ class Story:
                 case fx.Direct(session_id=session_id, desired=desired):
                     self.agents[self.sessions[session_id]].desired = desired
                 case fx.Reject(session_id=session_id):
-                    agent = self.agents.get(self.sessions.pop(session_id, ""))
+                    agent = self.agents.get(self.sessions.get(session_id, ""))
                     if agent is not None and agent.session_id == session_id:
                         agent.session_id = None
         if self.watch is not None:
             self.watch(effects)
 
-    def _live(self) -> None:
+    def live(self) -> None:
         """Let agents do what they are told until nobody has anything left to do."""
         self.is_lively, shown = False, self.effects
         while any(self._live_one(agent) for agent in self.agents.values()):

@@ -1,0 +1,240 @@
+"""What does an event cost in the coordinator's core, and does it grow with the agents?
+
+Pure code only: no network, no journal, no clock in the core. Prints the median
+microseconds of each kind of event at several sizes of a run, and how they grow
+from the smallest size to the largest; a whole round is given per agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from coordinator.events import (
+    BeatReceived,
+    DeadlineReached,
+    Event,
+    FailureReported,
+    SessionClosed,
+    SessionOpened,
+)
+from coordinator.model import (
+    AgentIdentity,
+    Beat,
+    FailureRecord,
+    GroupState,
+    RunSpec,
+    WorkerRanks,
+)
+from coordinator.registry import Registry, RegistryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+RUN = "run"
+SIZES = (10, 100, 1_000, 10_000)
+SAMPLES = 2_000
+ROUNDS = 5
+LEADER_PORT = 20_000
+
+Results = dict[str, dict[int, float]]
+
+
+class Fleet:
+    """``size`` agents in one run, and the registry they talk to."""
+
+    def __init__(self, size: int, *, room: int = 0) -> None:
+        self.size, self.now, self.round_id, self.port = size, 0.0, 0, LEADER_PORT
+        # The pace stays as it is: its changes are rare, and linear on purpose.
+        self.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
+        self.spec = RunSpec(agents_min=size + room, agents_max=size + room, restarts_max=10**6)
+
+    def opened(self, index: int, life: int = 0, state: GroupState = GroupState.IDLE) -> Event:
+        """Return the first message of an agent's session."""
+        name = f"node-{index}"
+        return SessionOpened(
+            run_id=RUN,
+            session_id=f"{name}/{life}",
+            spec=self.spec,
+            agent=AgentIdentity(
+                incarnation=name, host=name, address=name, role="default", local_world_size=8
+            ),
+            beat=self.beat(state),
+        )
+
+    def beat(self, state: GroupState) -> Beat:
+        """Return an agent's state in the present round."""
+        round_id = None if state is GroupState.IDLE else self.round_id
+        return Beat(state=state, round_id=round_id, master_port=self.port, workers_alive=8)
+
+    def beat_of(self, index: int, state: GroupState, life: int = 0) -> Event:
+        """Return a heartbeat."""
+        name = f"node-{index}"
+        return BeatReceived(
+            run_id=RUN, session_id=f"{name}/{life}", incarnation=name, beat=self.beat(state)
+        )
+
+    def handle(self, event: Event) -> None:
+        """Deliver an event."""
+        self.registry.handle(event, now=self.now)
+
+    def join_all(self) -> None:
+        """Let everybody join."""
+        for index in range(self.size):
+            self.handle(self.opened(index))
+
+    def timed(self, events: Iterable[Event]) -> list[float]:
+        """Return how long each event took, in microseconds."""
+        clock, handle, now = time.perf_counter, self.registry.handle, self.now
+        samples = []
+        for event in events:
+            begun = clock()
+            handle(event, now=now)
+            samples.append((clock() - begun) * 1e6)
+        return samples
+
+
+def joins(size: int) -> list[float]:
+    """Time the last joins of a run that gathers ``size`` agents and waits for one more."""
+    fleet = Fleet(size, room=1)
+    samples = fleet.timed([fleet.opened(index) for index in range(size)])
+    return samples[-SAMPLES:]
+
+
+def beats(size: int) -> list[float]:
+    """Time heartbeats of a running round."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    return fleet.timed(
+        [fleet.beat_of(index % size, GroupState.RUNNING) for index in range(SAMPLES)]
+    )
+
+
+def portless_beats(size: int) -> list[float]:
+    """Time heartbeats while a round waits for its leader to reserve a port."""
+    fleet = Fleet(size)
+    fleet.port = 0
+    fleet.join_all()
+    return fleet.timed([fleet.beat_of(index % size, GroupState.IDLE) for index in range(SAMPLES)])
+
+
+def successes(size: int) -> list[float]:
+    """Time agents that succeed, all but the last, which ends the run."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    return fleet.timed(
+        [fleet.beat_of(index, GroupState.SUCCEEDED) for index in range(min(SAMPLES, size - 1))]
+    )
+
+
+def records(size: int) -> list[float]:
+    """Time failure records, far more than are kept."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    worker = WorkerRanks(rank=0, local_rank=0, group_rank=0, role_rank=0, role="default")
+    events: list[Event] = [
+        FailureReported(
+            run_id=RUN,
+            request_id=index,
+            record=FailureRecord(
+                incarnation=f"node-{index % size}",
+                sequence=index // size + 1,
+                round_id=0,
+                host="node",
+                worker=worker,
+                age_s=(index * 7919 % 1000) / 1000,
+            ),
+        )
+        for index in range(2 * SAMPLES)
+    ]
+    return fleet.timed(events)[SAMPLES:]
+
+
+def reconnects(size: int) -> list[float]:
+    """Time a broken stream and the session that follows, as one."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    events: list[Event] = []
+    for sample in range(SAMPLES):
+        index, life = sample % size, sample // size
+        name = f"node-{index}"
+        events.append(SessionClosed(run_id=RUN, session_id=f"{name}/{life}", incarnation=name))
+        events.append(fleet.opened(index, life + 1, GroupState.RUNNING))
+    samples = fleet.timed(events)
+    return [sum(samples[at : at + 2]) for at in range(0, len(samples), 2)]
+
+
+def returns_with_a_failure(size: int) -> list[float]:
+    """Time agents that come back to a restarted coordinator while a failure is undecided."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    state = fleet.registry.runs[RUN].state
+    fleet.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
+    fleet.registry.restore([state], now=fleet.now)
+    fleet.handle(fleet.opened(0, 1, GroupState.FAILED))
+    last = min(size - 1, SAMPLES)
+    return fleet.timed([fleet.opened(index, 1, GroupState.RUNNING) for index in range(1, last)])
+
+
+def idle_deadlines(size: int) -> list[float]:
+    """Time deadlines that find nothing to do because every lease was renewed."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    samples = []
+    for _ in range(ROUNDS):
+        fleet.now += 4.0
+        for index in range(size):
+            fleet.handle(fleet.beat_of(index, GroupState.RUNNING))
+        samples.append(sum(fleet.timed([DeadlineReached()])) / size)
+    return samples
+
+
+def rounds(size: int) -> list[float]:
+    """Time a failure that restarts everybody, in microseconds per agent."""
+    fleet = Fleet(size)
+    fleet.join_all()
+    samples = []
+    for _ in range(ROUNDS):
+        fleet.port += 1
+        for index in range(size):
+            fleet.handle(fleet.beat_of(index, GroupState.RUNNING))
+        samples.append(fleet.timed([fleet.beat_of(size // 2, GroupState.FAILED)])[0] / size)
+        fleet.round_id += 1
+    return samples
+
+
+MEASURES: dict[str, Callable[[int], list[float]]] = {
+    "join": joins,
+    "heartbeat": beats,
+    "heartbeat, round waits for a port": portless_beats,
+    "success": successes,
+    "failure record": records,
+    "session break and return": reconnects,
+    "return, a failure undecided": returns_with_a_failure,
+    "deadline, leases renewed (per agent)": idle_deadlines,
+    "whole restart (per agent)": rounds,
+}
+
+
+def main(sizes: Sequence[int] = SIZES) -> Results:
+    """Measure everything, print a table, and return microseconds by question and size."""
+    results: Results = {}
+    print("microseconds, median".ljust(38), *(f"{size:>9,}" for size in sizes), "   growth")
+    for name, measure in MEASURES.items():
+        results[name] = {}
+        for size in sizes:
+            gc.collect()
+            results[name][size] = round(statistics.median(measure(size)), 2)
+        row = results[name]
+        growth = row[sizes[-1]] / row[sizes[0]]
+        print(name.ljust(38), *(f"{row[size]:9.2f}" for size in sizes), f"{growth:8.1f}x")
+    return results
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="agents in the run")
+    main(parser.parse_args().sizes)

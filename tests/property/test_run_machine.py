@@ -1,0 +1,335 @@
+"""Any order of events keeps the promises.
+
+Hypothesis tells agents and a coordinator what to do; after every event the
+effects and the journal are held against what the design promises. A failing
+order is shrunk and printed as calls. ``DRUMBEAT_SEEDS`` sets the number of
+orders (default 200), which are then drawn at random.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from coordinator import effects as fx
+from coordinator.model import Assignment, Exit, GroupState, Round, Standby, Stop, Verdict
+from coordinator.policy import RunPolicy
+from coordinator.records import (
+    AgentAdmitted,
+    FailureRecorded,
+    GroupSucceeded,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+)
+from coordinator.registry import RegistryPolicy
+from coordinator.run_state import Phase as RunPhase
+from tests.support.journal import fold, json_round_trip
+from tests.support.world import RUN, Story, StoryAgent, a_spec
+
+NAMES = st.sampled_from("abcdef")
+SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
+
+
+class Promises:
+    """Watches the effects of every event; knows only what was told and journaled before."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, Round] = {}
+        self.masters: set[tuple[str, int]] = set()
+        self.succeeded: dict[int, set[str]] = {}
+        self.heard: set[tuple[str, int]] = set()
+        self.verdict: Verdict | None = None
+        self.restart_count = 0
+        self.agents: dict[str, str] = {}
+
+    def check(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Persist(record=record):
+                    self.check_record(record)
+                case fx.Direct(desired=desired):
+                    self.check_desired(desired.state)
+                case _:
+                    pass
+
+    def check_record(self, record: Any) -> None:
+        assert json_round_trip(record) == record, "a record changes on its way through JSON"
+        match record:
+            case AgentAdmitted(agent=agent):
+                assert self.verdict is None, "admitted to an ended run"
+                self.agents[agent.incarnation] = agent.address
+            case RoundStarted(round_id=round_id):
+                latest = max(self.succeeded, default=-1)
+                assert round_id == latest + 1, "round ids must rise by one"
+                self.succeeded[round_id] = set()
+                master = (self.agents[record.participants[0]], record.master_port)
+                assert master not in self.masters, "an address of an earlier round"
+                assert record.master_port > 0
+                self.masters.add(master)
+                self.participants = set(record.participants)
+                assert len(self.participants) == len(record.participants)
+            case GroupSucceeded(round_id=round_id):
+                assert record.incarnation in self.participants
+                self.succeeded[round_id].add(record.incarnation)
+            case RoundEnded():
+                step = record.restart_count - self.restart_count
+                assert step == (1 if record.cause == "WORKER_FAILED" else 0)
+                self.restart_count = record.restart_count
+            case FailureRecorded(record=failure):
+                key = (failure.incarnation, failure.sequence)
+                assert key not in self.heard, "a failure counted twice"
+                self.heard.add(key)
+            case RunEnded(verdict=verdict):
+                assert self.verdict is None, "two verdicts"
+                self.verdict = verdict
+                if verdict.is_success:
+                    assert self.succeeded[max(self.succeeded)] == self.participants
+            case _:
+                pass
+
+    def check_desired(self, state: Standby | Assignment | Stop | Exit) -> None:
+        match state:
+            case Assignment(round=current, seat=seat):
+                assert self.verdict is None, "an assignment after the verdict"
+                known = self.rounds.setdefault(current.round_id, current)
+                assert known == current, "two assignments of one round differ"
+                assert current.round_id == max(self.succeeded), "told before it was journaled"
+                assert current.seats[seat.agent.incarnation] == seat
+                assert current.restart_count == self.restart_count
+                self.check_ranks(current)
+            case Exit(verdict=verdict):
+                assert verdict == self.verdict, "a verdict that was not journaled"
+            case _:
+                assert self.verdict is None, "no verdict for an agent of an ended run"
+
+    def check_ranks(self, current: Round) -> None:
+        ranks = [
+            seat.rank_first + local
+            for seat in current.seats.values()
+            for local in range(seat.agent.local_world_size)
+        ]
+        assert sorted(ranks) == list(range(current.world_size))
+        assert [seat.group_rank for seat in current.seats.values()] == list(
+            range(len(current.seats))
+        )
+
+
+class RunMachine(RuleBasedStateMachine):
+    """One run, six hosts, and everything that can befall them."""
+
+    story: Story
+
+    @initialize(
+        low=st.integers(1, 3),
+        more=st.integers(0, 2),
+        restarts=st.integers(0, 2),
+        barrier=st.sampled_from([None, 20.0]),
+        last_call=st.sampled_from([0.0, 10.0]),
+        sizes=st.lists(st.integers(1, 3), max_size=5),
+    )
+    def begin(
+        self,
+        low: int,
+        more: int,
+        restarts: int,
+        barrier: float | None,
+        last_call: float,
+        sizes: list[int],
+    ) -> None:
+        spec = a_spec(
+            low,
+            low + more,
+            restarts_max=restarts,
+            exit_barrier_timeout_s=barrier,
+            last_call_s=last_call,
+            join_timeout_s=60.0,
+        )
+        self.promises = Promises()
+        limits = RunPolicy(failures_kept_max=5)
+        self.story = Story(policy=RegistryPolicy(run=limits), spec=spec, watch=self.watch)
+        for name, size in zip("abcdef", sizes, strict=False):
+            self.join(name, size, "x")
+        self.obey_all()
+
+    def watch(self, effects: list[fx.Effect]) -> None:
+        """Check what an event caused, and that memory and journal agree on it."""
+        self.promises.check(effects)
+        self.story.registry.check_invariants()
+        for run_id, state in fold(self.story.journal).items():
+            assert state == self.story.state(run_id), "memory is not the fold of the journal"
+
+    def agent(self, name: str) -> StoryAgent | None:
+        return self.story.agents.get(name)
+
+    def connected(self, name: str) -> StoryAgent | None:
+        """Return the agent of this name, or another one that has a session."""
+        known = [a for a in self.story.agents.values() if a.session_id is not None]
+        return next(
+            (a for a in known if a.name == name), known[ord(name) % len(known)] if known else None
+        )
+
+    def running(self, name: str) -> StoryAgent | None:
+        """Return such an agent if it holds a round, after it did what it was told."""
+        agent = self.connected(name)
+        if agent is None:
+            return None
+        self.story.obey(agent.name)
+        return agent if agent.session_id is not None and agent.round_id is not None else None
+
+    @rule(name=NAMES, size=st.integers(1, 3), role=st.sampled_from(["x", "y"]))
+    def join(self, name: str, size: int, role: str) -> None:
+        """A new process on a host: its predecessor is dead, and may not be noticed yet."""
+        if (agent := self.agent(name)) and agent.session_id is not None:
+            self.story.break_session(name)
+        # Few ports, so that the machine finds out what happens when one comes again.
+        self.story.join(name, local_world_size=size, role=role, port=20_000)
+
+    @rule(name=NAMES)
+    def back(self, name: str) -> None:
+        """A session begins, whether or not the old one is known to be over."""
+        if self.agent(name):
+            self.story.back(name)
+
+    @rule(name=NAMES)
+    def break_session(self, name: str) -> None:
+        if agent := self.connected(name):
+            self.story.break_session(agent.name)
+
+    @rule(name=NAMES)
+    def stale_end(self, name: str) -> None:
+        """The end of an old stream is noticed after the agent is back."""
+        if agent := self.connected(name):
+            old = agent.session_id
+            self.story.back(agent.name)
+            new, agent.session_id = agent.session_id, old
+            self.story.break_session(agent.name)
+            agent.session_id = new
+
+    @rule(name=NAMES)
+    def leave(self, name: str) -> None:
+        if agent := self.connected(name):
+            self.story.leave(agent.name)
+
+    @rule(name=NAMES)
+    def silence(self, name: str) -> None:
+        if agent := self.connected(name):
+            self.story.silence(agent.name)
+
+    @rule(name=NAMES)
+    def obey(self, name: str) -> None:
+        if agent := self.connected(name):
+            self.story.obey(agent.name)
+
+    @rule()
+    def obey_all(self) -> None:
+        self.story.obey_all()
+
+    @rule(name=NAMES)
+    def succeed(self, name: str) -> None:
+        if agent := self.running(name):
+            self.story.succeed(agent.name)
+
+    @rule()
+    def succeed_all(self) -> None:
+        for name in list(self.story.agents):
+            self.succeed(name)
+
+    @rule(name=NAMES)
+    def fail(self, name: str) -> None:
+        if agent := self.running(name):
+            self.story.fail(agent.name)
+
+    @rule(
+        name=NAMES,
+        state=st.sampled_from(GroupState),
+        round_id=st.one_of(st.none(), st.integers(0, 6)),
+        port=st.integers(20_000, 20_003),
+    )
+    def say_anything(self, name: str, state: GroupState, round_id: int | None, port: int) -> None:
+        if agent := self.connected(name):
+            self.story.beat(agent.name, state, round_id=round_id, port=port)
+
+    @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())
+    def record(self, name: str, age: float, is_stopped: bool) -> None:
+        if self.agent(name):
+            self.story.record(name, age_s=age, is_stopped_by_agent=is_stopped)
+
+    @rule(name=NAMES, sequence=st.integers(1, 3))
+    def record_again(self, name: str, sequence: int) -> None:
+        if (agent := self.agent(name)) and sequence <= agent.sequence:
+            self.story.record(name, sequence=sequence)
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 4.0, 16.0, 70.0]))
+    def advance(self, seconds: float) -> None:
+        self.story.advance(seconds)
+
+    @rule(seconds=st.sampled_from([2.0, 30.0]))
+    def stall(self, seconds: float) -> None:
+        self.story.stall(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        before = dict(fold(self.story.journal))
+        self.story.restart()
+        assert {i: run.state for i, run in self.story.registry.runs.items()} == before
+
+    @precondition(lambda self: hasattr(self, "story"))
+    @invariant()
+    def nothing_waits_for_ever(self) -> None:
+        """A run that has not ended has an instant at which something happens."""
+        registry = self.story.registry
+        registry.check_invariants()
+        for run in registry.runs.values():
+            if run.state.phase is not RunPhase.ENDED:
+                assert run.next_deadline() is not None, f"{run.state.phase} waits for ever"
+                due = registry.next_deadline()
+                assert due is not None
+
+    def teardown(self) -> None:
+        """When all is silent, the run ends; when it has, everybody hears the same."""
+        story = getattr(self, "story", None)
+        if story is None or RUN not in story.registry.runs:
+            return
+        for name, agent in story.agents.items():
+            if agent.session_id is not None:
+                story.silence(name)
+        story.advance(400)
+        assert story.state().phase is RunPhase.ENDED
+        assert self.promises.verdict == story.state().verdict
+
+
+def test_no_order_of_events_breaks_a_promise() -> None:
+    run_state_machine_as_test(
+        RunMachine,
+        settings=settings(
+            max_examples=SEEDS or 200,
+            stateful_step_count=40,
+            derandomize=not SEEDS,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        ),
+    )
+
+
+def test_the_watch_can_fail() -> None:
+    """A promise that nothing could break would be worth nothing."""
+    promises = Promises()
+    verdict = Verdict(is_success=False, reason="", restart_count=0, round_id=None)
+    promises.check_record(RunEnded(verdict=verdict))
+    with pytest.raises(AssertionError, match="two verdicts"):
+        promises.check_record(RunEnded(verdict=verdict))

@@ -1,0 +1,178 @@
+"""Stories as text: a line is a command, and what comes of it is lines again.
+
+    run agents=2:4 restarts=1 join-timeout=600 last-call=30 barrier=60
+    join a b lws=8 role=trainer agents=2:4
+    fail a b | succeed a | record a age=1.5 stopped
+    crash a (its record is still on its way) | again a (sends its last record)
+    break a | back a | leave a | silent a
+    advance 30s | stall 60s | restart-coordinator | status
+
+Agents do what they are told within the same instant. Several names in one line
+are one instant: nobody acts before the last of them has spoken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from coordinator import effects as fx
+from coordinator.model import Assignment, Exit, Standby, Stop
+from tests.support.world import RUN, START, Story, a_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.model import Desired, RunSpec, Verdict
+
+SPEC_FIELDS = {
+    "restarts": ("restarts_max", int),
+    "join-timeout": ("join_timeout_s", float),
+    "last-call": ("last_call_s", float),
+    "barrier": ("exit_barrier_timeout_s", float),
+}
+
+
+class Script:
+    """Plays a story and writes down what people would see of it."""
+
+    def __init__(self) -> None:
+        self.story = Story(is_lively=True, watch=self._watch)
+        self.lines: list[str] = []
+
+    def play(self, text: str) -> str:
+        """Return the commands, each with what came of it."""
+        for line in text.splitlines():
+            command = line.split("#")[0].strip()
+            if command:
+                self.lines.append(f"> {command}")
+                self._command(*command.split())
+        return "\n".join(self.lines) + "\n"
+
+    def _command(self, verb: str, *words: str) -> None:
+        names = [word for word in words if "=" not in word]
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        match verb:
+            case "run":
+                self.story.spec = self._spec(options)
+            case "advance":
+                self.story.advance(float(names[0].removesuffix("s")))
+            case "stall":
+                self.story.stall(float(names[0].removesuffix("s")))
+            case "restart-coordinator":
+                self.story.restart()
+            case "status":
+                self._status()
+            case "join":
+                self._together(names, lambda name: self._join(name, options))
+            case "record":
+                self._record(names, options)
+            case _:
+                self._together(names, self._agent_verb(verb))
+
+    def _agent_verb(self, verb: str) -> Callable[[str], object]:
+        story = self.story
+        verbs: dict[str, Callable[[str], object]] = {
+            "fail": lambda name: (story.record(name), story.fail(name)),
+            "crash": self._crash,
+            "again": lambda name: story.record(name, sequence=story.agents[name].sequence),
+            "succeed": story.succeed,
+            "break": story.break_session,
+            "back": story.back,
+            "leave": story.leave,
+            "silent": story.silence,
+        }
+        return verbs[verb]
+
+    def _together(self, names: list[str], do: Callable[[str], object]) -> None:
+        self.story.is_lively = False
+        for name in names:
+            do(name)
+        self.story.is_lively = True
+        self.story.live()
+
+    def _join(self, name: str, options: dict[str, str]) -> None:
+        identity: dict[str, Any] = {"spec": self._spec(options)}
+        if "lws" in options:
+            identity["local_world_size"] = int(options["lws"])
+        if "role" in options:
+            identity["role"] = options["role"]
+        self.story.join(name, **identity)
+
+    def _crash(self, name: str) -> None:
+        self.story.agents[name].sequence += 1
+        self.story.fail(name)
+
+    def _record(self, words: list[str], options: dict[str, str]) -> None:
+        fields: dict[str, Any] = {"is_stopped_by_agent": "stopped" in words}
+        if "age" in options:
+            fields["age_s"] = float(options["age"])
+        self.story.record(words[0], **fields)
+
+    def _spec(self, options: dict[str, str]) -> RunSpec:
+        spec = self.story.spec
+        if "agents" in options:
+            low, _, high = options["agents"].partition(":")
+            numbers = a_spec(int(low), int(high or low))
+            spec = replace(spec, agents_min=numbers.agents_min, agents_max=numbers.agents_max)
+        for key, (field, kind) in SPEC_FIELDS.items():
+            if key in options:
+                spec = replace(spec, **{field: kind(options[key])})
+        return spec
+
+    # What is seen.
+
+    def _say(self, line: str) -> None:
+        self.lines.append(f"{self.story.now - START:7.1f}  {line}")
+
+    def _watch(self, effects: list[fx.Effect]) -> None:
+        self.story.registry.check_invariants()
+        for effect in effects:
+            match effect:
+                case fx.Decided(decision=decision, reason=reason):
+                    self._say(f"{decision}: {reason}")
+                case fx.Direct(session_id=session_id, desired=desired):
+                    self._say(f"{self.story.sessions[session_id]} <- {_desired(desired)}")
+                case fx.Reject(session_id=session_id, error=error):
+                    who = self.story.sessions.get(session_id, session_id)
+                    self._say(f"{who} refused, {type(error).__name__}: {error}")
+                case fx.AcknowledgeFailure(is_kept=False):
+                    self._say("the record is not counted")
+                case _:
+                    pass
+
+    def _status(self) -> None:
+        run = self.story.run()
+        state = run.state
+        used = f"{state.restart_count} of {state.spec.restarts_max} restarts"
+        self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason()}")
+        self._say(f"{RUN}: {len(state.members)} members, {state.failures_count} failure records")
+
+
+def _desired(desired: Desired) -> str:
+    match desired.state:
+        case Standby(reason=reason, agents_present=present, agents_wanted=wanted):
+            return f"STANDBY: {reason} ({present} present, {wanted} wanted)"
+        case Assignment(seat=seat, round=current):
+            size = seat.agent.local_world_size
+            ranks = f"ranks {seat.rank_first}-{seat.rank_first + size - 1} of {current.world_size}"
+            role = f"{seat.agent.role} {seat.role_rank_first} of {seat.role_world_size}"
+            place = f"{current.master_addr}:{current.master_port}"
+            return (
+                f"RUN round {current.round_id}: group rank {seat.group_rank}, {ranks}, {role}, "
+                f"restart {current.restart_count}, {place}"
+            )
+        case Stop(reason=reason):
+            return f"STOP: {reason}"
+        case Exit(verdict=verdict):
+            return f"EXIT: {_verdict(verdict)}"
+
+
+def _verdict(verdict: Verdict) -> str:
+    outcome = "succeeded" if verdict.is_success else "failed"
+    line = f"{outcome}, {verdict.reason}"
+    if verdict.report is not None:
+        report = verdict.report
+        causes = [f"rank {record.worker.rank}" for record in report.root_causes]
+        line += f" [root cause {causes or 'unknown'}, {report.victims_count} victims]"
+    return line

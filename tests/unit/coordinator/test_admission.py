@@ -1,0 +1,76 @@
+"""Whether an agent may take part in a run."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from coordinator.admission import differences, refusal
+from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
+from coordinator.events import SessionOpened
+from coordinator.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict
+from coordinator.records import AgentAdmitted, RunCreated, RunEnded
+from coordinator.run_state import RunState
+from drumbeat.v1 import common_pb2
+from tests.support.world import a_spec, an_agent
+
+SPEC = a_spec(1, 4)
+
+
+def hello(agent: AgentIdentity, spec: RunSpec = SPEC) -> SessionOpened:
+    beat = Beat(state=GroupState.IDLE)
+    return SessionOpened(run_id="run", session_id="s", spec=spec, agent=agent, beat=beat)
+
+
+def a_state(*, has_ended: bool = False) -> RunState:
+    state = RunState.created(RunCreated(run_id="run", spec=SPEC))
+    state.apply(AgentAdmitted(agent=an_agent("a")))
+    if has_ended:
+        verdict = Verdict(is_success=False, reason="too bad", restart_count=0, round_id=None)
+        state.apply(RunEnded(verdict=verdict))
+    return state
+
+
+def test_strangers_and_members_are_let_in() -> None:
+    assert refusal(a_state(), hello(an_agent("b")), agents_max=9) is None
+    assert refusal(a_state(), hello(an_agent("a")), agents_max=1) is None
+
+
+def test_a_member_gets_the_verdict_of_an_ended_run_and_a_stranger_is_refused() -> None:
+    ended = a_state(has_ended=True)
+    assert refusal(ended, hello(an_agent("a")), agents_max=9) is None
+    error = refusal(ended, hello(an_agent("b")), agents_max=9)
+    assert isinstance(error, RunClosed)
+    assert str(error) == "run 'run' has ended: it failed: too bad"
+
+
+def test_one_incarnation_is_one_process() -> None:
+    error = refusal(a_state(), hello(an_agent("a", local_world_size=8)), agents_max=9)
+    assert isinstance(error, InvalidRequest)
+
+
+def test_a_full_table_refuses_the_next() -> None:
+    error = refusal(a_state(), hello(an_agent("b")), agents_max=1)
+    assert isinstance(error, LimitReached)
+    assert (error.limit_name, error.limit) == ("agents_per_run_max", 1)
+
+
+def test_a_mismatch_shows_both_values_of_every_field_that_differs() -> None:
+    theirs = replace(SPEC, agents_max=8, exit_barrier_timeout_s=1.5)
+    error = refusal(a_state(), hello(an_agent("b"), theirs), agents_max=9)
+    assert isinstance(error, SpecMismatch)
+    assert error.differences == (
+        Difference(field="agents_max", theirs="8", ours="4"),
+        Difference(field="exit_barrier_timeout", theirs="1.5", ours="none"),
+    )
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(RunSpec)])
+def test_no_field_of_the_spec_is_left_out(name: str) -> None:
+    ours = a_spec(1, 4)
+    other: Any = "x" if isinstance(getattr(ours, name), str) else 77
+    (found,) = differences(theirs=replace(ours, **{name: other}), ours=ours)
+    assert found.field == name.removesuffix("_s")
+    assert found.field in common_pb2.RunSpec.DESCRIPTOR.fields_by_name

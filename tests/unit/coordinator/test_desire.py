@@ -1,0 +1,51 @@
+"""What each agent shall do, phase by phase."""
+
+from __future__ import annotations
+
+from coordinator.desire import desired_state
+from coordinator.model import Assignment, Exit, Standby, Stop, Verdict
+from coordinator.records import EndingStarted, RunEnded
+from coordinator.rendezvous import Wait
+from coordinator.run_state import RunState
+from tests.unit.coordinator.test_run_state import started, state_of
+
+
+def desire(state: RunState, who: str = "a.1", wait: Wait | None = None) -> object:
+    return desired_state(state, who, wait=wait, present=2, now=10.0)
+
+
+def test_a_gathering_run_tells_what_it_waits_for_and_how_long() -> None:
+    wait = Wait(reason="1 of 2", agents_wanted=1, until=12.5)
+    found = desire(state_of(), wait=wait)
+    assert found == Standby(reason="1 of 2", agents_present=2, agents_wanted=1)
+    assert isinstance(found, Standby)
+    assert found.time_left_s == 2.5  # compared apart: it makes no two desires differ
+
+
+def test_a_wait_that_is_over_or_endless_has_no_negative_time_left() -> None:
+    over = desire(state_of(), wait=Wait(reason="", agents_wanted=1, until=9.0))
+    endless = desire(state_of(), wait=Wait(reason="", agents_wanted=1, until=None))
+    assert isinstance(over, Standby)
+    assert isinstance(endless, Standby)
+    assert (over.time_left_s, endless.time_left_s) == (0.0, None)
+
+
+def test_without_a_wait_the_reason_is_that_of_the_run() -> None:
+    assert desire(state_of()) == Standby(reason="waiting for agents", agents_present=2)
+
+
+def test_a_participant_is_told_its_seat_and_others_stand_by() -> None:
+    state = state_of(started())
+    assert state.round is not None
+    seat = state.round.seats["a.1"]
+    assert desire(state) == Assignment(seat=seat, round=state.round, round_id=0)
+    reason = "round 0 runs on 2 agents; this one stands by"
+    assert desire(state, "c.1") == Standby(reason=reason, agents_present=2)
+
+
+def test_a_failing_run_stops_everyone_and_an_ended_one_tells_the_verdict() -> None:
+    state = state_of(started(), EndingStarted(reason="too bad"))
+    assert desire(state) == desire(state, "c.1") == Stop(reason="too bad")
+    verdict = Verdict(is_success=False, reason="too bad", restart_count=0, round_id=0)
+    state.apply(RunEnded(verdict=verdict))
+    assert desire(state) == desire(state, "c.1") == Exit(verdict=verdict)

@@ -1,0 +1,188 @@
+"""All runs of one coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator import effects as fx
+from coordinator.errors import InvalidRequest, LimitReached
+from coordinator.events import DeadlineReached
+from coordinator.registry import RegistryPolicy, spec_error
+from coordinator.run_state import Phase
+from tests.support.world import Story, a_spec, a_story
+
+
+def end_run(story: Story, run_id: str) -> None:
+    story.join(run_id, run_id=run_id)
+    story.obey(run_id)
+    story.succeed(run_id)
+
+
+def test_two_runs_never_touch_each_other() -> None:
+    story = a_story(1, restarts_max=1)
+    for name in ("x", "y"):
+        story.join(name, run_id=name)
+        story.obey(name)
+    untouched = story.state("y").history[:]
+    effects = [*story.fail("x"), *story.record("x"), *story.leave("x")]
+    assert {effect.run_id for effect in effects if isinstance(effect, fx.Persist)} == {"x"}
+    assert {e.session_id for e in effects if isinstance(e, fx.Direct)} == {"s1"}
+    assert story.state("y").history == untouched
+
+
+@pytest.mark.parametrize("what", ["beat", "leave"])
+def test_a_session_of_an_unknown_run_is_refused(what: str) -> None:
+    story = a_story(1)
+    story.join("a")
+    del story.registry.runs["run"]
+    effects = story.beat("a") if what == "beat" else story.leave("a")
+    assert [type(effect) for effect in effects] == [fx.Reject]
+
+
+def test_what_nobody_waits_for_in_an_unknown_run_is_dropped() -> None:
+    story = a_story(1)
+    story.join("a")
+    del story.registry.runs["run"]
+    assert story.break_session("a") == []
+    assert [type(e) for e in story.record("a")] == [fx.AcknowledgeFailure]
+    assert not story.of(fx.AcknowledgeFailure)[0].is_kept
+
+
+def test_one_run_too_many_is_refused_until_another_has_ended() -> None:
+    story = a_story(1, policy=RegistryPolicy(runs_max=1))
+    story.join("a", run_id="first")
+    (refused,) = story.join("b", run_id="second")
+    assert isinstance(refused, fx.Reject)
+    assert isinstance(refused.error, LimitReached)
+    assert (refused.error.limit_name, list(story.registry.runs)) == ("runs_max", ["first"])
+    story.obey("a")
+    story.succeed("a")
+    story.back("b")
+    assert list(story.registry.runs) == ["first", "second"]
+
+
+def test_the_oldest_ended_run_is_forgotten() -> None:
+    story = a_story(1, policy=RegistryPolicy(runs_ended_max=2))
+    for run_id in ("one", "two", "three"):
+        end_run(story, run_id)
+    assert story.of(fx.Forget) == [fx.Forget(run_id="one")]
+    assert (list(story.registry.runs), story.registry.ended) == (["two", "three"],) * 2
+    story.registry.check_invariants()
+
+
+def test_a_run_that_is_due_can_be_forgotten_in_the_same_instant() -> None:
+    story = a_story(1, policy=RegistryPolicy(runs_ended_max=1), join_timeout_s=5.0)
+    end_run(story, "old")
+    story.join("b", run_id="new", spec=a_spec(2, join_timeout_s=5.0))
+    story.now += 5.0  # b's join timeout and both leases at once
+    story.handle(DeadlineReached())
+    assert list(story.registry.runs) == ["new"]
+
+
+def test_a_lowered_limit_of_ended_runs_holds_after_a_restart() -> None:
+    story = a_story(1)
+    for run_id in ("one", "two", "three"):
+        end_run(story, run_id)
+    states = [story.state(run_id) for run_id in ("one", "two", "three")]
+    fresh = a_story(1, policy=RegistryPolicy(runs_ended_max=1))
+    forgotten = fresh.registry.restore(states, now=0.0)
+    assert forgotten == [fx.Forget(run_id="one"), fx.Forget(run_id="two")]
+    fresh.registry.check_invariants()
+
+
+def test_the_pace_stretches_as_agents_double_and_tightens_as_they_go() -> None:
+    story = a_story(99, policy=RegistryPolicy(agents_at_base_pace=4))
+    names = [f"n{index}" for index in range(9)]
+    intervals = []
+    for name in names:
+        story.join(name)
+        paces = [effect.pace for effect in story.of(fx.SetPace)]
+        intervals.append((len(paces), paces[0].heartbeat_interval_s if paces else None))
+    assert intervals == [(0, None)] * 4 + [(5, 2.0)] + [(0, None)] * 3 + [(9, 4.0)]
+    assert paces[0].lease_s == 20.0
+    told = []
+    for name in names:
+        story.leave(name)
+        told += [effect.pace.heartbeat_interval_s for effect in story.of(fx.SetPace)[:1]]
+    assert told == [2.0, 1.0]
+
+
+def test_a_restored_registry_expects_all_its_agents_at_their_pace() -> None:
+    """Else those who were told to take their time would come after their grace."""
+    story = a_story(9, policy=RegistryPolicy(agents_at_base_pace=1))
+    for index in range(9):
+        story.join(f"n{index}")
+    story.obey_all()
+    story.restart()
+    story.back("n0")
+    (welcome,) = story.of(fx.Welcome)
+    assert welcome.pace.heartbeat_interval_s == 16.0
+    assert not story.of(fx.SetPace)
+    delay = welcome.pace.reconnect_delay_max_s
+    deadline = story.registry.next_deadline()
+    assert deadline is not None
+    for index in range(1, 9):
+        story.now += delay / 4
+        story.back(f"n{index}")
+    story.advance(100.0)
+    assert story.state().round_id == 0
+    story.registry.check_invariants()
+
+
+@pytest.mark.parametrize("size", [10, 3000])
+def test_what_an_event_causes_does_not_grow_with_the_number_of_agents(size: int) -> None:
+    story = a_story(size, size + 2, policy=RegistryPolicy(agents_at_base_pace=10**6))
+    for index in range(size):
+        story.join(f"n{index}")
+    story.advance(3.0)
+    story.obey("n1")
+    assert story.state().phase is Phase.RUNNING
+    counts = {
+        "beat": len(story.beat("n1")),
+        "success": len(story.succeed("n1")),
+        "record": len(story.record("n2")),
+        "join": len(story.join("late")),
+        "break": len(story.break_session("n3")),
+        "back": len(story.back("n3")),
+        "surplus leaves": len(story.leave("late")),
+    }
+    assert counts == {
+        "beat": 0,
+        "success": 1,
+        "record": 2,
+        "join": 4,
+        "break": 0,
+        "back": 2,
+        "surplus leaves": 2,
+    }
+    assert len(story.of(fx.Direct)) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("agents_min", 0),
+        ("agents_max", 1),
+        ("master_port", 65_536),
+        ("join_timeout_s", -1.0),
+        ("last_call_s", float("nan")),
+        ("shutdown_timeout_s", float("inf")),
+        ("coordinator_grace_s", -0.5),
+        ("exit_barrier_timeout_s", -1.0),
+        ("exit_barrier_timeout_s", 0.0),
+    ],
+)
+def test_an_impossible_spec_is_refused_by_field(field: str, given: Any) -> None:
+    fields: dict[str, Any] = {"agents_min": 2, "agents_max": 2} | {field: given}
+    error = spec_error(a_spec(**fields))
+    assert isinstance(error, InvalidRequest)
+    assert (error.field, error.value) == (f"spec.{field.removesuffix('_s')}", given)
+    story = Story(spec=a_spec(**fields))
+    assert [type(effect) for effect in story.join("a")] == [fx.Reject]
+    assert not story.registry.runs
+
+
+def test_a_sound_spec_is_accepted() -> None:
+    assert spec_error(a_spec(2, 4, exit_barrier_timeout_s=1.0, last_call_s=0.0)) is None

@@ -1,0 +1,397 @@
+"""One run: rounds, restarts, losses, the exit barrier, the verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import effects as fx
+from coordinator.errors import StaleSession
+from coordinator.model import Assignment, Desired, GroupState, Standby, Stop
+from coordinator.policy import RunPolicy
+from coordinator.records import (
+    AgentAdmitted,
+    AgentRemoved,
+    FailureRecorded,
+    GroupSucceeded,
+    RoundEnd,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+    RunEnded,
+)
+from coordinator.registry import RegistryPolicy
+from coordinator.run_state import Phase
+from tests.support.world import RUN, START, a_running_story, a_story, an_agent
+
+MET = "2 of 2 agents are there"
+
+
+def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> None:
+    story = a_story(2)
+    a, b = an_agent("a"), an_agent("b")
+    pace = story.policy.base_pace
+    wait = "1 of 2 agents, waiting for 1"
+    waiting = Desired(state=Standby(reason=wait, agents_present=1, agents_wanted=1))
+    assert story.join("a") == [
+        fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
+        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a)),
+        fx.Decided(run_id=RUN, decision="agent admitted", reason="a joined"),
+        fx.Welcome(session_id="s1", pace=pace),
+        fx.Direct(session_id="s1", desired=waiting),
+    ]
+    effects = story.join("b")
+    current = story.state().round
+    assert current is not None
+    started = RoundStarted(
+        round_id=0,
+        participants=("a.1", "b.1"),
+        master_addr="10.a",
+        master_port=20_000,
+        reason=MET,
+    )
+
+    def run(name: str) -> Assignment:
+        return Assignment(seat=current.seats[f"{name}.1"], round=current, round_id=0)
+
+    assert effects == [
+        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=b)),
+        fx.Decided(run_id=RUN, decision="agent admitted", reason="b joined"),
+        fx.Welcome(session_id="s2", pace=pace),
+        fx.Persist(run_id=RUN, record=started),
+        fx.Decided(run_id=RUN, decision="round started", reason=f"2 agents; {MET}", round_id=0),
+        fx.Direct(session_id="s1", desired=Desired(state=run("a"), master_port_spent=20_000)),
+        fx.Direct(session_id="s2", desired=Desired(state=run("b"))),
+    ]
+
+
+def test_a_failed_worker_restarts_everyone_at_once() -> None:
+    story = a_running_story(3, restarts_max=2)
+    story.fail("b")
+    (ended,) = story.records(RoundEnded)
+    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    told = {effect.session_id: effect.desired.state.round_id for effect in story.of(fx.Direct)}
+    assert told == {"s1": 1, "s2": 1, "s3": 1}
+    assert story.ranks() == ["a", "b", "c"]
+
+
+def test_failures_of_one_round_cost_one_restart() -> None:
+    story = a_running_story(3, restarts_max=2)
+    for name in "abc":
+        story.fail(name)
+    assert story.state().restart_count == 1
+    assert len(story.records(RoundStarted)) == 2
+
+
+def test_a_repeated_beat_changes_nothing() -> None:
+    story = a_running_story(2, restarts_max=2)
+    assert story.beat("a") == []
+    story.succeed("a")
+    assert story.succeed("a") == []
+    assert len(story.records(GroupSucceeded)) == 1
+
+
+def test_a_spent_budget_stops_everyone_and_waits_for_records() -> None:
+    story = a_running_story(2)
+    story.beat("a", GroupState.FAILED, workers_alive=0, sequence=1)
+    reason = "round 0 failed: a worker on a; no restarts are allowed"
+    assert [e.desired.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
+    story.beat("b", GroupState.STOPPING, workers_alive=0)
+    assert story.state().phase is Phase.ENDING
+    story.record("a", sequence=1, exit_code=3)
+    verdict = story.verdict("b")
+    assert verdict.reason == f"{reason}; root cause: rank 0 on a (exit code 3)"
+    assert [record.exit_code for record in verdict.report.root_causes] == [3]
+
+
+def test_a_failing_run_waits_no_longer_than_stopping_may_take() -> None:
+    story = a_running_story(2, shutdown_timeout_s=30.0)
+    story.beat("a", GroupState.FAILED, sequence=1)
+    story.advance(39.9)
+    assert story.state().phase is Phase.ENDING
+    story.advance(0.2)
+    assert story.state().verdict is not None
+
+
+def test_a_dead_machine_whose_victims_fail_too_costs_nothing() -> None:
+    story = a_running_story(3, agents_min=2, restarts_max=0)
+    story.break_session("a")
+    story.fail("b")
+    assert story.state().phase is Phase.RUNNING  # whether a died is known soon
+    story.advance(0.5)
+    assert story.state().restart_count == 0
+    assert [record.cause for record in story.records(RoundEnded)] == [RoundEnd.AGENT_LOST]
+    assert story.ranks() == ["c", "b"]
+
+
+def test_agents_that_break_in_turns_do_not_postpone_a_restart_for_ever() -> None:
+    story = a_running_story(3, restarts_max=1)
+    story.break_session("b")
+    story.fail("a")
+    for _ in range(50):
+        story.break_session("c")
+        story.back("b")
+        story.advance(0.2)
+        story.break_session("b")
+        story.back("c")
+        story.advance(0.2)
+    assert story.records(RoundEnded), "20 s after the failure nothing has happened"
+
+
+def test_a_member_back_within_its_grace_was_never_lost() -> None:
+    story = a_running_story(2)
+    story.break_session("a")
+    story.advance(0.4)
+    story.back("a")
+    story.advance(10.0)
+    assert len(story.records(RoundStarted)) == 1
+    assert isinstance(story.desired("a").state, Assignment)
+
+
+def test_the_grace_outlasts_the_delay_that_agents_are_told() -> None:
+    story = a_running_story(2)
+    pace = story.policy.base_pace
+    assert 2 * pace.reconnect_delay_max_s <= story.policy.run.reconnect_grace_s
+    story.run().members.pace = type(pace)(
+        heartbeat_interval_s=8.0, lease_s=40.0, reconnect_delay_max_s=2.0
+    )
+    story.break_session("a")
+    story.advance(3.9)
+    assert not story.records(AgentRemoved)
+    story.advance(0.2)
+    assert story.records(AgentRemoved)
+
+
+def test_a_silent_host_is_given_up_when_its_lease_is_over() -> None:
+    story = a_running_story(2)
+    story.silence("a")
+    story.advance(4.9)
+    assert not story.records(AgentRemoved)
+    story.advance(0.2)
+    (removed,) = story.records(AgentRemoved)
+    assert (removed.incarnation, removed.reason) == ("a.1", "nothing was heard of it for 5 s")
+    assert story.standby("b").agents_wanted == 1
+
+
+def test_a_stalled_coordinator_gives_nobody_up() -> None:
+    """It could not read beats, nor accept who was just reconnecting."""
+    story = a_running_story(3)
+    story.break_session("c")
+    story.stall(60.0)
+    assert not story.records(AgentRemoved)
+    story.back("c")
+    story.advance(20.0)
+    assert not story.records(AgentRemoved)
+
+
+def test_messages_of_a_stale_session_are_refused() -> None:
+    story = a_running_story(1)
+    agent = story.agents["a"]
+    story.back("a")
+    assert [type(effect.error) for effect in story.of(fx.Reject)] == [StaleSession]
+    agent.session_id = "s1"
+    for effects in (story.fail("a"), story.leave("a")):
+        assert [type(effect) for effect in effects] == [fx.Reject]
+    assert story.state().phase is Phase.RUNNING
+
+
+def test_a_late_joiner_scales_the_round_up_after_a_quiet_moment() -> None:
+    story = a_running_story(2, 4, agents_min=2)
+    story.join("c")
+    assert story.standby("c").reason == "round 0 runs on 2 agents; this one stands by"
+    story.advance(2.9)
+    assert len(story.records(RoundStarted)) == 1
+    story.advance(0.2)
+    assert story.ranks() == ["a", "b", "c"]
+    assert story.state().restart_count == 0
+
+
+def test_nobody_scales_up_a_round_in_which_somebody_has_succeeded() -> None:
+    story = a_running_story(2, 4, agents_min=2)
+    story.succeed("a")
+    story.join("c")
+    story.advance(60.0)
+    assert len(story.records(RoundStarted)) == 1
+
+
+def test_who_has_succeeded_may_go_and_the_others_end_the_run() -> None:
+    story = a_running_story(3)
+    story.succeed("a")
+    story.leave("a")
+    story.succeed("b")
+    story.break_session("b")
+    story.advance(10.0)
+    story.succeed("c")
+    assert story.verdict("c").is_success
+
+
+def test_a_participant_lost_after_others_succeeded_makes_all_run_again() -> None:
+    story = a_running_story(3, agents_min=2)
+    story.succeed("a")
+    story.leave("b")
+    assert story.assignment("a").round_id == 1
+    story.obey_all()
+    story.succeed("a")
+    assert story.state().verdict is None
+    story.succeed("c")
+    assert story.verdict("a").is_success
+
+
+def test_the_exit_barrier_waits_as_long_as_leases_hold_unless_told_otherwise() -> None:
+    patient, limited = a_running_story(2), a_running_story(2, exit_barrier_timeout_s=60.0)
+    for story in (patient, limited):
+        story.succeed("a")
+        story.advance(600.0)
+    assert patient.state().phase is Phase.RUNNING
+    assert limited.state().phase is not Phase.RUNNING
+    late = "exit barrier timeout: 1 agents not done after 60 s: b (group rank 1)"
+    assert limited.state().reason == late
+
+
+def test_a_lost_agent_that_returns_is_a_fresh_member_with_its_old_rank() -> None:
+    story = a_running_story(2)
+    story.silence("a")
+    story.advance(6.0)
+    story.back("a")
+    assert story.ranks() == ["a", "b"]
+    assert story.assignment("a").round_id == 1
+    assert len(story.records(AgentAdmitted)) == 3
+
+
+def test_records_count_once_and_repeats_are_acknowledged() -> None:
+    story = a_running_story(1, restarts_max=1)
+    story.record("a")
+    story.record("a", sequence=1)
+    assert [effect.is_kept for effect in story.of(fx.AcknowledgeFailure)] == [False]
+    assert len(story.records(FailureRecorded)) == 1
+    story.restart()
+    story.record("a", sequence=1)
+    assert len(story.records(FailureRecorded)) == 1
+
+
+def test_a_record_is_placed_on_the_coordinators_clock() -> None:
+    story = a_running_story(1)
+    story.record("a", age_s=2.5)
+    (recorded,) = story.records(FailureRecorded)
+    assert (recorded.record.happened_at, recorded.record.age_s) == (START - 2.5, 0.0)
+
+
+def test_records_of_rounds_that_never_were_are_not_kept() -> None:
+    story = a_story(2)
+    story.join("a")
+    story.record("a")
+    story.join("b")
+    story.record("b", round_id=10**9)
+    assert [effect.is_kept for effect in story.of(fx.AcknowledgeFailure)] == [False]
+    assert not story.records(FailureRecorded)
+
+
+def test_records_of_too_many_incarnations_are_not_kept() -> None:
+    story = a_running_story(1, policy=RegistryPolicy(run=RunPolicy(incarnations_heard_max=2)))
+    for name in "xyz":
+        story.record("a", incarnation=name, sequence=1)
+    story.record("a", incarnation="x", sequence=2)
+    assert [r.record.incarnation for r in story.records(FailureRecorded)] == ["x", "y", "x"]
+
+
+def test_a_round_waits_for_a_free_port_of_its_leader() -> None:
+    story = a_running_story(2, restarts_max=5)
+    story.agents["a"].port = 20_000  # it did not reserve another one
+    story.fail("a")
+    assert story.standby("b").reason == "waiting for a free port of a"
+    story.beat("a", port=20_777)
+    assert story.assignment("b").round.master_port == 20_777
+
+
+def test_an_address_of_an_earlier_round_does_not_come_again() -> None:
+    story = a_running_story(1, restarts_max=5)
+    story.beat("a", port=20_001)
+    story.fail("a")
+    story.obey("a")
+    story.beat("a", port=20_000)
+    assert story.desired("a").master_port_spent == 20_000
+    story.fail("a")
+    assert story.standby("a").reason == "waiting for a free port of a"
+    story.restart()
+    story.back("a")
+    assert story.desired("a").master_port_spent == 20_000
+    story.beat("a", port=20_002)
+    assert [started.master_port for started in story.records(RoundStarted)] == [
+        20_000,
+        20_001,
+        20_002,
+    ]
+
+
+def test_a_leader_that_never_gets_a_port_ends_the_run_with_a_reason() -> None:
+    story = a_story(1, join_timeout_s=60.0)
+    story.join("a", port=0)
+    story.advance(59.9)
+    assert story.state().phase is Phase.GATHERING
+    story.advance(0.2)
+    reason = "a, which leads the round, held no free port for 60 s"
+    assert story.verdict("a").reason == reason
+
+
+def test_a_port_given_with_the_spec_is_used_for_every_round() -> None:
+    story = a_running_story(1, restarts_max=5, master_addr="head", master_port=29_500)
+    story.fail("a")
+    rounds = [(r.master_addr, r.master_port) for r in story.records(RoundStarted)]
+    assert rounds == [("head", 29_500)] * 2
+
+
+def test_waiting_agents_are_told_how_it_goes() -> None:
+    story = a_story(3)
+    story.join("a")
+    story.join("b")
+    story.advance(2.0)
+    assert story.standby("a").agents_present == 2
+    story.leave("b")
+    story.advance(2.0)
+    assert story.standby("a").agents_present == 1
+
+
+@pytest.mark.parametrize("last", ["gathering", "running", "ending"])
+def test_a_restored_run_without_members_does_not_wait_for_ever(last: str) -> None:
+    story = a_story(1, join_timeout_s=60.0) if last == "gathering" else a_running_story(1)
+    if last == "gathering":
+        story.join("a", port=0)
+    elif last == "ending":
+        story.beat("a", GroupState.FAILED, sequence=1)
+    # The coordinator died after it journaled the loss and before it journaled more.
+    story.journal.append((RUN, AgentRemoved(incarnation="a.1", reason="lost")))
+    story.restart()
+    assert story.registry.next_deadline() is not None
+    story.advance(700.0)
+    assert story.state().verdict is not None
+
+
+def test_a_restarted_coordinator_keeps_the_round() -> None:
+    story = a_running_story(3)
+    story.advance(100.0)
+    story.restart()
+    for name in "abc":
+        story.advance(4.0)
+        story.back(name)
+        assert story.assignment(name).round_id == 0
+    story.advance(60.0)
+    assert len(story.records(RoundStarted)) == 1
+
+
+def test_a_restarted_coordinator_gives_up_who_does_not_return() -> None:
+    story = a_running_story(2, agents_min=1)
+    story.restart()
+    story.back("a")
+    story.advance(story.policy.run.restart_grace_s + 0.1)
+    assert story.ranks() == ["a"]
+
+
+def test_a_verdict_waits_for_agents_that_were_away() -> None:
+    story = a_running_story(2)
+    story.succeed("a")
+    story.break_session("a")
+    story.succeed("b")
+    story.advance(10.0)
+    story.restart()
+    story.back("a")
+    assert story.verdict("a").is_success
+    assert len(story.records(RunEnded)) == 1

@@ -1,0 +1,173 @@
+"""The durable state is the fold of its records."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from coordinator.model import Verdict
+from coordinator.records import (
+    AgentAdmitted,
+    AgentRemoved,
+    EndingStarted,
+    FailureRecorded,
+    GroupSucceeded,
+    Record,
+    RoundEnd,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+    RunEnded,
+)
+from coordinator.run_state import (
+    HISTORY_MAX,
+    MASTERS_SPENT_MAX,
+    TRANSITIONS,
+    InvalidTransition,
+    Phase,
+    RunState,
+)
+from tests.support.journal import json_round_trip
+from tests.support.world import a_record, a_spec, an_agent
+
+
+def started(round_id: int = 0, names: str = "ab", port: int = 1) -> RoundStarted:
+    return RoundStarted(
+        round_id=round_id,
+        participants=tuple(f"{name}.1" for name in names),
+        master_addr=f"10.{names[0]}",
+        master_port=port,
+        reason=f"round {round_id}",
+    )
+
+
+def ended(round_id: int = 0, count: int = 1) -> RoundEnded:
+    return RoundEnded(
+        round_id=round_id, cause=RoundEnd.WORKER_FAILED, restart_count=count, reason="failed"
+    )
+
+
+FAILED = RunEnded(verdict=Verdict(is_success=False, reason="no", restart_count=0, round_id=0))
+# The record that enters a phase, and the records that lead to it.
+ENTERS: dict[Phase, Record] = {
+    Phase.GATHERING: ended(),
+    Phase.RUNNING: started(1),
+    Phase.ENDING: EndingStarted(reason="failing"),
+    Phase.ENDED: FAILED,
+}
+PATHS: dict[Phase, list[Record]] = {
+    Phase.GATHERING: [],
+    Phase.RUNNING: [started()],
+    Phase.ENDING: [started(), ENTERS[Phase.ENDING]],
+    Phase.ENDED: [FAILED],
+}
+
+
+def state_of(*records: Record, failures_kept_max: int = 1000) -> RunState:
+    created = RunCreated(
+        run_id="run", spec=a_spec(1, 4, restarts_max=9), failures_kept_max=failures_kept_max
+    )
+    state = RunState.created(created)
+    for record in (
+        AgentAdmitted(agent=an_agent("a", local_world_size=2)),
+        AgentAdmitted(agent=an_agent("b")),
+        *records,
+    ):
+        state.apply(record)
+    return state
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(Phase, Phase)))
+def test_every_pair_of_phases_is_a_transition_or_a_mistake(source: Phase, target: Phase) -> None:
+    state = state_of(*PATHS[source])
+    assert state.phase is source
+    if target in TRANSITIONS[source]:
+        state.apply(ENTERS[target])
+        assert state.phase is target
+    else:
+        with pytest.raises(InvalidTransition) as caught:
+            state.apply(ENTERS[target])
+        assert (caught.value.source, caught.value.target) == (source, target)
+        assert str(caught.value).startswith(f"run run: {source} can't become {target}; history: ")
+
+
+def test_which_phases_follow_which() -> None:
+    follow = {
+        str(source): sorted(str(t) for t in targets) for source, targets in TRANSITIONS.items()
+    }
+    assert follow == {
+        "GATHERING": ["ENDED", "RUNNING"],
+        "RUNNING": ["ENDED", "ENDING", "GATHERING"],
+        "ENDING": ["ENDED"],
+        "ENDED": [],
+    }
+
+
+def test_a_round_has_seats_and_the_restart_count_of_its_time() -> None:
+    state = state_of(started(), ended(count=2), started(1, "ba", port=2))
+    assert state.round is not None
+    assert state.group_ranks() == {"b.1": 0, "a.1": 1}
+    assert [seat.rank_first for seat in state.round.seats.values()] == [0, 1]
+    assert (state.round.world_size, state.round.restart_count, state.round.leader) == (3, 2, "b.1")
+    assert (state.round_id, state.next_round_id) == (1, 2)
+    assert state.masters_spent == [("10.a", 1), ("10.b", 2)]
+
+
+def test_before_the_first_round_there_is_none() -> None:
+    state = state_of()
+    assert (state.round_id, state.next_round_id, state.group_ranks()) == (None, 0, {})
+    assert state.lost_participants() == set()
+    assert not state.is_awaited("a.1")
+
+
+def test_a_new_round_awaits_everyone_anew() -> None:
+    succeeded = GroupSucceeded(round_id=0, incarnation="a.1")
+    state = state_of(started(), succeeded)
+    assert (state.is_awaited("a.1"), state.is_awaited("b.1")) == (False, True)
+    state.apply(ended())
+    assert not state.is_awaited("b.1")
+    state.apply(started(1))
+    assert state.is_awaited("a.1")
+
+
+def test_lost_participants_are_those_who_had_not_succeeded() -> None:
+    state = state_of(
+        started(),
+        GroupSucceeded(round_id=0, incarnation="a.1"),
+        AgentRemoved(incarnation="a.1", reason="left"),
+        AgentRemoved(incarnation="b.1", reason="lost"),
+    )
+    assert state.lost_participants() == {"b.1"}
+    assert state.members == {}
+
+
+def test_failures_are_counted_all_and_kept_up_to_a_limit() -> None:
+    records = [FailureRecorded(record=a_record(n, happened_at=float(n))) for n in range(1, 6)]
+    state = state_of(started(), *records, failures_kept_max=3)
+    assert [record.sequence for record in state.failures] == [1, 2, 3]
+    assert (state.failures_count, state.failures_heard) == (5, {"a.1": 5})
+
+
+def test_history_and_spent_addresses_are_bounded() -> None:
+    rounds = 2 * max(HISTORY_MAX, MASTERS_SPENT_MAX)
+    records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended(n, count=0))]
+    state = state_of(*records)
+    assert len(state.history) == HISTORY_MAX
+    assert len(state.masters_spent) == MASTERS_SPENT_MAX
+    assert state.masters_spent[-1] == ("10.a", rounds)
+    assert state.history[-1] == "GATHERING: failed"
+
+
+def test_a_run_read_back_from_json_is_the_same_run() -> None:
+    records: list[Record] = [
+        started(),
+        GroupSucceeded(round_id=0, incarnation="a.1"),
+        FailureRecorded(record=a_record(happened_at=1 / 3, message="ü\0")),
+        ended(),
+        started(1),
+        AgentRemoved(incarnation="b.1", reason="lost"),
+        EndingStarted(reason="failing"),
+        FAILED,
+    ]
+    assert state_of(*map(json_round_trip, records)) == state_of(*records)
