@@ -104,6 +104,16 @@ class Membership:
             elif (until := self._deadlines.get(incarnation)) is not None:
                 self._deadlines.set(incarnation, max(until, now + grace_s))
 
+    def sessions(self) -> list[str]:
+        """Return the sessions of all connected members, in a fixed order."""
+        return sorted(p.session_id for p in self.presences.values() if p.session_id is not None)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        holders = {i for i, p in self.presences.items() if p.session_id is not None}
+        assert holders == self.connected, "connected members are not those with sessions"
+        assert not self.connected & self.missed, "connected and missed at once"
+
     def next_deadline(self) -> float | None:
         """Return when the next lease or grace is over."""
         return self._deadlines.next()

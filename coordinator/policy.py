@@ -11,8 +11,8 @@ class RunPolicy:
 
     ``incarnations_heard_max``: agents whose failure records are told from
     repeated ones; records of one more are not kept.
-    ``reconnect_grace_s``: a broken stream may be back for this long, or longer
-    where the pace tells agents to take their time.
+    ``reconnect_grace_s``: a broken stream may be back for this long. An agent
+    makes its first three attempts within 350 ms.
     ``restart_grace_s``: the same for members a restarted coordinator remembers,
     and the longest that missed agents delay a decision on a failed group.
     ``report_wait_s``: how much longer than the stop timeout a failed run waits

@@ -16,6 +16,14 @@ def round_failed(current: Round, causes: Sequence[FailureRecord], failed: Collec
     return f"round {current.round_id} failed: {what}"
 
 
+def restart(what: str, *, used: int, allowed: int) -> str:
+    """Say what a failure means for the restart budget."""
+    if used < allowed:
+        return f"{what}; restart {used + 1} of {allowed}"
+    left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
+    return f"{what}; {left}"
+
+
 def round_lost(current: Round, lost: Collection[str]) -> str:
     """Name the hosts that a round lost."""
     return f"round {current.round_id} lost {_hosts(current, lost)}"

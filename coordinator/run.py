@@ -16,7 +16,7 @@ from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.desire import desired_state
-from coordinator.errors import StaleSession
+from coordinator.errors import CoordinatorError, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
@@ -34,9 +34,6 @@ from coordinator.ranks import next_order
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, Gathering, GiveUp, Wait, close_round, last_call_deadline
 from coordinator.run_state import Phase, RunState
-
-# Of a random delay before it returns, an agent may draw the longest, and then it connects.
-GRACE_PER_DELAY = 2.0
 
 
 class Run:
@@ -89,9 +86,7 @@ class Run:
         if state.phase is Phase.ENDED:
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
-        grace = max(
-            self._policy.restart_grace_s, GRACE_PER_DELAY * self.members.pace.reconnect_delay_max_s
-        )
+        grace = max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
         self.members.remember(state.members, until=now + grace)
         if state.phase is Phase.RUNNING and state.round is not None:
             self._lost = state.lost_participants()
@@ -134,9 +129,7 @@ class Run:
         """Assert what must hold between events. Linear in agents; for tests."""
         state, current, members = self.state, self.state.round, self.members
         state.check_invariants()
-        sessions = {i for i, p in members.presences.items() if p.session_id is not None}
-        assert sessions == members.connected, "connected members are not those with sessions"
-        assert not members.connected & members.missed, "connected and missed at once"
+        members.check_invariants()
         if state.phase is Phase.RUNNING and current is not None:
             assert self._lost == state.lost_participants(), "lost participants are not noted"
             extras = members.connected - current.seats.keys()
@@ -150,16 +143,14 @@ class Run:
         """Change how often agents beat, and tell them. Linear in members."""
         self.members.pace = pace
         self.members.renew(now=now)
-        presences = (self.members.presences[incarnation] for incarnation in self.members.connected)
-        sessions = sorted(p.session_id for p in presences if p.session_id is not None)
-        return [fx.SetPace(session_id=session_id, pace=pace) for session_id in sessions]
+        return [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
 
     # Events.
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         error = refusal(self.state, event, agents_max=self._policy.agents_max)
         if error is not None:
-            self._effects.append(fx.Reject(session_id=event.session_id, error=error))
+            self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
@@ -169,8 +160,7 @@ class Run:
             self._schedule_progress(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
-            error = StaleSession("the agent opened a new one")
-            self._effects.append(fx.Reject(session_id=replaced, error=error))
+            self._reject(replaced, StaleSession("the agent opened a new one"))
         current = self.state.round
         if current is None or incarnation not in current.seats:
             self._extras.add(incarnation)
@@ -187,17 +177,12 @@ class Run:
             self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
-        until = now + self._reconnect_grace_s()
+        until = now + self._policy.reconnect_grace_s
         if self.members.detach(event.incarnation, event.session_id, until=until):
             self._extras.discard(event.incarnation)
             self._schedule_progress(now)
             if self.state.phase is Phase.ENDED:
                 self.members.forget(event.incarnation)
-
-    def _reconnect_grace_s(self) -> float:
-        """Return how long a broken stream may be away: longer than agents are told to wait."""
-        delay = self.members.pace.reconnect_delay_max_s
-        return max(self._policy.reconnect_grace_s, GRACE_PER_DELAY * delay)
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
@@ -219,11 +204,10 @@ class Run:
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
-            self.members.renew(now=now, grace_s=self._reconnect_grace_s())
+            self.members.renew(now=now, grace_s=self._policy.reconnect_grace_s)
         for expiry in self.members.pop_expired(now=now):
             if expiry.session_id is not None:
-                error = StaleSession(expiry.reason)
-                self._effects.append(fx.Reject(session_id=expiry.session_id, error=error))
+                self._reject(expiry.session_id, StaleSession(expiry.reason))
             self._remove(expiry.incarnation, expiry.reason, now)
         if self._progress_at is not None and now >= self._progress_at:
             self._progress_at = None
@@ -233,8 +217,7 @@ class Run:
         """Return whether a message is of a session that counts; refuse it if not."""
         if self.members.current(incarnation, session_id) is not None:
             return True
-        error = StaleSession("it was replaced, or its lease is over")
-        self._effects.append(fx.Reject(session_id=session_id, error=error))
+        self._reject(session_id, StaleSession("it was replaced, or its lease is over"))
         return False
 
     def _take_beat(self, incarnation: str, beat: Beat, now: float) -> None:
@@ -324,12 +307,11 @@ class Run:
         allowed, used = self.state.spec.restarts_max, self.state.restart_count
         causes = root_causes(self.state.failures, current.round_id)
         what = reasons.round_failed(current, causes, self._failed)
+        reason = reasons.restart(what, used=used, allowed=allowed)
         if used < allowed:
-            reason = f"{what}; restart {used + 1} of {allowed}"
             self._end_round(RoundEnd.WORKER_FAILED, reason, now)
         else:
-            left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
-            self._start_ending(f"{what}; {left}", now)
+            self._start_ending(reason, now)
 
     def _review_scale_up(self, current: Round, now: float) -> None:
         """End the round for agents that came late, if there is room and nobody has finished."""
@@ -480,6 +462,9 @@ class Run:
     def _commit(self, record: Record) -> None:
         self.state.apply(record)
         self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+
+    def _reject(self, session_id: str, error: CoordinatorError) -> None:
+        self._effects.append(fx.Reject(session_id=session_id, error=error))
 
     def _decided(self, decision: str, reason: str) -> None:
         self._effects.append(

@@ -147,20 +147,6 @@ def test_a_member_back_within_its_grace_was_never_lost() -> None:
     assert isinstance(story.desired("a").state, Assignment)
 
 
-def test_the_grace_outlasts_the_delay_that_agents_are_told() -> None:
-    story = a_running_story(2)
-    pace = story.policy.base_pace
-    assert 2 * pace.reconnect_delay_max_s <= story.policy.run.reconnect_grace_s
-    story.run().members.pace = type(pace)(
-        heartbeat_interval_s=8.0, lease_s=40.0, reconnect_delay_max_s=2.0
-    )
-    story.break_session("a")
-    story.advance(3.9)
-    assert not story.records(AgentRemoved)
-    story.advance(0.2)
-    assert story.records(AgentRemoved)
-
-
 def test_a_silent_host_is_given_up_when_its_lease_is_over() -> None:
     story = a_running_story(2)
     story.silence("a")
