@@ -75,6 +75,10 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
     return _last_call(spec, gathering, now=now)
 
 
+def _quorum_since(gathering: Gathering, now: float) -> float:
+    return now if gathering.quorum_since is None else gathering.quorum_since
+
+
 def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
     return gathering.since + spec.join_timeout_s
 
@@ -82,7 +86,7 @@ def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
 def _missed_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
     """Return until when missed agents can hold up the round."""
     if gathering.agents_present >= spec.agents_min:
-        return (gathering.quorum_since or now) + MISSED_WAIT_MAX_S
+        return _quorum_since(gathering, now) + MISSED_WAIT_MAX_S
     deadline = _join_deadline(spec, gathering)
     return deadline if now < deadline else deadline + MISSED_WAIT_MAX_S
 
@@ -104,7 +108,7 @@ def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait
 def _last_call(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wait:
     present, room = gathering.agents_present, spec.agents_max - gathering.agents_present
     deadline = last_call_deadline(
-        spec, first=gathering.quorum_since or now, latest=gathering.latest_arrival
+        spec, first=_quorum_since(gathering, now), latest=gathering.latest_arrival
     )
     if now >= deadline:
         return Close(reason=f"last call is over with {present} of {spec.agents_max} agents")

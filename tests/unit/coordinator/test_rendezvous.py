@@ -61,6 +61,11 @@ def test_the_last_call_has_a_cap_however_many_arrive() -> None:
     assert last_call_deadline(SPEC, first=100.0, latest=101.0) == 104.0
 
 
+def test_a_clock_may_begin_at_zero() -> None:
+    early = gathering(3, quorum_since=0.0, latest_arrival=29.5)
+    assert isinstance(close_round(SPEC, early, now=30.0), Close)
+
+
 def test_the_join_timeout_does_not_cut_the_last_call_short() -> None:
     late = gathering(2, quorum_since=599.0, latest_arrival=599.0)
     assert isinstance(close_round(SPEC, late, now=601.0), Wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from coordinator.model import Verdict
@@ -170,4 +171,6 @@ def test_a_run_read_back_from_json_is_the_same_run() -> None:
         EndingStarted(reason="failing"),
         FAILED,
     ]
-    assert state_of(*map(json_round_trip, records)) == state_of(*records)
+    state = state_of(*records)
+    assert state_of(*map(json_round_trip, records)) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=RunState) == state
