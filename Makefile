@@ -45,7 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m bench.run
 
 soak: $(READY)
-	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation
+	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation tests/property
 
 clean:
 	rm -rf $(VENV) .venv-protoc .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -31,7 +31,9 @@ from coordinator.model import (
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
-LOCAL_WORLD_SIZE_MAX = 1024
+LOCAL_WORLD_SIZE_MAX = 4096
+# Numbers that every JSON reader keeps exact; no run has so many rounds.
+ROUND_ID_MAX = 2**53
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _GROUP_STATES = {
     session_pb2.GroupState.Value(f"GROUP_STATE_{state}"): state for state in GroupState
@@ -167,6 +169,8 @@ def _spec(spec: common_pb2.RunSpec) -> RunSpec:
 def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence) -> Beat:
     if not 0 <= beat.master_port <= 65535:
         raise InvalidRequest("beat.master_port", beat.master_port, "0 to 65535")
+    if fence.round_id > ROUND_ID_MAX:
+        raise InvalidRequest("fence.round_id", fence.round_id, f"at most {ROUND_ID_MAX}")
     return Beat(
         state=_group_state(beat.state),
         round_id=fence.round_id if fence.has_round else None,

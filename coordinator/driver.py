@@ -60,7 +60,9 @@ class Driver:
     def restore(self) -> None:
         """Take over what the journal holds. Raises ``JournalCorrupt``."""
         states = self._journal.load()
-        self.registry.restore(states, now=self.now())
+        now = self.now()
+        if changes := self._changes(self.registry.restore(states, now=now)):
+            self._journal.write(changes, now=now)
         for state in states:
             log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
 

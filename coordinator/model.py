@@ -66,6 +66,11 @@ class Beat:
     failures_written: int = 0
     workers_alive: int = 0
 
+    @property
+    def rounds_seen(self) -> int:
+        """A number above every round the agent has held."""
+        return 0 if self.round_id is None else self.round_id + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:

@@ -31,9 +31,14 @@ class RunCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAdmitted:
-    """An agent became a member of the run."""
+    """An agent became a member of the run.
+
+    ``rounds_seen`` is above every round it has held: a coordinator that lost its
+    memory must not use their numbers again.
+    """
 
     agent: AgentIdentity
+    rounds_seen: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,10 @@ class Registry:
             run.check_invariants()
 
     def _create(self, event: SessionOpened, now: float) -> list[fx.Effect]:
+        limit = self._policy.run.agents_max
         error: CoordinatorError | None = spec_error(event.spec)
+        if error is None and event.spec.agents_min > limit:
+            error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
         if error is None and len(self.runs) - len(self.ended) >= self._policy.runs_max:
             error = LimitReached("runs_max", self._policy.runs_max)
         if error is not None:

@@ -15,13 +15,11 @@ from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
-from coordinator.desire import desired_state
 from coordinator.errors import CoordinatorError, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
     Beat,
-    Desired,
     FailureRecord,
     GroupState,
     Pace,
@@ -34,6 +32,7 @@ from coordinator.ranks import next_order
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, Gathering, GiveUp, Wait, close_round, last_call_deadline
 from coordinator.run_state import Phase, RunState
+from coordinator.telling import Telling
 
 
 class Run:
@@ -51,12 +50,9 @@ class Run:
         self._extras: set[str] = set()
         # While ending: members with live workers or undelivered records.
         self._unfinished: set[str] = set()
-        # Members to be told their desired state; `_tell_all` stands for everyone.
-        self._untold: set[str] = set()
-        self._tell_all = False
+        self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
         self._wait: Wait | None = None
         self._review_at: float | None = None
-        self._progress_at: float | None = None
         # Instants from which timeouts count.
         self._phase_since = now
         self._quorum_since: float | None = None
@@ -116,13 +112,13 @@ class Run:
             case _:
                 assert_never(event)
         self._settle(now)
-        self._tell(now)
+        self._effects += self._telling.effects(self.state, self._wait, now=now)
         done, self._effects = self._effects, []
         return done
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.members.next_deadline(), self._review_at, self._progress_at)
+        instants = (self.members.next_deadline(), self._review_at, self._telling.progress_at)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -154,10 +150,11 @@ class Run:
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            self._commit(rec.AgentAdmitted(agent=event.agent))
+            beat = event.beat
+            self._commit(rec.AgentAdmitted(agent=event.agent, rounds_seen=beat.rounds_seen))
             self._latest_arrival = now
             self._decided("agent admitted", f"{event.agent.host} joined")
-            self._schedule_progress(now)
+            self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
             self._reject(replaced, StaleSession("the agent opened a new one"))
@@ -165,7 +162,7 @@ class Run:
         if current is None or incarnation not in current.seats:
             self._extras.add(incarnation)
         self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
-        self._untold.add(incarnation)
+        self._telling.one(incarnation)
         self._take_beat(incarnation, event.beat, now)
 
     def _on_beat(self, event: ev.BeatReceived, now: float) -> None:
@@ -180,7 +177,7 @@ class Run:
         until = now + self._policy.reconnect_grace_s
         if self.members.detach(event.incarnation, event.session_id, until=until):
             self._extras.discard(event.incarnation)
-            self._schedule_progress(now)
+            self._note_change(now)
             if self.state.phase is Phase.ENDED:
                 self.members.forget(event.incarnation)
 
@@ -195,7 +192,7 @@ class Run:
     def _is_wanted(self, record: FailureRecord) -> bool:
         """Return whether a record is new, of a round there was, and has room in the table."""
         heard = self.state.failures_heard
-        if self.state.round_id is None or record.round_id > self.state.round_id:
+        if record.round_id >= self.state.next_round_id:
             return False
         if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
             return False
@@ -209,9 +206,7 @@ class Run:
             if expiry.session_id is not None:
                 self._reject(expiry.session_id, StaleSession(expiry.reason))
             self._remove(expiry.incarnation, expiry.reason, now)
-        if self._progress_at is not None and now >= self._progress_at:
-            self._progress_at = None
-            self._tell_all = True
+        self._telling.progress_if_due(now)
 
     def _is_current(self, incarnation: str, session_id: str) -> bool:
         """Return whether a message is of a session that counts; refuse it if not."""
@@ -224,7 +219,7 @@ class Run:
         presence = self.members.heard(incarnation, beat, now=now)
         if beat.master_port and not self._port_of(incarnation):
             presence.master_port_spent = beat.master_port
-            self._untold.add(incarnation)
+            self._telling.one(incarnation)
         self._note_finished(incarnation)
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
@@ -249,8 +244,13 @@ class Run:
         self._commit(rec.AgentRemoved(incarnation=incarnation, reason=reason))
         if self.state.is_awaited(incarnation):
             self._lost.add(incarnation)
-        self._schedule_progress(now)
+        self._note_change(now)
         self._decided("agent removed", f"{host}: {reason}")
+
+    def _note_change(self, now: float) -> None:
+        """While gathering, let the others know before long that somebody came or went."""
+        if self.state.phase is Phase.GATHERING:
+            self._telling.schedule_progress(now)
 
     def _note_finished(self, incarnation: str) -> None:
         """While ending, stop waiting for a member that has nothing left to stop or to say."""
@@ -393,7 +393,7 @@ class Run:
         self._extras = self.members.connected - {agent.incarnation for agent in order}
         self._wait = self._extra_since = self._barrier_since = self._failed_since = None
         self._failed, self._lost = set(), set()
-        self._tell_all = True
+        self._telling.everyone()
         self._decided("round started", f"{len(order)} agents; {reason}")
 
     def _port_of(self, incarnation: str) -> int:
@@ -425,14 +425,16 @@ class Run:
         )
         self._commit(record)
         self._phase_since, self._quorum_since = now, None
-        self._is_reforming, self._tell_all = True, True
+        self._is_reforming = True
+        self._telling.everyone()
         self._portless = self._portless_since = None
         self._failed, self._lost = set(), set()
         self._decided("round ended", reason)
 
     def _start_ending(self, reason: str, now: float) -> None:
         self._commit(rec.EndingStarted(reason=reason))
-        self._phase_since, self._tell_all = now, True
+        self._phase_since = now
+        self._telling.everyone()
         everyone = self.members.presences
         self._unfinished = {member for member in everyone if not self._is_finished(member)}
         self._decided("run failing", reason)
@@ -451,8 +453,8 @@ class Run:
             report=report,
         )
         self._commit(rec.RunEnded(verdict=verdict))
-        self._tell_all, self._wait, self._progress_at = True, None, None
-        self._phase_since = now
+        self._wait, self._telling.progress_at, self._phase_since = None, None, now
+        self._telling.everyone()
         for incarnation in list(self.members.missed):
             self.members.forget(incarnation)
         self._decided("run succeeded" if is_success else "run failed", reason)
@@ -475,26 +477,3 @@ class Run:
                 round_id=self.state.round_id,
             )
         )
-
-    def _schedule_progress(self, now: float) -> None:
-        """Tell waiting agents how it goes, but not at every arrival: that would be quadratic."""
-        if self._progress_at is None and self.state.phase is Phase.GATHERING:
-            self._progress_at = now + self._policy.progress_interval_s
-
-    def _tell(self, now: float) -> None:
-        """Push desired states that changed to those who may not know them."""
-        whom = self.members.presences if self._tell_all else self._untold
-        for incarnation in whom:
-            self._direct(incarnation, now)
-        self._untold, self._tell_all = set(), False
-
-    def _direct(self, incarnation: str, now: float) -> None:
-        presence = self.members.presences.get(incarnation)
-        if presence is None or presence.session_id is None:
-            return
-        wait, present = self._wait, len(self.members.connected)
-        state = desired_state(self.state, incarnation, wait=wait, present=present, now=now)
-        desired = Desired(state=state, master_port_spent=presence.master_port_spent)
-        if desired != presence.pushed:
-            presence.pushed = desired
-            self._effects.append(fx.Direct(session_id=presence.session_id, desired=desired))

@@ -75,6 +75,7 @@ class RunState:
     participants of it; ``verdict`` is set exactly in ``Phase.ENDED``.
     ``failures_heard`` is the highest sequence accepted from each incarnation:
     records arrive in order, so whatever is not above it was counted before.
+    No round below ``rounds_seen`` is started any more.
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
     """
 
@@ -83,6 +84,7 @@ class RunState:
     phase: Phase = Phase.GATHERING
     members: dict[str, AgentIdentity] = field(default_factory=dict)
     round: Round | None = None
+    rounds_seen: int = 0
     restart_count: int = 0
     succeeded: set[str] = field(default_factory=set)
     failures: list[FailureRecord] = field(default_factory=list)
@@ -109,7 +111,7 @@ class RunState:
     @property
     def next_round_id(self) -> int:
         """The id of the round after that."""
-        return self.round.round_id + 1 if self.round else 0
+        return max(self.round.round_id + 1 if self.round else 0, self.rounds_seen)
 
     def group_ranks(self) -> dict[str, int]:
         """Return the group ranks of the current or last round, by incarnation, in order."""
@@ -151,6 +153,7 @@ class RunState:
                 self.spec = record.spec
             case AgentAdmitted():
                 self.members[record.agent.incarnation] = record.agent
+                self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
             case AgentRemoved():
                 self.members.pop(record.incarnation, None)
             case GroupSucceeded():

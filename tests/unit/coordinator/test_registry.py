@@ -9,6 +9,7 @@ import pytest
 from coordinator import effects as fx
 from coordinator.errors import InvalidRequest, LimitReached
 from coordinator.events import DeadlineReached
+from coordinator.policy import RunPolicy
 from coordinator.registry import RegistryPolicy, spec_error
 from coordinator.run_state import Phase
 from tests.support.world import Story, a_spec, a_story
@@ -186,3 +187,12 @@ def test_an_impossible_spec_is_refused_by_field(field: str, given: Any) -> None:
 
 def test_a_sound_spec_is_accepted() -> None:
     assert spec_error(a_spec(2, 4, exit_barrier_timeout_s=1.0, last_call_s=0.0)) is None
+
+
+def test_a_run_that_could_never_start_is_refused() -> None:
+    policy = RegistryPolicy(run=RunPolicy(agents_max=3))
+    story = Story(spec=a_spec(4, 8), policy=policy)
+    (reject,) = story.join("a")
+    assert isinstance(reject, fx.Reject)
+    assert str(reject.error) == "spec.agents_min: 4 is given, allowed is at most 3"
+    assert not story.registry.runs

@@ -6,7 +6,8 @@ import pytest
 
 from coordinator import effects as fx
 from coordinator.errors import StaleSession
-from coordinator.model import Assignment, Desired, GroupState, Standby, Stop
+from coordinator.events import SessionOpened
+from coordinator.model import Assignment, Beat, Desired, GroupState, Standby, Stop
 from coordinator.policy import RunPolicy
 from coordinator.records import (
     AgentAdmitted,
@@ -381,3 +382,19 @@ def test_a_verdict_waits_for_agents_that_were_away() -> None:
     story.back("a")
     assert story.verdict("a").is_success
     assert len(story.records(RunEnded)) == 1
+
+
+def test_rounds_that_an_agent_has_held_are_not_numbered_again() -> None:
+    """Goal: a coordinator without memory fences old rounds. Method: an agent that holds one."""
+    story = a_story(1)
+    story.registry.handle(
+        SessionOpened(
+            run_id=RUN,
+            session_id="s1",
+            spec=story.spec,
+            agent=an_agent("a"),
+            beat=Beat(state=GroupState.RUNNING, round_id=5, master_port=1),
+        ),
+        now=story.now,
+    )
+    assert story.state().round_id == 6

@@ -1,0 +1,65 @@
+"""Pure. Who has to be told what to do, and is told only what is news."""
+
+from __future__ import annotations
+
+from coordinator.desire import desired_state
+from coordinator.effects import Direct
+from coordinator.membership import Membership
+from coordinator.model import Desired
+from coordinator.rendezvous import Wait
+from coordinator.run_state import RunState
+
+
+class Telling:
+    """Collects who may not know its desired state; ``effects`` then pushes what changed.
+
+    Telling everyone costs time linear in members, so arrivals and losses while a
+    run gathers only schedule it: waiting agents hear how it goes, but not of each.
+    """
+
+    def __init__(self, members: Membership, *, progress_interval_s: float) -> None:
+        self.progress_at: float | None = None
+        self._members = members
+        self._progress_interval_s = progress_interval_s
+        self._untold: set[str] = set()
+        self._is_for_all = False
+
+    def one(self, incarnation: str) -> None:
+        """Tell one member."""
+        self._untold.add(incarnation)
+
+    def everyone(self) -> None:
+        """Tell all members."""
+        self._is_for_all = True
+
+    def schedule_progress(self, now: float) -> None:
+        """Tell all members before long."""
+        if self.progress_at is None:
+            self.progress_at = now + self._progress_interval_s
+
+    def progress_if_due(self, now: float) -> None:
+        """Tell all members if that was scheduled for now."""
+        if self.progress_at is not None and now >= self.progress_at:
+            self.progress_at = None
+            self._is_for_all = True
+
+    def effects(self, state: RunState, wait: Wait | None, *, now: float) -> list[Direct]:
+        """Return what to push, and begin anew."""
+        whom = list(self._members.presences) if self._is_for_all else sorted(self._untold)
+        self._untold, self._is_for_all = set(), False
+        pushes = (self._push(incarnation, state, wait, now) for incarnation in whom)
+        return [push for push in pushes if push is not None]
+
+    def _push(
+        self, incarnation: str, state: RunState, wait: Wait | None, now: float
+    ) -> Direct | None:
+        presence = self._members.presences.get(incarnation)
+        if presence is None or presence.session_id is None:
+            return None
+        present = len(self._members.connected)
+        wanted = desired_state(state, incarnation, wait=wait, present=present, now=now)
+        desired = Desired(state=wanted, master_port_spent=presence.master_port_spent)
+        if desired == presence.pushed:
+            return None
+        presence.pushed = desired
+        return Direct(session_id=presence.session_id, desired=desired)
