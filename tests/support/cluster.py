@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 import psutil
 
-from drumbeat.v1 import run_pb2, run_pb2_grpc
+from drumbeat.v1 import run_pb2, run_pb2_grpc, session_pb2
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -454,6 +454,53 @@ class WorkerServer:
             worker.connection.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run with steered workers: where it is decided and where its workers come to."""
+
+    cluster: Cluster
+    coordinator: Coordinator
+    server: WorkerServer
+    run_id: str
+    options: tuple[str, ...]
+
+    def join(self, *options: str, env: Mapping[str, str] | None = None) -> Agent:
+        """Start one more agent, with ``options`` beside those of the run."""
+        return self.cluster.agent(
+            *(*self.options, *options, *self.server.command),
+            coordinator=self.coordinator,
+            run_id=self.run_id,
+            env=env,
+        )
+
+    def join_in_order(self, *options: Sequence[str]) -> list[Agent]:
+        """Start an agent for each element, whose group ranks follow this order.
+
+        The run must wait for all of them: each is started once its predecessor waits.
+        """
+        agents: list[Agent] = []
+        for own in options:
+            if agents:
+                agents[-1].wait_for_line("standing by")
+            agents.append(self.join(*own))
+        return agents
+
+    def state(self) -> run_pb2.Run:
+        """Ask the coordinator for the run."""
+        return self.coordinator.run(self.run_id)
+
+    def wait_for_state(self, group_rank: int, state: str) -> None:
+        """Return once the agent with ``group_rank`` has told that it is e.g. ``SUCCEEDED``."""
+        wanted = session_pb2.GroupState.Value(f"GROUP_STATE_{state}")
+        self.coordinator.wait_for_run(
+            self.run_id,
+            lambda run: any(
+                agent.is_participant and agent.group_rank == group_rank and agent.state == wanted
+                for agent in run.agents
+            ),
+        )
+
+
 class Cluster:
     """All processes of one test; a context manager."""
 
@@ -490,6 +537,18 @@ class Cluster:
         server = WorkerServer(self.logs)
         self._servers.append(server)
         return server
+
+    def job(
+        self, *options: str, coordinator: Coordinator | None = None, run_id: str = "run"
+    ) -> Job:
+        """Return a run whose agents get ``options``, with a coordinator of its own if need be."""
+        return Job(
+            cluster=self,
+            coordinator=coordinator or self.coordinator(),
+            server=self.worker_server(),
+            run_id=run_id,
+            options=options,
+        )
 
     def agent(
         self,
@@ -535,6 +594,13 @@ class Cluster:
                     found.append(process)
         return found
 
+    def _kill_strays(self) -> bool:
+        strays = self.strays()
+        for stray in strays:
+            with contextlib.suppress(psutil.Error):
+                stray.kill()
+        return not strays
+
     def wait_until_alone(self, timeout_s: float = DEADLINE_S) -> None:
         """Return when no process of this cluster is left."""
         wait_until_sync(lambda: not self.strays(), timeout_s, describe=self._describe_strays)
@@ -568,15 +634,17 @@ class Cluster:
         for process in self._processes:
             process.close()
         # Several times, because a process may fork while the others are being killed.
-        while strays := self.strays():
-            for stray in strays:
-                with contextlib.suppress(psutil.Error):
-                    stray.kill()
-            psutil.wait_procs(strays, timeout=1000 * MS)
+        wait_until_sync(self._kill_strays, DEADLINE_S)
         for process in self._processes:
             process.join_readers()
         print(self.logs())
         self._temporary.cleanup()
+
+
+def exit_all(workers: Iterable[Worker], code: int = 0) -> None:
+    """Order workers to exit."""
+    for worker in workers:
+        worker.order(f"exit {code}")
 
 
 def _read_line(connection: socket.socket, data: bytes, timeout_s: float) -> bytes:
