@@ -232,7 +232,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").write_text("this is no database, but long enough\n" * 50)
-    with pytest.raises(JournalCorrupt, match="journal.sqlite3"):
+    with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
         SqliteJournal(tmp_path)
     (tmp_path / "journal.sqlite3").unlink()
     SqliteJournal(tmp_path).close()  # the refusal let the lock go
