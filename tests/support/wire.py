@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,7 +78,7 @@ class Client:
         self.sessions = session_pb2_grpc.SessionServiceStub(self.channel)
         self.failures = failure_pb2_grpc.FailureServiceStub(self.channel)
         self.runs = run_pb2_grpc.RunServiceStub(self.channel)
-        self.health = health_pb2_grpc.HealthStub(self.channel)
+        self.health: Any = health_pb2_grpc.HealthStub(self.channel)
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,7 +115,9 @@ class Client:
             await call.write(failure_pb2.ReportRequest(record=record))
             async with asyncio.timeout(DEADLINE_S):
                 answer = await call.read()
-            assert answer is not grpc.aio.EOF, "the stream ended before its answer"
+            assert isinstance(answer, failure_pb2.ReportResponse), (
+                "the stream ended before its answer"
+            )
             kept.append(answer.kept)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
@@ -130,10 +132,8 @@ class Raw:
 
     async def send(self, message: Any) -> None:
         """Say something; an end of the call on the way is for ``refused`` to tell."""
-        try:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self.call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass
 
     async def read(self) -> Any:
         """Return the next answer. Raises ``AioRpcError``, and ``EOFError`` at a clean end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -75,7 +76,10 @@ def replaced(name: str, value: Any) -> Callable[[session_pb2.OpenRequest], None]
 
 BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
     "nothing": (replaced("hello", None), "hello as the first message"),
-    "a beat": (replaced("beat", session_pb2.Beat(state=1)), "hello as the first message"),
+    "a beat": (
+        replaced("beat", session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)),
+        "hello as the first message",
+    ),
     "a goodbye": (replaced("goodbye", session_pb2.Goodbye()), "hello as the first message"),
     "an empty hello": (replaced("hello", session_pb2.Hello()), "local_world_size"),
     "no run": (changed(fence__run_id=""), "run_id"),
@@ -403,10 +407,8 @@ async def test_bytes_that_are_no_http_are_no_trouble(client: Client) -> None:
             except ConnectionResetError:
                 pass
         writer.close()
-        try:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             await writer.wait_closed()
-        except (ConnectionResetError, BrokenPipeError):
-            pass
 
 
 async def test_a_connection_that_says_nothing_disturbs_nobody(client: Client) -> None:
@@ -433,7 +435,8 @@ async def test_a_run_nobody_had_is_not_found(client: Client) -> None:
 async def test_health_and_reflection_answer(client: Client) -> None:
     for service in ("", *SERVICES):
         assert await client.is_serving(service)
-    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    channel: Any = client.channel
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
     call = stub.ServerReflectionInfo()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     answer = await call.read()
@@ -449,7 +452,7 @@ async def test_health_and_reflection_answer(client: Client) -> None:
 async def until(predicate: Callable[[], Any]) -> None:
     """Wait for something that has to be asked for over the network."""
     async with asyncio.timeout(DEADLINE_S):
-        while not await predicate():
+        while not await predicate():  # noqa: ASYNC110 - it is in another process's hands
             await asyncio.sleep(10 * MS)
 
 
