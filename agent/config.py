@@ -24,9 +24,10 @@ RESTARTS_MAX = 1_000_000
 DURATION_MAX_S = 30 * 24 * 3600.0
 """A month: more is a slip of the unit."""
 
-RUN_ID_ALLOWED = "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+RUN_ID_ALLOWED = "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'"
 
-_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+# It names a directory, where dots alone mean another one.
+_RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NAME_LENGTH_MAX = 128

@@ -42,10 +42,14 @@ def read_error_file(path: Path) -> WorkerError | None:
 def _read(path: Path) -> bytes:
     """Read at most one byte more than the limit, from a regular file only."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "not a regular file")
-        return file.read(FILE_BYTES_MAX + 1)
+        # Only now, because a file object of a directory is refused and leaves it open.
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _parse(content: Any) -> WorkerError:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import structlog
+from google.protobuf.message import DecodeError
 
 from drumbeat.v1 import failure_pb2
 
@@ -23,6 +24,9 @@ log = structlog.get_logger()
 
 # More failures than this, undelivered, explain nothing that the first ones don't.
 RECORDS_MAX = 1_000
+
+# Others look at a directory for a moment; it can't be taken away more often than that.
+OWN_ATTEMPTS_MAX = 100
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK = "lock"
@@ -60,8 +64,7 @@ class Spool:
         self._boot_id = _read_boot_id()
         self._locks: dict[str, int] = {}
         self._own_directory = directory / incarnation
-        self._own_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock(incarnation)
+        self._make_own()
         self._written = 0
 
     def write(self, spooled: Spooled) -> bool:
@@ -111,36 +114,59 @@ class Spool:
         with suppress(OSError):
             self._directory.rmdir()  # only if empty
 
+    def _make_own(self) -> None:
+        """Make this incarnation's directory and hold it.
+
+        Until it is locked, another agent may take it for a dead one's and remove it.
+        """
+        for _ in range(OWN_ATTEMPTS_MAX):
+            with suppress(FileNotFoundError):  # the parent went with its last agent
+                self._own_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._lock(self._incarnation, is_patient=True):
+                return
+        # Writing will fail, and say so; records are then kept in memory.
+
     def _read(self, directory: Path) -> Iterator[Spooled]:
         for path in sorted(directory.glob("*.json")):
             try:
-                entry = msgspec.json.decode(path.read_bytes(), type=Entry)
-                record = failure_pb2.FailureRecord.FromString(entry.record)
-            except (OSError, ValueError) as error:  # msgspec's and protobuf's are ValueErrors
+                yield self._read_entry(path)
+            except (OSError, ValueError, DecodeError) as error:  # msgspec's are ValueErrors
                 log.warning("spooled failure record unreadable", reason=str(error), path=str(path))
-                path.unlink(missing_ok=True)
-                continue
-            is_same_boot = entry.boot_id == self._boot_id
-            yield Spooled(
-                incarnation=record.fence.incarnation,
-                sequence=record.sequence,
-                # Of an earlier boot nothing is known but that it was before this one.
-                happened_at=entry.happened_at if is_same_boot else 0.0,
-                record=record,
-            )
+                with suppress(OSError):
+                    path.unlink()
+
+    def _read_entry(self, path: Path) -> Spooled:
+        entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+        record = failure_pb2.FailureRecord.FromString(entry.record)
+        # Of an earlier boot nothing is known but that it was before this one.
+        happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
+        spooled = Spooled(
+            incarnation=record.fence.incarnation,
+            sequence=record.sequence,
+            happened_at=happened_at,
+            record=record,
+        )
+        if self._path(spooled.key) != path:
+            raise ValueError("it lies where another record belongs")
+        return spooled
 
     def _path(self, key: tuple[str, int]) -> Path:
         return self._directory / key[0] / f"{key[1]:012d}.json"
 
-    def _lock(self, incarnation: str) -> bool:
+    def _lock(self, incarnation: str, *, is_patient: bool = False) -> bool:
+        """Hold a directory until closed; ``False`` if it has an owner, or is no more."""
+        path = self._directory / incarnation / _LOCK
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            lock = os.open(self._directory / incarnation / _LOCK, flags, 0o600)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return False  # its owner has just removed it
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))
+            # Whoever held it before may have removed it: then it locks nothing.
+            is_there = os.path.samestat(os.fstat(lock), path.stat())
+        except OSError:
+            is_there = False
+        if not is_there:
             os.close(lock)
             return False
         self._locks[incarnation] = lock
@@ -151,6 +177,8 @@ class Spool:
         with suppress(OSError):
             if any(directory.glob("*.json")):
                 return
+            for unfinished in directory.glob("*.new"):
+                unfinished.unlink()
             (directory / _LOCK).unlink(missing_ok=True)
             directory.rmdir()
             os.close(self._locks.pop(incarnation))

@@ -10,9 +10,10 @@ import re
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.errors import InvalidRequest
+from coordinator.errors import InvalidRequest, StaleSession
 from coordinator.events import AgentLeft, BeatReceived, FailureReported, SessionOpened
 from coordinator.model import (
+    DURATION_MAX_S,
     AgentIdentity,
     Assignment,
     Beat,
@@ -34,7 +35,9 @@ NAME_CHARACTERS_MAX = 256
 LOCAL_WORLD_SIZE_MAX = 4096
 # Numbers that every JSON reader keeps exact; no run has so many rounds.
 ROUND_ID_MAX = 2**53
-_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
+# Agents use it as a name of a directory, where dots alone mean another one.
+_RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _GROUP_STATES = {
     session_pb2.GroupState.Value(f"GROUP_STATE_{state}"): state for state in GroupState
 }
@@ -76,6 +79,9 @@ def session_event(
         raise InvalidRequest("fence.run_id", fence.run_id, f"{opened.run_id!r}, as in hello")
     if fence.incarnation != incarnation:
         raise InvalidRequest("fence.incarnation", fence.incarnation, f"{incarnation!r}")
+    if fence.session_id != opened.session_id:
+        # Refused here, where it can only end the stream it came from.
+        raise StaleSession("the message is of another session than its stream")
     match message.WhichOneof("kind"):
         case "beat":
             return BeatReceived(
@@ -126,7 +132,7 @@ def failure_reported(
                 role_rank=worker.role_rank,
                 role=worker.role[:NAME_CHARACTERS_MAX],
             ),
-            age_s=max(0.0, _seconds(record.age)),
+            age_s=_age_s(record),
             pid=record.pid,
             exit_code=record.exit_code,
             signal_name=record.signal_name[:NAME_CHARACTERS_MAX],
@@ -138,15 +144,22 @@ def failure_reported(
     )
 
 
+def _age_s(record: failure_pb2.FailureRecord) -> float:
+    age_s = _seconds(record.age)
+    if not 0 <= age_s <= DURATION_MAX_S:
+        raise InvalidRequest("record.age", age_s, f"0 to {DURATION_MAX_S:g} seconds")
+    return age_s
+
+
 def _run_id(fence: common_pb2.Fence) -> str:
     if not _RUN_ID.fullmatch(fence.run_id):
-        raise InvalidRequest("fence.run_id", fence.run_id, "1 to 128 of A-Z a-z 0-9 . _ -")
+        raise InvalidRequest("fence.run_id", fence.run_id, RUN_ID_ALLOWED)
     return fence.run_id
 
 
-def _name(field: str, value: str) -> str:
-    if not 1 <= len(value) <= NAME_CHARACTERS_MAX:
-        raise InvalidRequest(field, value, f"1 to {NAME_CHARACTERS_MAX} characters")
+def _name(field: str, value: str, *, least: int = 1) -> str:
+    if not least <= len(value) <= NAME_CHARACTERS_MAX:
+        raise InvalidRequest(field, value, f"{least} to {NAME_CHARACTERS_MAX} characters")
     return value
 
 
@@ -161,7 +174,7 @@ def _spec(spec: common_pb2.RunSpec) -> RunSpec:
         exit_barrier_timeout_s=_seconds(spec.exit_barrier_timeout) if has_barrier else None,
         shutdown_timeout_s=_seconds(spec.shutdown_timeout),
         coordinator_grace_s=_seconds(spec.coordinator_grace),
-        master_addr=spec.master_addr[:NAME_CHARACTERS_MAX],
+        master_addr=_name("spec.master_addr", spec.master_addr, least=0),
         master_port=spec.master_port,
     )
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -20,7 +21,7 @@ import msgspec
 
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
 from coordinator.records import Record, RunCreated
-from coordinator.run_state import RunState
+from coordinator.run_state import InvalidTransition, RunState
 
 SCHEMA_VERSION = 1
 
@@ -30,6 +31,15 @@ RECORDS_PER_SNAPSHOT = 5_000
 
 _SNAPSHOT = "Snapshot"
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)}
+# What rows of another hand make of reading and folding them.
+_UNREADABLE = (
+    sqlite3.Error,
+    msgspec.MsgspecError,
+    InvalidTransition,
+    KeyError,
+    TypeError,
+    ValueError,
+)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -70,7 +80,10 @@ class Journal(Protocol):
         ...
 
     def clock_offset(self) -> float:
-        """Return what to add to the monotonic clock so that it never runs backwards."""
+        """Return what to add to the monotonic clock so that it never runs backwards.
+
+        Raises ``JournalCorrupt``.
+        """
         ...
 
     def close(self) -> None:
@@ -123,8 +136,8 @@ class SqliteJournal:
             rows = self._database.execute("SELECT run_id, kind, body FROM records ORDER BY number")
             for run_id, kind, body in rows:
                 _fold(states, run_id, kind, body)
-        except (sqlite3.Error, msgspec.MsgspecError, KeyError, ValueError) as error:
-            raise JournalCorrupt(str(self._path), str(error)) from error
+        except _UNREADABLE as error:
+            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
         return list(states.values())
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
@@ -135,8 +148,7 @@ class SqliteJournal:
                     case Append():
                         self._append(change.run_id, type(change.record).__name__, change.record)
                     case Compact():
-                        self._erase(change.state.run_id)
-                        self._append(change.state.run_id, _SNAPSHOT, change.state)
+                        self._compact(change.state)
                     case Erase():
                         self._erase(change.run_id)
             self._remember("clock", str(now))
@@ -145,13 +157,18 @@ class SqliteJournal:
         """Return what to add to the monotonic clock so that it never runs backwards.
 
         The monotonic clock goes on across a restart of the process, but starts
-        anew at a reboot; then time goes on from the last write.
+        anew at a reboot; then time goes on from the last write. Raises ``JournalCorrupt``.
         """
-        known = dict(self._database.execute("SELECT name, value FROM facts"))
         boot_id = _boot_id()
-        offset = float(known.get("clock_offset", 0.0))
+        try:
+            known = dict(self._database.execute("SELECT name, value FROM facts"))
+            offset, clock = (float(known.get(name, 0.0)) for name in ("clock_offset", "clock"))
+        except (sqlite3.Error, ValueError) as error:
+            raise JournalCorrupt(str(self._path), str(error)) from error
+        if not (isfinite(offset) and isfinite(clock)):
+            raise JournalCorrupt(str(self._path), f"its clock is {offset} and {clock}")
         if boot_id != known.get("boot_id", boot_id):
-            offset = max(0.0, float(known.get("clock", 0.0)) - time.monotonic())
+            offset = max(0.0, clock - time.monotonic())
         with self._database:
             self._remember("boot_id", boot_id)
             self._remember("clock_offset", str(offset))
@@ -184,9 +201,18 @@ class SqliteJournal:
             database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         return database
 
-    def _append(self, run_id: str, kind: str, body: Record | RunState) -> None:
+    def _append(self, run_id: str, kind: str, body: Record) -> None:
         row = (run_id, kind, msgspec.json.encode(body))
         self._database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
+
+    def _compact(self, state: RunState) -> None:
+        """Put a snapshot in the place of a run's first record, so that runs keep their order."""
+        query = "SELECT MIN(number) FROM records WHERE run_id = ?"
+        number = self._database.execute(query, (state.run_id,)).fetchone()[0]
+        self._erase(state.run_id)
+        row = (number, state.run_id, _SNAPSHOT, msgspec.json.encode(state))
+        statement = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
+        self._database.execute(statement, row)
 
     def _erase(self, run_id: str) -> None:
         self._database.execute("DELETE FROM records WHERE run_id = ?", (run_id,))

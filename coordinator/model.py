@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+# Far beyond any run or host, and well within what messages and clocks can hold.
+DURATION_MAX_S = 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:

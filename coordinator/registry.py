@@ -17,7 +17,7 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.model import Pace, RunSpec
+from coordinator.model import DURATION_MAX_S, Pace, RunSpec
 from coordinator.policy import RunPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
@@ -197,6 +197,6 @@ def spec_error(spec: RunSpec) -> InvalidRequest | None:
             "spec.exit_barrier_timeout", barrier, "above 0, or unset for no limit"
         )
     for name, value in durations.items():
-        if not 0 <= value < float("inf"):
-            return InvalidRequest(name, value, "a duration of 0 or more")
+        if not 0 <= value <= DURATION_MAX_S:
+            return InvalidRequest(name, value, f"0 to {DURATION_MAX_S:g} seconds")
     return None

@@ -76,10 +76,9 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port. Raises ``StartupError``."""
-    driver = Driver(
-        Registry(registry_policy(config)), journal, queue_max=config.limits.event_queue_max
-    )
     try:
+        registry = Registry(registry_policy(config))
+        driver = Driver(registry, journal, queue_max=config.limits.event_queue_max)
         driver.restore()
         server, status, port = await _start(config, Sessions(driver, config.limits))
     except BaseException:

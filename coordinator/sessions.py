@@ -11,6 +11,8 @@ import itertools
 import uuid
 from collections.abc import AsyncIterator
 
+from google.protobuf.message import DecodeError, Message
+
 from coordinator import convert
 from coordinator.config import Limits
 from coordinator.driver import Driver
@@ -68,6 +70,9 @@ class Sessions:
             await reader
         finally:
             reader.cancel()
+            while not pending.empty():
+                if (unanswered := pending.get_nowait()) is not None:
+                    unanswered.cancel()
 
     def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
         """Return one run. Raises ``UnknownRun``."""
@@ -90,6 +95,8 @@ class Sessions:
             raise InvalidRequest("hello", "nothing", f"a hello within {timeout:g} s") from None
         except StopAsyncIteration:
             raise InvalidRequest("hello", "nothing", "a hello as the first message") from None
+        except DecodeError as error:
+            raise _undecodable(session_pb2.OpenRequest, error) from None
         return convert.session_opened(message, session_id=uuid.uuid4().hex)
 
     async def _read(
@@ -104,6 +111,8 @@ class Sessions:
                 self._driver.submit(convert.session_event(message, opened))
         except CoordinatorError as error:
             outbox.fail(error)
+        except DecodeError as error:
+            outbox.fail(_undecodable(session_pb2.OpenRequest, error))
         else:
             outbox.close()
 
@@ -112,9 +121,16 @@ class Sessions:
         requests: AsyncIterator[failure_pb2.ReportRequest],
         pending: asyncio.Queue[asyncio.Future[failure_pb2.ReportResponse] | None],
     ) -> None:
-        async for message in requests:
-            await pending.put(asyncio.ensure_future(self._accept(message)))
-        await pending.put(None)
+        try:
+            async for message in requests:
+                await pending.put(asyncio.ensure_future(self._accept(message)))
+        except DecodeError as error:
+            # In its turn, so that the records before it are answered.
+            undecodable = asyncio.get_running_loop().create_future()
+            undecodable.set_exception(_undecodable(failure_pb2.ReportRequest, error))
+            await pending.put(undecodable)
+        else:
+            await pending.put(None)
 
     async def _accept(self, message: failure_pb2.ReportRequest) -> failure_pb2.ReportResponse:
         """Hand one record to the core and wait until it is journaled."""
@@ -133,6 +149,10 @@ class Sessions:
         return failure_pb2.ReportResponse(
             incarnation=event.record.incarnation, sequence=event.record.sequence, kept=is_kept
         )
+
+
+def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:
+    return InvalidRequest("message", str(error), f"a {kind.DESCRIPTOR.full_name}")
 
 
 def _response(item: Pace | Desired | tuple[str, Pace]) -> session_pb2.OpenResponse:

@@ -1,0 +1,168 @@
+"""A worker fails: everybody restarts, until the budget is spent and the report says why."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import LOOPBACK, exit_all
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Agent, Cluster
+
+pytestmark = pytest.mark.e2e
+
+
+def report_of(agent: Agent) -> str:
+    """The report of a failed run, from its first line on."""
+    match = re.search(r"^=+\n.*", agent.stderr, re.DOTALL | re.MULTILINE)
+    assert match, agent.log()
+    return match[0]
+
+
+def bind_error(host: str, port: int) -> int:
+    """What a plain bind of ``port`` meets; 0 if it works."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno or -1
+    return 0
+
+
+def test_a_failed_worker_restarts_all_workers_everywhere(cluster: Cluster) -> None:
+    """One of four exits badly: four new ones, after the old ones are gone."""
+    job = cluster.job("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "3")
+    agents = [job.join(), job.join()]
+    before = job.server.wait_for(4)
+    grandchild = before[0].ask("spawn")
+    before[3].order("exit 7")
+    after = job.server.wait_for_round(1, 4)
+    assert [worker.rank for worker in after] == [0, 1, 2, 3]
+    assert {worker.restart_count for worker in after} == {1}
+    # No worker of a round is alive on a host when one of the next starts there.
+    assert all(worker.is_gone for worker in before)
+    cluster.wait_until_gone(grandchild)
+    exit_all(after)
+    assert [agent.wait() for agent in agents] == [0, 0]
+    state = job.state()
+    assert (state.verdict.is_success, state.restart_count, state.round_id) == (True, 1, 1)
+
+
+def test_every_round_has_a_fresh_master_port_that_is_held_until_rank_0_listens(
+    cluster: Cluster,
+) -> None:
+    """Nobody else can take it in between, and rank 0 can."""
+    job = cluster.job("--nnodes", "2", "--max-restarts", "3")
+    agents = [job.join(), job.join()]
+    ports = []
+    for round_id in range(3):
+        workers = job.server.wait_for_round(round_id, 2)
+        (port,) = {int(worker.environment["MASTER_PORT"]) for worker in workers}
+        ports.append(port)
+        assert [bind_error(host, port) for host in ("", LOOPBACK)] == [errno.EADDRINUSE] * 2
+        assert workers[0].ask(f"listen {port}") == ""
+        socket.create_connection((LOOPBACK, port)).close()
+        workers[1].order("exit 1" if round_id < 2 else "exit 0")
+    assert len(set(ports)) == 3
+    workers[0].order("exit 0")
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert bind_error(LOOPBACK, ports[0]) == 0
+
+
+def test_the_restart_budget_is_the_jobs_and_not_each_agents(cluster: Cluster) -> None:
+    """One failure on each of two agents spends a budget of one."""
+    job = cluster.job("--nnodes", "2", "--max-restarts", "1")
+    agents = job.join_in_order((), ())
+    job.server.wait_for(2)[0].order("exit 3")
+    job.server.wait_for_round(1, 2)[1].order("exit 4")
+    assert [agent.wait() for agent in agents] == [1, 1]
+    state = job.state()
+    assert (state.restart_count, state.failures_count, state.round_id) == (1, 2, 1)
+    for agent in agents:
+        report = report_of(agent)
+        assert "round 1 failed" in report
+        assert "all 1 restarts are used" in report
+        assert "exit code 4" in report
+        assert "exit code 3" not in report
+
+
+def test_the_report_names_the_root_cause_first_with_its_error_and_then_the_victims(
+    cluster: Cluster,
+) -> None:
+    """What a user has to know: host, rank, how it ended, message, traceback."""
+    job = cluster.job("--nnodes", "2", "--nproc-per-node", "2")
+    agents = job.join_in_order((), ())
+    workers = job.server.wait_for(4)
+    # Those that fail because they are stopped explain nothing, however they end.
+    workers[0].ask("on SIGTERM 5")
+    workers[3].ask("on SIGTERM 6")
+    workers[2].ask("error the loss is not a number")
+    workers[2].order("exit 42")
+    assert [agent.wait() for agent in agents] == [1, 1]
+    for agent in agents:
+        report = report_of(agent)
+        cause, _, victims = report.partition("Victims:")
+        assert f"{job.server.command[0]} {job.server.address} FAILED" in cause
+        assert "no restarts are allowed" in cause
+        assert re.search(rf"host +: {re.escape(socket.gethostname())}\n", cause)
+        assert re.search(r"rank +: 2 \(local rank 0, group rank 1, role default\)", cause)
+        assert re.search(rf"ended by +: exit code 42 \(pid {workers[2].pid}\)", cause)
+        assert re.search(r"message +: RuntimeError: the loss is not a number", cause)
+        assert "in raise_error" in cause
+        assert "Traceback (most recent call last):" in cause
+        assert "3 of 4 workers" in victims
+        assert re.search(r"rank 3 on .*, exit code 6, stopped by its agent", victims)
+
+
+def test_the_report_names_the_signal_that_ended_a_worker(cluster: Cluster) -> None:
+    """Nobody should have to know that -11 is a segmentation fault."""
+    job = cluster.job("--nproc-per-node", "2", "--max-restarts", "0")
+    agent = job.join()
+    job.server.wait_for(2)[1].order("kill SIGSEGV")
+    assert agent.wait() == 1
+    report = report_of(agent)
+    assert re.search(r"ended by +: SIGSEGV \(pid \d+\)", report)
+    assert "rank 1 on" in report
+
+
+def test_an_exception_ends_a_worker_with_its_traceback_on_the_agents_stderr(
+    cluster: Cluster,
+) -> None:
+    """Workers write where their agent writes."""
+    job = cluster.job()
+    agent = job.join()
+    job.server.wait_for(1)[0].order("raise no such shard")
+    assert agent.wait() == 1
+    assert "RuntimeError: no such shard" in agent.stderr
+    assert "exit code 1" in report_of(agent)
+
+
+def test_a_worker_that_ignores_sigterm_is_killed_after_the_shutdown_timeout(
+    cluster: Cluster,
+) -> None:
+    """The restart of all does not hang on one."""
+    options = ("--nnodes", "2", "--max-restarts", "1", "--shutdown-timeout", "500ms")
+    job = cluster.job(*options)
+    agents = [job.join(), job.join()]
+    before = job.server.wait_for(2)
+    before[0].ask("ignore SIGTERM")
+    before[1].order("exit 1")
+    after = job.server.wait_for_round(1, 2)
+    assert before[0].is_gone
+    exit_all(after)
+    assert [agent.wait() for agent in agents] == [0, 0]
+
+
+def test_a_program_that_cannot_be_started_fails_the_run_with_its_name(cluster: Cluster) -> None:
+    """Executable for its checks, but with an interpreter that is not there."""
+    script = cluster.directory / "train.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    agent = cluster.agent("--no-python", str(script), coordinator=cluster.coordinator())
+    assert agent.wait() == 1
+    assert "its interpreter '/no/such/interpreter' does not exist" in report_of(agent)

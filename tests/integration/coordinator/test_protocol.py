@@ -1,0 +1,466 @@
+"""What a coordinator makes of what it should never be told: one clear error, and on it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from coordinator.config import Limits
+from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
+from tests.support.waiting import MS
+from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+GARBAGE = b"\xff\xff\xff garbage \x00"
+# Field 15, a string, of a message that has no such field: what a newer agent might say.
+UNKNOWN_FIELD = b"\x7a\x04soon"
+
+SERVICES = ("drumbeat.v1.SessionService", "drumbeat.v1.FailureService", "drumbeat.v1.RunService")
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of a coordinator that serves as well after the test as before it."""
+    limits = Limits(hello_timeout_s=0.5)
+    async with coordinator(tmp_path, limits=limits) as client:
+        yield client
+        assert await client.is_serving()
+        bystander = await client.agent(run_id="bystander").join()
+        await bystander.run()
+        assert len((await client.run("bystander")).agents) == 1
+
+
+def assert_invalid(refused: Refused, *words: str) -> None:
+    assert (refused.code, refused.reason) == (INVALID, "INVALID"), refused
+    for word in words:
+        assert word in refused.details, refused
+
+
+# Hello.
+
+
+def changed(**changes: Any) -> Callable[[session_pb2.OpenRequest], None]:
+    """Return a change of fields named like ``hello__spec__agents_min``."""
+
+    def change(message: session_pb2.OpenRequest) -> None:
+        for path, value in changes.items():
+            *parents, name = path.split("__")
+            place: Any = message
+            for parent in parents:
+                place = getattr(place, parent)
+            setattr(place, name, value)
+
+    return change
+
+
+def replaced(name: str, value: Any) -> Callable[[session_pb2.OpenRequest], None]:
+    """Return a change of what the message is."""
+
+    def change(message: session_pb2.OpenRequest) -> None:
+        message.ClearField("kind")
+        if value is not None:
+            getattr(message, name).CopyFrom(value)
+
+    return change
+
+
+BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
+    "nothing": (replaced("hello", None), "hello as the first message"),
+    "a beat": (
+        replaced("beat", session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)),
+        "hello as the first message",
+    ),
+    "a goodbye": (replaced("goodbye", session_pb2.Goodbye()), "hello as the first message"),
+    "an empty hello": (replaced("hello", session_pb2.Hello()), "local_world_size"),
+    "no run": (changed(fence__run_id=""), "run_id"),
+    "a path for a run": (changed(fence__run_id="../../etc"), "run_id"),
+    "a newline in the run": (changed(fence__run_id="a\n"), "run_id"),
+    "a long run": (changed(fence__run_id="x" * 129), "run_id"),
+    "a run of dots": (changed(fence__run_id=".."), "run_id"),
+    "no incarnation": (changed(fence__incarnation=""), "incarnation"),
+    "a long incarnation": (changed(fence__incarnation="x" * 257), "incarnation"),
+    "no host": (changed(hello__host=""), "hello.host"),
+    "a long host": (changed(hello__host="x" * 257), "hello.host"),
+    "no address": (changed(hello__address=""), "hello.address"),
+    "no role": (changed(hello__role=""), "hello.role"),
+    "no workers": (changed(hello__local_world_size=0), "hello.local_world_size"),
+    "too many workers": (changed(hello__local_world_size=2**32 - 1), "hello.local_world_size"),
+    "no state": (changed(hello__beat__state=0), "beat.state"),
+    "an unheard state": (changed(hello__beat__state=99), "beat.state"),
+    "a port that is none": (changed(hello__beat__master_port=65536), "beat.master_port"),
+    "no agents": (changed(hello__spec__agents_min=0), "spec.agents_min"),
+    "4:2 agents": (
+        changed(hello__spec__agents_min=4, hello__spec__agents_max=2),
+        "spec.agents_max",
+    ),
+    "a master port that is none": (changed(hello__spec__master_port=70000), "spec.master_port"),
+    "a negative wait": (changed(hello__spec__join_timeout__seconds=-1), "spec.join_timeout"),
+    "an endless wait": (changed(hello__spec__last_call__seconds=2**62), "spec.last_call"),
+    "a long master address": (changed(hello__spec__master_addr="x" * 257), "spec.master_addr"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_HELLOS)
+async def test_a_bad_hello_is_refused_by_its_field(client: Client, name: str) -> None:
+    change, word = BAD_HELLOS[name]
+    agent = client.agent()
+    message = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
+    change(message)
+    await agent.send(message)
+    assert_invalid(await agent.refused(), word)
+    assert not (await client.runs.ListRuns(run_pb2.ListRunsRequest())).runs
+
+
+@pytest.mark.parametrize("first", [b"", UNKNOWN_FIELD, GARBAGE])
+async def test_bytes_that_are_no_hello_are_refused(client: Client, first: bytes) -> None:
+    call = client.raw(OPEN)
+    await call.send(first)
+    assert_invalid(await call.refused())
+
+
+async def test_a_hello_that_never_comes_is_waited_for_only_so_long(client: Client) -> None:
+    silent = client.agent()
+    await silent.call.wait_for_connection()
+    assert_invalid(await silent.refused(), "hello within 0.5 s")
+
+
+async def test_a_call_that_ends_before_its_hello_is_told_so(client: Client) -> None:
+    agent = client.agent()
+    await agent.call.done_writing()
+    assert_invalid(await agent.refused(), "hello")
+
+
+async def test_a_message_over_the_limit_is_refused(client: Client) -> None:
+    agent = client.agent(host="x" * Limits().message_bytes_max)
+    await agent.say_hello()
+    assert (await agent.refused()).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_another_spec_is_refused_with_both_values(client: Client) -> None:
+    await client.agent(spec=spec(2, 3)).join()
+    other = client.agent(spec=spec(2, 4, restarts_max=7, join_timeout=Duration(seconds=9)))
+    await other.say_hello()
+    refused = await other.refused()
+    assert (refused.code, refused.reason) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "SPEC_MISMATCH",
+    )
+    said = refused.details.replace("'", "").replace("_s:", ":")
+    assert "agents_max: the run has 3, not 4" in said
+    assert "restarts_max: the run has 0, not 7" in said
+    assert "join_timeout: the run has 600, not 9" in said
+    assert "agents_min" not in said
+
+
+async def test_an_ended_run_takes_nobody_new(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.run()
+    await agent.say(session_pb2.GROUP_STATE_SUCCEEDED, workers_alive=0)
+    assert (await agent.desired("exit")).verdict.is_success
+    late = client.agent()
+    await late.say_hello()
+    refused = await late.refused()
+    assert refused.reason == "RUN_CLOSED"
+    assert "has ended: it succeeded" in refused.details
+
+
+async def test_limits_are_named(tmp_path: Path) -> None:
+    limits = Limits(runs_max=1, agents_per_run_max=1)
+    async with coordinator(tmp_path, limits=limits) as client:
+        await client.agent(spec=spec(1, 2)).join()
+        for run_id, name in (("other", "runs_max"), ("run", "agents_per_run_max")):
+            agent = client.agent(run_id=run_id, spec=spec(1, 2))
+            await agent.say_hello()
+            refused = await agent.refused()
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert refused.reason == "LIMIT_REACHED"
+            assert name in refused.details
+
+
+# Later messages.
+
+
+async def refused_later(client: Client, **changes: Any) -> Refused:
+    """Change the second message of a session; return how the session ends."""
+    agent = await client.agent().join()
+    message = session_pb2.OpenRequest(fence=agent.fence, beat=agent.beat)
+    changed(**changes)(message)
+    await agent.send(message)
+    return await agent.refused()
+
+
+async def test_a_second_hello_is_refused(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.say_hello()
+    assert_invalid(await agent.refused(), "kind", "beat or goodbye")
+
+
+async def test_another_run_or_agent_than_in_the_hello_is_refused(client: Client) -> None:
+    assert_invalid(await refused_later(client, fence__run_id="other"), "fence.run_id")
+    assert_invalid(await refused_later(client, fence__incarnation="x"), "fence.incarnation")
+
+
+@pytest.mark.parametrize("session_id", ["", "0" * 32, "x" * 100_000])
+async def test_a_session_that_is_not_this_one_is_stale(client: Client, session_id: str) -> None:
+    refused = await refused_later(client, fence__session_id=session_id)
+    assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused.reason == "STALE_SESSION"
+
+
+async def test_naming_the_session_of_another_harms_only_the_one_who_does(client: Client) -> None:
+    victim = await client.agent(spec=spec(2, 2)).join()
+    for run_id in ("run", "other"):
+        forger = await client.agent(run_id=run_id, spec=spec(2, 2)).join()
+        forger.fence.session_id = victim.fence.session_id
+        await forger.say(session_pb2.GROUP_STATE_IDLE)
+        assert (await forger.refused()).reason == "STALE_SESSION"
+    await client.agent(spec=spec(2, 2)).join()
+    await victim.run()  # its session lives: it is told of the round
+    await wait_until_state(client, victim.incarnation, session_pb2.GROUP_STATE_RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [(b"", "run_id"), (UNKNOWN_FIELD, "run_id"), (GARBAGE, "OpenRequest")],
+    ids=["empty", "unknown", "garbage"],
+)
+async def test_bytes_that_are_no_beat_end_the_session(
+    client: Client, message: bytes, words: str
+) -> None:
+    agent = client.agent()
+    call = client.raw(OPEN)
+    hello = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
+    await call.send(hello.SerializeToString())
+    welcome = session_pb2.OpenResponse.FromString(await call.read())
+    assert welcome.HasField("welcome")
+    await call.send(message)
+    assert_invalid(await call.refused(), words)
+
+
+async def test_an_unknown_kind_is_refused(client: Client) -> None:
+    agent = client.agent()
+    call = client.raw(OPEN)
+    hello = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
+    await call.send(hello.SerializeToString())
+    welcome = session_pb2.OpenResponse.FromString(await call.read())
+    agent.fence.session_id = welcome.welcome.session_id
+    fence = session_pb2.OpenRequest(fence=agent.fence).SerializeToString()
+    await call.send(fence + UNKNOWN_FIELD)
+    assert_invalid(await call.refused(), "kind", "unknown")
+
+
+async def test_a_new_session_of_an_agent_ends_its_old_one(client: Client) -> None:
+    old = await client.agent().join()
+    await old.run()
+    new = client.agent(incarnation=old.incarnation)
+    new.fence.MergeFrom(common_pb2.Fence(round_id=old.fence.round_id, has_round=True))
+    new.hello.beat.CopyFrom(old.beat)
+    await new.join()
+    assert (await old.refused()).reason == "STALE_SESSION"
+    assert (await new.desired("run")).round_id == old.fence.round_id
+    (agent,) = (await client.run()).agents
+    assert agent.is_connected
+
+
+async def test_an_agent_cannot_become_another(client: Client) -> None:
+    first = await client.agent().join()
+    changed_agent = client.agent(incarnation=first.incarnation, host="bob")
+    await changed_agent.say_hello()
+    assert_invalid(await changed_agent.refused(), "hello", "as before")
+    await first.run()  # unharmed
+
+
+async def test_a_burst_of_beats_is_read_to_its_end(client: Client) -> None:
+    agent = await client.agent(spec=spec(2, 2)).join()
+    for number in range(1, 5_001):
+        await agent.say(session_pb2.GROUP_STATE_IDLE, failures_written=number % 7)
+    await agent.send(
+        session_pb2.OpenRequest(fence=agent.fence, goodbye=session_pb2.Goodbye(reason="tired"))
+    )
+
+    async def is_gone() -> bool:
+        return not (await client.run()).agents
+
+    await until(is_gone)
+    assert "0 of 2 agents" in (await client.run()).reason
+
+
+async def test_agents_that_never_read_disturb_nobody(client: Client) -> None:
+    deaf = [client.agent(spec=spec(20, 20)) for _ in range(19)]
+    for agent in deaf:
+        await agent.say_hello()
+    hearing = await client.agent(spec=spec(20, 20)).join()
+    assert (await hearing.run()).world_size == 20
+    for agent in deaf:
+        agent.call.cancel()
+
+
+# Failure records.
+
+BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "no sequence": ({"sequence": 0}, "record.sequence"),
+    "no round": ({"fence": common_pb2.Fence(run_id="run", incarnation="i")}, "record.fence"),
+    "no run": ({"fence": common_pb2.Fence(has_round=True, incarnation="i")}, "run_id"),
+    "no incarnation": ({"fence": common_pb2.Fence(run_id="run", has_round=True)}, "incarnation"),
+    "no host": ({"host": ""}, "record.host"),
+    "too large": ({"stderr_tail": "x" * Limits().failure_record_bytes_max}, "262144 bytes"),
+    "an age below zero": ({"age": Duration(seconds=-5)}, "record.age"),
+    "an age beyond all time": ({"age": Duration(seconds=2**62)}, "record.age"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RECORDS)
+async def test_a_bad_record_is_refused_and_counts_nothing(client: Client, name: str) -> None:
+    fields, word = BAD_RECORDS[name]
+    agent = await client.agent().join()
+    await agent.run()
+    record = agent.failure(1)
+    record.MergeFrom(failure_pb2.FailureRecord(**{k: v for k, v in fields.items() if v}))
+    for field, value in fields.items():
+        if field == "fence":
+            record.fence.CopyFrom(value)
+        elif not value:
+            record.ClearField(field)  # type: ignore[arg-type]
+    call = client.failures.Report()
+    await call.write(failure_pb2.ReportRequest(record=record))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert_invalid(Refused.of(caught.value), word)
+    assert (await client.run()).failures_count == 0
+    assert await client.report(agent.failure(1)) == [True]
+    assert (await client.run()).failures_count == 1
+
+
+@pytest.mark.parametrize("message", [b"", UNKNOWN_FIELD, GARBAGE])
+async def test_bytes_that_are_no_record_are_refused(client: Client, message: bytes) -> None:
+    call = client.raw(REPORT)
+    await call.send(message)
+    assert_invalid(await call.refused())
+
+
+async def test_a_record_beyond_the_message_limit_is_refused(client: Client) -> None:
+    agent = await client.agent().join()
+    call = client.failures.Report()
+    record = agent.failure(1, message="x" * Limits().message_bytes_max)
+    await call.write(failure_pb2.ReportRequest(record=record))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_record_of_an_unknown_run_is_acknowledged_and_dropped(client: Client) -> None:
+    stranger = client.agent(run_id="unheard")
+    assert await client.report(stranger.failure(1)) == [False]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.run("unheard")
+    refused = Refused.of(caught.value)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_RUN")
+
+
+async def test_a_record_counts_once_however_often_it_comes(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.run()
+    records = [agent.failure(number) for number in range(1, 301)]
+    assert await client.report(*records) == [True] * 300
+    assert await client.report(*records) == [False] * 300
+    assert (await client.run()).failures_count == 300
+
+
+async def test_over_long_texts_of_a_record_are_cut(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.run()
+    assert await client.report(agent.failure(1, message="m" * 70_000)) == [True]
+    await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
+    verdict = (await agent.desired("exit")).verdict
+    (cause,) = verdict.report.root_causes
+    assert 0 < len(cause.message) <= Limits().failure_message_bytes_max
+
+
+# The port.
+
+
+async def test_bytes_that_are_no_http_are_no_trouble(client: Client) -> None:
+    for said in (
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,  # a TLS hello
+        b"\x00" * 70_000,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 5_000,
+        b"",
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(said)
+        writer.write_eof()
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while await reader.read(65536):
+                    pass
+            except ConnectionResetError:
+                pass
+        writer.close()
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            await writer.wait_closed()
+
+
+async def test_a_connection_that_says_nothing_disturbs_nobody(client: Client) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+    assert await client.is_serving()
+    await (await client.agent().join()).run()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_unknown_method_is_told_so(client: Client) -> None:
+    call = client.raw("/drumbeat.v1.SessionService/Close")
+    assert (await call.refused()).code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_run_nobody_had_is_not_found(client: Client) -> None:
+    for run_id in ("", "unheard", "x" * 100_000, "\x00"):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.run(run_id)
+        assert Refused.of(caught.value).reason == "UNKNOWN_RUN"
+        assert len(caught.value.details() or "") < 1_000
+
+
+async def test_health_and_reflection_answer(client: Client) -> None:
+    for service in ("", *SERVICES):
+        assert await client.is_serving(service)
+    channel: Any = client.channel
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo()
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    answer = await call.read()
+    names = {service.name for service in answer.list_services_response.service}
+    assert names >= {*SERVICES, "grpc.health.v1.Health"}
+    await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICES[0]))
+    answer = await call.read()
+    assert answer.file_descriptor_response.file_descriptor_proto
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+
+
+async def until(predicate: Callable[[], Any]) -> None:
+    """Wait for something that has to be asked for over the network."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not await predicate():  # noqa: ASYNC110 - it is in another process's hands
+            await asyncio.sleep(10 * MS)
+
+
+async def wait_until_state(
+    client: Client, incarnation: str, state: session_pb2.GroupState.ValueType
+) -> None:
+    async def is_there() -> bool:
+        agents = {agent.incarnation: agent for agent in (await client.run()).agents}
+        return agents[incarnation].state == state
+
+    await until(is_there)

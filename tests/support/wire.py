@@ -1,0 +1,238 @@
+"""The agent's side of the protocol without an agent: says whatever a test wants said."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from coordinator.config import CoordinatorConfig, Limits
+from coordinator.journal import SqliteJournal
+from coordinator.server import serving
+from drumbeat.v1 import (
+    common_pb2,
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+from tests.support.waiting import MS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+# Its poller is one for all loops of this process; made here, it is no leak of a test.
+grpc.aio.init_grpc_aio()
+
+DEADLINE_S = 30_000 * MS
+"""Far longer than anything here takes; only a failing test waits for it."""
+
+OPEN = "/drumbeat.v1.SessionService/Open"
+REPORT = "/drumbeat.v1.FailureService/Report"
+
+
+@asynccontextmanager
+async def coordinator(
+    directory: Path, *, limits: Limits | None = None, **settings: Any
+) -> AsyncIterator[Client]:
+    """Serve in this process, and yield a client of it."""
+    config = CoordinatorConfig(port=0, limits=limits or Limits(), **settings)
+    async with serving(config, SqliteJournal(directory)) as port, Client(port) as client:
+        yield client
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """How a call ended."""
+
+    code: grpc.StatusCode
+    details: str
+    reason: str
+    """The value of ``drumbeat-reason``, without its prefix; empty if there is none."""
+
+    @classmethod
+    def of(cls, error: grpc.aio.AioRpcError) -> Self:
+        """Read it from gRPC's error."""
+        metadata = dict(error.trailing_metadata() or ())
+        reason = str(metadata.get("drumbeat-reason", "")).removeprefix("REFUSAL_")
+        return cls(error.code(), error.details() or "", reason)
+
+
+class Client:
+    """One channel to a coordinator, with all its services."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]
+        )
+        self.sessions = session_pb2_grpc.SessionServiceStub(self.channel)
+        self.failures = failure_pb2_grpc.FailureServiceStub(self.channel)
+        self.runs = run_pb2_grpc.RunServiceStub(self.channel)
+        self.health: Any = health_pb2_grpc.HealthStub(self.channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def run(self, run_id: str = "run") -> run_pb2.Run:
+        """Ask for a run."""
+        response: run_pb2.GetRunResponse = await self.runs.GetRun(
+            run_pb2.GetRunRequest(run_id=run_id), timeout=DEADLINE_S
+        )
+        return response.run
+
+    async def is_serving(self, service: str = "") -> bool:
+        """Ask for the coordinator's health."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        answer = await self.health.Check(request, timeout=DEADLINE_S)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def raw(self, method: str) -> Raw:
+        """Open a call that carries bytes as they are."""
+        return Raw(self.channel.stream_stream(method)())
+
+    def agent(self, **identity: Any) -> FakeAgent:
+        """Return an agent that has said nothing yet."""
+        return FakeAgent(self, **identity)
+
+    async def report(self, *records: failure_pb2.FailureRecord) -> list[bool]:
+        """Deliver records in one stream; return for each whether it was kept."""
+        call = self.failures.Report()
+        kept = []
+        for record in records:
+            await call.write(failure_pb2.ReportRequest(record=record))
+            async with asyncio.timeout(DEADLINE_S):
+                answer = await call.read()
+            assert isinstance(answer, failure_pb2.ReportResponse), (
+                "the stream ended before its answer"
+            )
+            kept.append(answer.kept)
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        return kept
+
+
+class Raw:
+    """A bidirectional call."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    async def send(self, message: Any) -> None:
+        """Say something; an end of the call on the way is for ``refused`` to tell."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.call.write(message)
+
+    async def read(self) -> Any:
+        """Return the next answer. Raises ``AioRpcError``, and ``EOFError`` at a clean end."""
+        async with asyncio.timeout(DEADLINE_S):
+            answer = await self.call.read()
+        if answer is grpc.aio.EOF:
+            raise EOFError("the call ended without an error")
+        return answer
+
+    async def refused(self) -> Refused:
+        """Return how the call ended, passing over answers before that."""
+        try:
+            while True:
+                await self.read()
+        except grpc.aio.AioRpcError as error:
+            return Refused.of(error)
+
+
+class FakeAgent(Raw):
+    """One agent with one session."""
+
+    def __init__(self, client: Client, **identity: Any) -> None:
+        super().__init__(client.sessions.Open())
+        self.fence = common_pb2.Fence(
+            run_id=identity.pop("run_id", "run"),
+            incarnation=identity.pop("incarnation", None) or uuid.uuid4().hex,
+        )
+        self.beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE, master_port=4000)
+        self.hello = session_pb2.Hello(
+            **{
+                "spec": spec(),
+                "host": "alice",
+                "address": "127.0.0.1",
+                "role": "default",
+                "local_world_size": 1,
+                "beat": self.beat,
+                **identity,
+            }
+        )
+
+    @property
+    def incarnation(self) -> str:
+        """Who it is."""
+        return self.fence.incarnation
+
+    async def join(self) -> Self:
+        """Say hello and take the welcome in."""
+        await self.say_hello()
+        answer = await self.read()
+        assert answer.WhichOneof("kind") == "welcome", answer
+        self.fence.session_id = answer.welcome.session_id
+        return self
+
+    async def say_hello(self) -> None:
+        """Say hello."""
+        await self.send(session_pb2.OpenRequest(fence=self.fence, hello=self.hello))
+
+    async def say(self, state: session_pb2.GroupState.ValueType, **beat: int) -> None:
+        """Report an actual state."""
+        self.beat.state = state
+        for name, value in beat.items():
+            setattr(self.beat, name, value)
+        await self.send(session_pb2.OpenRequest(fence=self.fence, beat=self.beat))
+
+    async def desired(self, kind: str) -> Any:
+        """Return the next desired state of this kind, passing over others."""
+        while True:
+            answer = await self.read()
+            if answer.WhichOneof("kind") == "desired" and answer.desired.HasField(kind):
+                return getattr(answer.desired, kind)
+
+    async def run(self) -> session_pb2.Assignment:
+        """Wait for a round and say that its workers run."""
+        assignment: session_pb2.Assignment = await self.desired("run")
+        self.fence.round_id, self.fence.has_round = assignment.round_id, True
+        self.beat.master_port += 1
+        await self.say(session_pb2.GROUP_STATE_RUNNING, workers_alive=1)
+        return assignment
+
+    def failure(self, sequence: int, **fields: Any) -> failure_pb2.FailureRecord:
+        """Return a record of this agent."""
+        record = failure_pb2.FailureRecord(
+            fence=self.fence, sequence=sequence, host=self.hello.host, exit_code=1, **fields
+        )
+        record.fence.session_id = ""
+        record.fence.has_round = True
+        return record
+
+
+def spec(agents_min: int = 1, agents_max: int = 1, **fields: Any) -> common_pb2.RunSpec:
+    """Return what a run is."""
+    return common_pb2.RunSpec(
+        **{
+            "agents_min": agents_min,
+            "agents_max": agents_max,
+            "join_timeout": Duration(seconds=600),
+            "last_call": Duration(seconds=30),
+            "shutdown_timeout": Duration(seconds=5),
+            "coordinator_grace": Duration(seconds=600),
+            **fields,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Programs that tests run as workers: standard library only, quick to start."""
