@@ -399,15 +399,14 @@ async def test_bytes_that_are_no_http_are_no_trouble(client: Client) -> None:
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
         writer.write(said)
-        writer.write_eof()
+        # It may hang up at any time from here on.
         async with asyncio.timeout(DEADLINE_S):
-            try:
+            with contextlib.suppress(OSError):
+                writer.write_eof()
                 while await reader.read(65536):
                     pass
-            except ConnectionResetError:
-                pass
         writer.close()
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        with contextlib.suppress(OSError):
             await writer.wait_closed()
 
 
