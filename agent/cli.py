@@ -25,6 +25,7 @@ from agent.config import (
 )
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from drumbeat import options
+from worker_sdk import context
 
 _OPTION_OF_FIELD = {
     "agents_max": "--nnodes",
@@ -287,7 +288,11 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     config = AgentConfig(
         coordinator=coordinator,
         is_standalone=coordinator is None,
-        run_id=_run_id_of(params["run_id"], agents_max, is_standalone=coordinator is None),
+        run_id=_run_id_of(
+            None if _is_outer_run_id(ctx) else params["run_id"],
+            agents_max,
+            is_standalone=coordinator is None,
+        ),
         agents_min=agents_min,
         agents_max=agents_max,
         local_world_size=params["nproc_per_node"],
@@ -338,6 +343,18 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
 
 def _is_typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _is_outer_run_id(ctx: click.Context) -> bool:
+    """Whether the run id is only there because an outer agent told this worker its own.
+
+    ``DRUMBEAT_RUN_ID`` is an option for agents and a fact for workers; an agent within a
+    worker finds the fact, unless somebody changed it on the way.
+    """
+    if ctx.get_parameter_source("run_id") is not ParameterSource.ENVIRONMENT:
+        return False
+    outer = os.environ.get(context.TORCH_RUN_ID)
+    return context.ROUND in os.environ and os.environ.get(context.RUN_ID) == outer
 
 
 def _run_id_of(text: str | None, agents_max: int, *, is_standalone: bool) -> str:

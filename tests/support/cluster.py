@@ -379,11 +379,16 @@ class Worker:
     @property
     def is_gone(self) -> bool:
         """Whether its process has ended."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
+        self.connection.setblocking(False)
         try:
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            # What it said before is of no matter here, but stands before the end.
+            while data := self.connection.recv(_READ_BYTES):
+                self._unread += data
+        except BlockingIOError:
+            return False
         except ConnectionResetError:
-            return True
+            pass
+        return True
 
 
 class WorkerServer:

@@ -147,6 +147,16 @@ def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPat
     assert config.command[1:] == ("-u", "-m", "a.b")
 
 
+def test_the_run_id_that_a_worker_was_told_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_RUN_ID", "outer")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+    monkeypatch.setenv("DRUMBEAT_ROUND", "0")
+    assert join("--standalone", "train.py").run_id != "outer"
+    assert join("--standalone", "--run-id", "outer", "train.py").run_id == "outer"
+    monkeypatch.setenv("DRUMBEAT_RUN_ID", "inner")  # by the script, for its own agent
+    assert join("--standalone", "train.py").run_id == "inner"
+
+
 def test_a_typed_mode_beats_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head")
     assert join("--standalone", "train.py").coordinator is None
