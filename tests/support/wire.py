@@ -115,9 +115,7 @@ class Client:
             await call.write(failure_pb2.ReportRequest(record=record))
             async with asyncio.timeout(DEADLINE_S):
                 answer = await call.read()
-            assert isinstance(answer, failure_pb2.ReportResponse), (
-                "the stream ended before its answer"
-            )
+            assert isinstance(answer, failure_pb2.ReportResponse), "the stream ended"
             kept.append(answer.kept)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
