@@ -9,7 +9,7 @@ READY := $(VENV)/installed.stamp
 # How many seeds `make soak` gives the simulation.
 SEEDS ?= 5000
 
-.PHONY: demo test check lint types protos gen baseline bench soak clean
+.PHONY: demo test check lint types protos gen baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -47,8 +47,18 @@ bench: $(READY)
 soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation tests/property
 
+# The oldest versions pyproject.toml allows: the SDK lives where others pin them.
+floors: .venv-floors/installed.stamp
+	.venv-floors/bin/python -m pytest tests/unit tests/property tests/integration
+
+.venv-floors/installed.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-floors
+	.venv-floors/bin/python scripts/floors.py pyproject.toml > .venv-floors/constraints.txt
+	.venv-floors/bin/pip install --quiet -e '.[test]' -c .venv-floors/constraints.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-protoc .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-protoc .venv-floors .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 
 # torch goes in first and alone, pinned, because it is by far the largest part.
 $(VENV)/torch.stamp:

@@ -83,7 +83,8 @@ class GrpcConnection:
 
 def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
     """Put a status into our words: the one place where that happens."""
-    metadata = dict(error.trailing_metadata() or ())
+    # Pairs in every version; older ones have `keys`, too, and are no mapping all the same.
+    metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
     refusal = str(metadata.get(REFUSAL_KEY, "")).removeprefix("REFUSAL_")
     reason = error.details() or error.code().name
     if not refusal:

@@ -62,7 +62,7 @@ class Refused:
     @classmethod
     def of(cls, error: grpc.aio.AioRpcError) -> Self:
         """Read it from gRPC's error."""
-        metadata = dict(error.trailing_metadata() or ())
+        metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
         reason = str(metadata.get("drumbeat-reason", "")).removeprefix("REFUSAL_")
         return cls(error.code(), error.details() or "", reason)
 
@@ -115,9 +115,7 @@ class Client:
             await call.write(failure_pb2.ReportRequest(record=record))
             async with asyncio.timeout(DEADLINE_S):
                 answer = await call.read()
-            assert isinstance(answer, failure_pb2.ReportResponse), (
-                "the stream ended before its answer"
-            )
+            assert isinstance(answer, failure_pb2.ReportResponse), "the stream ended"
             kept.append(answer.kept)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -389,25 +390,32 @@ async def test_over_long_texts_of_a_record_are_cut(client: Client) -> None:
 # The port.
 
 
-async def test_bytes_that_are_no_http_are_no_trouble(client: Client) -> None:
-    for said in (
+def say_and_listen(port: int, said: bytes) -> None:
+    """Say something that is no gRPC, and wait for the coordinator's end of the connection."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection,
+        contextlib.suppress(ConnectionResetError, BrokenPipeError),
+    ):
+        connection.sendall(said)
+        with contextlib.suppress(OSError):  # it may have hung up by now
+            connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,  # a TLS hello
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,
         b"\x00" * 70_000,
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 5_000,
         b"",
-    ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
-        writer.write(said)
-        # It may hang up at any time from here on.
-        async with asyncio.timeout(DEADLINE_S):
-            with contextlib.suppress(OSError):
-                writer.write_eof()
-                while await reader.read(65536):
-                    pass
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+    ],
+    ids=["HTTP/1", "TLS", "zeros", "HTTP/2 and garbage", "nothing"],
+)
+async def test_bytes_that_are_no_http_are_no_trouble(client: Client, said: bytes) -> None:
+    await asyncio.to_thread(say_and_listen, client.port, said)
 
 
 async def test_a_connection_that_says_nothing_disturbs_nobody(client: Client) -> None:

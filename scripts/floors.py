@@ -1,0 +1,25 @@
+"""Print the floor of every run-time dependency as a constraint, for an install of the oldest.
+
+python scripts/floors.py pyproject.toml > constraints.txt
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<floor>[0-9.]+)")
+
+
+def constraints(pyproject: str) -> list[str]:
+    """Return ``name==floor`` for each dependency; all of ours have a floor and no ceiling."""
+    dependencies = tomllib.loads(pyproject)["project"]["dependencies"]
+    found = [REQUIREMENT.fullmatch(dependency) for dependency in dependencies]
+    assert all(found), f"not all of the form name>=floor: {dependencies}"
+    return [f"{match['name']}=={match['floor']}" for match in found if match]
+
+
+if __name__ == "__main__":
+    print("\n".join(constraints(Path(sys.argv[1]).read_text())))

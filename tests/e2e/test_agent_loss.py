@@ -1,0 +1,149 @@
+"""Agents and supervisors that die or hang: nothing of theirs lives on, the others go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.support.cluster import exit_all
+from tests.support.waiting import MS, wait_until_sync
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Agent, Cluster, Worker
+
+pytestmark = pytest.mark.e2e
+
+ORPHANS_GONE_S = 1000 * MS
+"""How soon nothing of a dead agent may be alive."""
+
+QUICK_LEASE = ("--heartbeat-interval", "0.2", "--lease", "1")
+LONG = ("--last-call", "1h", "--join-timeout", "1h")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def of_agent(agent: Agent, workers: list[Worker]) -> list[Worker]:
+    pids = set(agent.worker_pids())
+    return [worker for worker in workers if worker.pid in pids]
+
+
+def with_grandchildren(workers: list[Worker]) -> list[int]:
+    """Let each worker start a process in a session of its own; return all pids."""
+    return [pid for worker in workers for pid in (worker.pid, worker.ask("spawn"))]
+
+
+def assert_gone(pids: list[int]) -> None:
+    wait_until_sync(
+        lambda: not any(map(is_alive, pids)),
+        ORPHANS_GONE_S,
+        describe=lambda: [pid for pid in pids if is_alive(pid)],
+    )
+
+
+def test_survivors_of_a_killed_agent_form_anew(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "1:2", "--nproc-per-node", "2", *LONG)
+    doomed, survivor = job.join(), job.join()
+    workers = job.server.wait_for(4)
+    doomed_workers = of_agent(doomed, workers)
+    assert len(doomed_workers) == 2
+    pids = with_grandchildren(doomed_workers)
+    doomed.kill()
+    assert_gone(pids)
+    again = job.server.wait_for_round(1, 2)
+    assert [worker.environment["WORLD_SIZE"] for worker in again] == ["2", "2"]
+    assert [worker.restart_count for worker in again] == [0, 0]  # costs no restart
+    assert {worker.pid for worker in again} == set(survivor.worker_pids())
+    exit_all(again)
+    assert survivor.wait() == 0
+
+
+def test_a_run_that_lost_too_many_waits_and_then_fails_with_a_reason(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "2:2", "--join-timeout", "3s")
+    doomed, survivor = job.join(), job.join()
+    workers = job.server.wait_for(2)
+    pids = with_grandchildren(workers)
+    doomed.kill()
+    # The survivor's too: the group is a unit.
+    wait_until_sync(lambda: not any(map(is_alive, pids)), 20_000 * MS)
+    assert survivor.wait() == 1
+    assert "join timeout: 1 of 2 agents after 3 s" in survivor.stderr
+    run = job.state()
+    assert not run.verdict.is_success
+    assert "join timeout" in run.verdict.reason
+    assert job.server.is_quiet()
+    cluster.wait_until_gone(survivor.pid)
+
+
+@pytest.mark.parametrize("nnodes", ["2", "1"])
+def test_a_killed_supervisor_fails_its_workers_and_is_replaced(
+    cluster: Cluster, nnodes: str
+) -> None:
+    job = cluster.job("--nnodes", nnodes, "--nproc-per-node", "2", "--max-restarts", "1")
+    agents = [job.join() for _ in range(int(nnodes))]
+    workers = job.server.wait_for(2 * len(agents))
+    hit = agents[0]
+    lost = of_agent(hit, workers)
+    pids = with_grandchildren(lost)
+    supervisor = hit.supervisor()
+    supervisor.kill()
+    again = job.server.wait_for_round(1, 2 * len(agents))
+    assert not any(map(is_alive, pids))  # gone before a worker of the next round is there
+    assert {worker.restart_count for worker in again} == {1}
+    assert hit.supervisor().pid != supervisor.pid
+    # A record for each worker of that host; those of the other were only stopped.
+    run = job.coordinator.wait_for_run("run", lambda run: run.failures_count >= 2)
+    assert run.failures_count == 2
+    assert run.restart_count == 1
+    hit.wait_for_line("supervisor died")
+    exit_all(again)
+    assert [agent.wait() for agent in agents] == [0] * len(agents)
+    assert job.state().failures_count == 2
+
+
+def test_a_frozen_agent_is_replaced_and_joins_afresh_when_it_wakes(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "1:2", *LONG, coordinator=cluster.coordinator(*QUICK_LEASE))
+    frozen, other = job.join(), job.join()
+    workers = job.server.wait_for(2)
+    (of_frozen,) = of_agent(frozen, workers)
+    frozen.stop()
+    (again,) = job.server.wait_for_round(1, 1)  # its lease ended it
+    assert again.environment["WORLD_SIZE"] == "1"
+    assert again.pid in other.worker_pids()
+    assert is_alive(of_frozen.pid)  # nobody could stop it
+    frozen.cont()
+    of_frozen.wait_gone()
+    # There is room for it, so the run scales up again.
+    full = job.server.wait_for_round(2, 2)
+    assert {worker.restart_count for worker in full} == {0}
+    exit_all(full)
+    assert [frozen.wait(), other.wait()] == [0, 0]
+
+
+def test_a_frozen_agent_whose_place_was_taken_stands_by(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator(*QUICK_LEASE)
+    job = cluster.job("--nnodes", "2", *LONG, coordinator=coordinator)
+    frozen, other = job.join_in_order((), ())
+    before = job.server.wait_for(2)
+    standby = job.join()
+    standby.wait_for_line("standing by")
+    (of_frozen,) = of_agent(frozen, before)
+    frozen.stop()
+    after = job.server.wait_for_round(1, 2)
+    taken = {worker.rank: worker.pid for worker in after}
+    assert taken[of_frozen.rank] in standby.worker_pids()
+    frozen.cont()
+    of_frozen.wait_gone()
+    run = coordinator.wait_for_run(
+        "run", lambda run: [agent.is_connected for agent in run.agents] == [True] * 3
+    )
+    assert [agent.is_participant for agent in run.agents] == [True, True, False]
+    exit_all(after)
+    assert [agent.wait() for agent in (frozen, other, standby)] == [0, 0, 0]
+    assert job.server.is_quiet()
