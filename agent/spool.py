@@ -130,7 +130,7 @@ class Spool:
         for path in sorted(directory.glob("*.json")):
             try:
                 yield self._read_entry(path)
-            except (OSError, ValueError, DecodeError) as error:  # msgspec's are ValueErrors
+            except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
                 log.warning("spooled failure record unreadable", reason=str(error), path=str(path))
                 with suppress(OSError):
                     path.unlink()

@@ -163,7 +163,7 @@ class SqliteJournal:
         try:
             known = dict(self._database.execute("SELECT name, value FROM facts"))
             offset, clock = (float(known.get(name, 0.0)) for name in ("clock_offset", "clock"))
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, ValueError, msgspec.MsgspecError) as error:
             raise JournalCorrupt(str(self._path), str(error)) from error
         if not (isfinite(offset) and isfinite(clock)):
             raise JournalCorrupt(str(self._path), f"its clock is {offset} and {clock}")
