@@ -15,8 +15,8 @@ class Presence:
 
     ``session_id`` is ``None`` while the member has none, ``heard_at`` until it
     was heard in this life of the coordinator. ``pushed`` is the desired state
-    that this session was sent last. ``master_port_spent`` is its port that a
-    round has used.
+    that this session was sent last. ``master_port_spent`` is its latest port
+    that a round has used.
     """
 
     session_id: str | None = None
@@ -24,12 +24,6 @@ class Presence:
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
     pushed: Desired | None = None
     master_port_spent: int = 0
-
-    @property
-    def fresh_port(self) -> int:
-        """The port the member holds for a round it leads; 0 if that one is used up."""
-        port = self.beat.master_port
-        return 0 if port == self.master_port_spent else port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +79,12 @@ class Membership:
         presence = self.presences.get(incarnation)
         return presence if presence is not None and presence.session_id == session_id else None
 
-    def heard(self, incarnation: str, beat: Beat, *, now: float) -> None:
+    def heard(self, incarnation: str, beat: Beat, *, now: float) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat = now, beat
         self._deadlines.set(incarnation, now + self.pace.lease_s)
+        return presence
 
     def forget(self, incarnation: str) -> None:
         """Drop what is known of a member."""
@@ -98,10 +93,16 @@ class Membership:
         self.missed.discard(incarnation)
         self._deadlines.clear(incarnation)
 
-    def renew_leases(self, *, now: float) -> None:
-        """Give every connected member a full lease from now on. Linear in members."""
-        for incarnation in self.connected:
-            self._deadlines.set(incarnation, now + self.pace.lease_s)
+    def renew(self, *, now: float, grace_s: float = 0.0) -> None:
+        """Give every connected member a full lease from now on, and the missed this grace.
+
+        A longer time that somebody was given stays. Linear in members.
+        """
+        for incarnation, presence in self.presences.items():
+            if presence.session_id is not None:
+                self._deadlines.set(incarnation, now + self.pace.lease_s)
+            elif (until := self._deadlines.get(incarnation)) is not None:
+                self._deadlines.set(incarnation, max(until, now + grace_s))
 
     def next_deadline(self) -> float | None:
         """Return when the next lease or grace is over."""

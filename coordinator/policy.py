@@ -9,8 +9,12 @@ from dataclasses import dataclass
 class RunPolicy:
     """Limits and graces of a run. Durations are seconds.
 
-    ``reconnect_grace_s``: a broken stream may be back for this long.
-    ``restart_grace_s``: the same for members a restarted coordinator remembers.
+    ``incarnations_heard_max``: agents whose failure records are told from
+    repeated ones; records of one more are not kept.
+    ``reconnect_grace_s``: a broken stream may be back for this long, or longer
+    where the pace tells agents to take their time.
+    ``restart_grace_s``: the same for members a restarted coordinator remembers,
+    and the longest that missed agents delay a decision on a failed group.
     ``report_wait_s``: how much longer than the stop timeout a failed run waits
     for workers to stop and records to arrive.
     ``progress_interval_s``: how often waiting agents are told how it goes.
@@ -19,6 +23,7 @@ class RunPolicy:
     """
 
     agents_max: int = 20_000
+    incarnations_heard_max: int = 200_000
     failures_kept_max: int = 1_000
     reconnect_grace_s: float = 0.5
     restart_grace_s: float = 15.0

@@ -30,6 +30,21 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
+def next_order(
+    present: Sequence[AgentIdentity], previous: Mapping[str, int], *, agents_max: int
+) -> list[AgentIdentity]:
+    """Return who takes part in the next round, by group rank.
+
+    Those who have a rank come before newcomers, newcomers in the order given;
+    who is beyond ``agents_max`` stands by.
+    """
+    survivors = [agent for agent in present if agent.incarnation in previous]
+    survivors.sort(key=lambda agent: previous[agent.incarnation])
+    newcomers = [agent for agent in present if agent.incarnation not in previous]
+    chosen = [*survivors, *newcomers][:agents_max]
+    return group_order(chosen, previous) if previous else first_order(chosen)
+
+
 def group_order(
     agents: Sequence[AgentIdentity], previous: Mapping[str, int]
 ) -> list[AgentIdentity]:

@@ -11,25 +11,18 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator import effects as fx
+from coordinator import events as ev
 from coordinator import reasons
+from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.desire import desired_state
 from coordinator.errors import StaleSession
-from coordinator.events import (
-    AgentLeft,
-    BeatReceived,
-    DeadlineReached,
-    FailureReported,
-    RunEvent,
-    SessionClosed,
-    SessionOpened,
-)
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
-    AgentIdentity,
     Beat,
     Desired,
+    FailureRecord,
     GroupState,
     Pace,
     Round,
@@ -37,29 +30,13 @@ from coordinator.model import (
     Verdict,
 )
 from coordinator.policy import RunPolicy
-from coordinator.ranks import first_order, group_order
-from coordinator.records import (
-    AgentAdmitted,
-    AgentRemoved,
-    EndingStarted,
-    FailureRecorded,
-    GroupSucceeded,
-    Record,
-    RoundEnd,
-    RoundEnded,
-    RoundStarted,
-    RunCreated,
-    RunEnded,
-)
-from coordinator.rendezvous import (
-    Close,
-    Gathering,
-    GiveUp,
-    Wait,
-    close_round,
-    last_call_deadline,
-)
+from coordinator.ranks import next_order
+from coordinator.records import Record, RoundEnd
+from coordinator.rendezvous import Close, Gathering, GiveUp, Wait, close_round, last_call_deadline
 from coordinator.run_state import Phase, RunState
+
+# Of a random delay before it returns, an agent may draw the longest, and then it connects.
+GRACE_PER_DELAY = 2.0
 
 
 class Run:
@@ -89,7 +66,11 @@ class Run:
         self._latest_arrival = now
         self._extra_since: float | None = None
         self._barrier_since: float | None = None
+        self._failed_since: float | None = None
         self._is_reforming = False
+        # The leader of the next round while it holds no port for it.
+        self._portless: str | None = None
+        self._portless_since: float | None = None
         self._restore(now)
 
     @staticmethod
@@ -98,7 +79,7 @@ class Run:
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
         kept = policy.failures_kept_max
-        record = RunCreated(run_id=run_id, spec=spec, failures_kept_max=kept)
+        record = rec.RunCreated(run_id=run_id, spec=spec, failures_kept_max=kept)
         run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
         return run, [fx.Persist(run_id=run_id, record=record)]
 
@@ -107,12 +88,14 @@ class Run:
         state = self.state
         if state.phase is Phase.ENDED:
             return
-        self.members.remember(state.members, until=now + self._policy.restart_grace_s)
+        self._review_at = now  # what the last life had not decided yet, also with no member left
+        grace = max(
+            self._policy.restart_grace_s, GRACE_PER_DELAY * self.members.pace.reconnect_delay_max_s
+        )
+        self.members.remember(state.members, until=now + grace)
         if state.phase is Phase.RUNNING and state.round is not None:
             self._lost = state.lost_participants()
             self._barrier_since = now if state.succeeded else None
-            if leader := self.members.presences.get(state.round.leader):
-                leader.master_port_spent = state.round.master_port
         elif state.phase is Phase.ENDING:
             self._unfinished = set(state.members)
         else:
@@ -120,20 +103,20 @@ class Run:
 
     # The interface of every core.
 
-    def handle(self, event: RunEvent | DeadlineReached, *, now: float) -> list[fx.Effect]:
+    def handle(self, event: ev.RunEvent | ev.DeadlineReached, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         match event:
-            case SessionOpened():
+            case ev.SessionOpened():
                 self._on_session_opened(event, now)
-            case BeatReceived():
+            case ev.BeatReceived():
                 self._on_beat(event, now)
-            case AgentLeft():
-                self._on_agent_left(event)
-            case SessionClosed():
+            case ev.AgentLeft():
+                self._on_agent_left(event, now)
+            case ev.SessionClosed():
                 self._on_session_closed(event, now)
-            case FailureReported():
+            case ev.FailureReported():
                 self._on_failure(event, now)
-            case DeadlineReached():
+            case ev.DeadlineReached():
                 self._on_deadline(now)
             case _:
                 assert_never(event)
@@ -150,23 +133,14 @@ class Run:
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
         state, current, members = self.state, self.state.round, self.members
-        assert (state.verdict is not None) == (state.phase is Phase.ENDED), state.phase
-        assert state.restart_count <= state.spec.restarts_max, "budget overdrawn"
+        state.check_invariants()
         sessions = {i for i, p in members.presences.items() if p.session_id is not None}
         assert sessions == members.connected, "connected members are not those with sessions"
         assert not members.connected & members.missed, "connected and missed at once"
-        if state.phase is not Phase.RUNNING:
-            return
-        assert current is not None, "running without a round"
-        assert state.succeeded <= current.seats.keys(), "success of a stranger"
-        assert self._lost == state.lost_participants(), "lost participants are not noted"
-        assert self._extras == members.connected - current.seats.keys(), "extras are not noted"
-        assert state.spec.agents_min <= len(current.seats) <= state.spec.agents_max
-        rank = 0
-        for group_rank, seat in enumerate(current.seats.values()):
-            assert (seat.group_rank, seat.rank_first) == (group_rank, rank), "ranks have holes"
-            rank += seat.agent.local_world_size
-        assert rank == current.world_size, "world size is not the sum"
+        if state.phase is Phase.RUNNING and current is not None:
+            assert self._lost == state.lost_participants(), "lost participants are not noted"
+            extras = members.connected - current.seats.keys()
+            assert self._extras == extras, "extras are not noted"
 
     def reason(self) -> str:
         """Return why the run is as it is, for people."""
@@ -175,70 +149,82 @@ class Run:
     def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
         """Change how often agents beat, and tell them. Linear in members."""
         self.members.pace = pace
-        self.members.renew_leases(now=now)
+        self.members.renew(now=now)
         presences = (self.members.presences[incarnation] for incarnation in self.members.connected)
         sessions = sorted(p.session_id for p in presences if p.session_id is not None)
         return [fx.SetPace(session_id=session_id, pace=pace) for session_id in sessions]
 
     # Events.
 
-    def _on_session_opened(self, event: SessionOpened, now: float) -> None:
+    def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         error = refusal(self.state, event, agents_max=self._policy.agents_max)
         if error is not None:
             self._effects.append(fx.Reject(session_id=event.session_id, error=error))
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            self._commit(AgentAdmitted(agent=event.agent))
+            self._commit(rec.AgentAdmitted(agent=event.agent))
             self._latest_arrival = now
             self._decided("agent admitted", f"{event.agent.host} joined")
-            if self.state.phase is Phase.GATHERING:
-                self._schedule_progress(now)
+            self._schedule_progress(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
             error = StaleSession("the agent opened a new one")
             self._effects.append(fx.Reject(session_id=replaced, error=error))
         current = self.state.round
-        if current is not None and current.leader == incarnation:
-            self.members.presences[incarnation].master_port_spent = current.master_port
         if current is None or incarnation not in current.seats:
             self._extras.add(incarnation)
         self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         self._untold.add(incarnation)
         self._take_beat(incarnation, event.beat, now)
 
-    def _on_beat(self, event: BeatReceived, now: float) -> None:
+    def _on_beat(self, event: ev.BeatReceived, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
             self._take_beat(event.incarnation, event.beat, now)
 
-    def _on_agent_left(self, event: AgentLeft) -> None:
+    def _on_agent_left(self, event: ev.AgentLeft, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
-            self._remove(event.incarnation, f"it left, {event.reason}")
+            self._remove(event.incarnation, f"it left, {event.reason}", now)
 
-    def _on_session_closed(self, event: SessionClosed, now: float) -> None:
-        until = now + self._policy.reconnect_grace_s
+    def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
+        until = now + self._reconnect_grace_s()
         if self.members.detach(event.incarnation, event.session_id, until=until):
             self._extras.discard(event.incarnation)
+            self._schedule_progress(now)
             if self.state.phase is Phase.ENDED:
                 self.members.forget(event.incarnation)
 
-    def _on_failure(self, event: FailureReported, now: float) -> None:
+    def _reconnect_grace_s(self) -> float:
+        """Return how long a broken stream may be away: longer than agents are told to wait."""
+        delay = self.members.pace.reconnect_delay_max_s
+        return max(self._policy.reconnect_grace_s, GRACE_PER_DELAY * delay)
+
+    def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
-        is_new = record.sequence > self.state.failures_heard.get(record.incarnation, 0)
-        if is_new:
-            self._commit(FailureRecorded(record=record.accepted(now=now)))
+        is_kept = self._is_wanted(record)
+        if is_kept:
+            self._commit(rec.FailureRecorded(record=record.accepted(now=now)))
             self._note_finished(record.incarnation)
-        self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_new))
+        self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
+
+    def _is_wanted(self, record: FailureRecord) -> bool:
+        """Return whether a record is new, of a round there was, and has room in the table."""
+        heard = self.state.failures_heard
+        if self.state.round_id is None or record.round_id > self.state.round_id:
+            return False
+        if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
+            return False
+        return record.sequence > heard.get(record.incarnation, 0)
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
-            self.members.renew_leases(now=now)
+            self.members.renew(now=now, grace_s=self._reconnect_grace_s())
         for expiry in self.members.pop_expired(now=now):
             if expiry.session_id is not None:
                 error = StaleSession(expiry.reason)
                 self._effects.append(fx.Reject(session_id=expiry.session_id, error=error))
-            self._remove(expiry.incarnation, expiry.reason)
+            self._remove(expiry.incarnation, expiry.reason, now)
         if self._progress_at is not None and now >= self._progress_at:
             self._progress_at = None
             self._tell_all = True
@@ -252,7 +238,10 @@ class Run:
         return False
 
     def _take_beat(self, incarnation: str, beat: Beat, now: float) -> None:
-        self.members.heard(incarnation, beat, now=now)
+        presence = self.members.heard(incarnation, beat, now=now)
+        if beat.master_port and not self._port_of(incarnation):
+            presence.master_port_spent = beat.master_port
+            self._untold.add(incarnation)
         self._note_finished(incarnation)
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
@@ -262,10 +251,10 @@ class Run:
         if beat.state is GroupState.FAILED:
             self._failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
-            self._commit(GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
+            self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
             self._barrier_since = now if self._barrier_since is None else self._barrier_since
 
-    def _remove(self, incarnation: str, reason: str) -> None:
+    def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
         self.members.forget(incarnation)
         self._extras.discard(incarnation)
@@ -274,14 +263,15 @@ class Run:
         if self.state.phase is Phase.ENDED:
             return
         host = self.state.members[incarnation].host
-        self._commit(AgentRemoved(incarnation=incarnation, reason=reason))
+        self._commit(rec.AgentRemoved(incarnation=incarnation, reason=reason))
         if self.state.is_awaited(incarnation):
             self._lost.add(incarnation)
+        self._schedule_progress(now)
         self._decided("agent removed", f"{host}: {reason}")
 
     def _note_finished(self, incarnation: str) -> None:
         """While ending, stop waiting for a member that has nothing left to stop or to say."""
-        if incarnation in self._unfinished and self._is_finished(incarnation):
+        if self._is_finished(incarnation):
             self._unfinished.discard(incarnation)
 
     def _is_finished(self, incarnation: str) -> bool:
@@ -311,9 +301,7 @@ class Run:
         elif self._lost:
             self._end_round(RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now)
         elif self._failed:
-            # Whether a machine died decides if this costs a restart; it is known soon.
-            if not self.members.missed & current.seats.keys():
-                self._on_group_failed(current, now)
+            self._review_failure(current, now)
         elif (limit := self.state.spec.exit_barrier_timeout_s) and self._barrier_since is not None:
             if now >= self._barrier_since + limit:
                 late = reasons.barrier_over(current, self.state.succeeded, limit)
@@ -322,6 +310,15 @@ class Run:
                 self._review_at = self._barrier_since + limit
         else:
             self._review_scale_up(current, now)
+
+    def _review_failure(self, current: Round, now: float) -> None:
+        """Decide on a failed group, once it is known whether a machine died with it."""
+        self._failed_since = now if self._failed_since is None else self._failed_since
+        until = self._failed_since + self._policy.restart_grace_s
+        if now >= until or current.seats.keys().isdisjoint(self.members.missed):
+            self._on_group_failed(current, now)
+        else:
+            self._review_at = until
 
     def _on_group_failed(self, current: Round, now: float) -> None:
         allowed, used = self.state.spec.restarts_max, self.state.restart_count
@@ -367,7 +364,7 @@ class Run:
         )
         match close_round(spec, gathering, now=now):
             case Close(reason):
-                self._start_round(reason)
+                self._start_round(reason, now)
             case GiveUp(reason):
                 self._end(is_success=False, reason=reason, now=now)
             case Wait() as wait:
@@ -385,19 +382,23 @@ class Run:
 
     # Transitions.
 
-    def _start_round(self, reason: str) -> None:
-        spec, order = self.state.spec, self._next_order()
-        leader = self.members.presences[order[0].incarnation]
-        port = spec.master_port or leader.fresh_port
-        if not port:
-            why = f"waiting for a free port of {order[0].host}"
-            self._wait = Wait(reason=why, agents_wanted=0, until=None)
+    def _start_round(self, reason: str, now: float) -> None:
+        spec, leader = self.state.spec, self._portless
+        # Looking for an order is linear: not at every event while a port is awaited.
+        if leader is not None and leader in self.members.connected and not self._port_of(leader):
+            self._await_port(leader, now)
             return
-        if not spec.master_port:
-            leader.master_port_spent = port
+        members, previous = self.state.members, self.state.group_ranks()
+        present = [agent for i, agent in members.items() if i in self.members.connected]
+        order = next_order(present, previous, agents_max=spec.agents_max)
+        leader = order[0].incarnation
+        port = spec.master_port or self._port_of(leader)
+        if not port:
+            self._await_port(leader, now)
+            return
         round_id = self.state.next_round_id
         self._commit(
-            RoundStarted(
+            rec.RoundStarted(
                 round_id=round_id,
                 participants=tuple(agent.incarnation for agent in order),
                 master_addr=spec.master_addr or order[0].address,
@@ -405,36 +406,50 @@ class Run:
                 reason=self.state.reason if round_id else reason,
             )
         )
+        self.members.presences[leader].master_port_spent = 0 if spec.master_port else port
+        self._portless = self._portless_since = None
         self._extras = self.members.connected - {agent.incarnation for agent in order}
-        self._wait = self._extra_since = self._barrier_since = None
+        self._wait = self._extra_since = self._barrier_since = self._failed_since = None
         self._failed, self._lost = set(), set()
         self._tell_all = True
         self._decided("round started", f"{len(order)} agents; {reason}")
 
-    def _next_order(self) -> list[AgentIdentity]:
-        """Return who takes part in the next round, by group rank."""
-        known, connected = self.state.members, self.members.connected
-        previous = self.state.group_ranks()
-        survivors = [known[i] for i in previous if i in connected]
-        newcomers = [a for i, a in known.items() if i in connected and i not in previous]
-        chosen = [*survivors, *newcomers][: self.state.spec.agents_max]
-        return group_order(chosen, previous) if previous else first_order(chosen)
+    def _port_of(self, incarnation: str) -> int:
+        """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
+        port = self.members.presences[incarnation].beat.master_port
+        address = self.state.members[incarnation].address
+        return 0 if (address, port) in self.state.masters_spent else port
+
+    def _await_port(self, leader: str, now: float) -> None:
+        host, limit = self.state.members[leader].host, self.state.spec.join_timeout_s
+        self._portless = leader
+        self._portless_since = now if self._portless_since is None else self._portless_since
+        until = self._portless_since + limit
+        if now >= until:
+            why = f"{host}, which leads the round, held no free port for {limit:g} s"
+            self._end(is_success=False, reason=why, now=now)
+        else:
+            self._wait = Wait(
+                reason=f"waiting for a free port of {host}", agents_wanted=0, until=until
+            )
+            self._review_at = until
 
     def _end_round(self, cause: RoundEnd, reason: str, now: float) -> None:
         current = self.state.round
         assert current is not None, "no round to end"
         count = self.state.restart_count + (cause is RoundEnd.WORKER_FAILED)
-        record = RoundEnded(
+        record = rec.RoundEnded(
             round_id=current.round_id, cause=cause, restart_count=count, reason=reason
         )
         self._commit(record)
         self._phase_since, self._quorum_since = now, None
         self._is_reforming, self._tell_all = True, True
+        self._portless = self._portless_since = None
         self._failed, self._lost = set(), set()
         self._decided("round ended", reason)
 
     def _start_ending(self, reason: str, now: float) -> None:
-        self._commit(EndingStarted(reason=reason))
+        self._commit(rec.EndingStarted(reason=reason))
         self._phase_since, self._tell_all = now, True
         everyone = self.members.presences
         self._unfinished = {member for member in everyone if not self._is_finished(member)}
@@ -453,7 +468,7 @@ class Run:
             round_id=state.round_id,
             report=report,
         )
-        self._commit(RunEnded(verdict=verdict))
+        self._commit(rec.RunEnded(verdict=verdict))
         self._tell_all, self._wait, self._progress_at = True, None, None
         self._phase_since = now
         for incarnation in list(self.members.missed):
@@ -478,7 +493,7 @@ class Run:
 
     def _schedule_progress(self, now: float) -> None:
         """Tell waiting agents how it goes, but not at every arrival: that would be quadratic."""
-        if self._progress_at is None:
+        if self._progress_at is None and self.state.phase is Phase.GATHERING:
             self._progress_at = now + self._policy.progress_interval_s
 
     def _tell(self, now: float) -> None:

@@ -22,6 +22,9 @@ from coordinator.records import (
 )
 
 HISTORY_MAX = 50
+# Addresses of earlier rounds that no round may have again. Workers of a round
+# long past are gone; those of the latest ones may still look for their rank 0.
+MASTERS_SPENT_MAX = 64
 
 
 class Phase(StrEnum):
@@ -72,6 +75,7 @@ class RunState:
     participants of it; ``verdict`` is set exactly in ``Phase.ENDED``.
     ``failures_heard`` is the highest sequence accepted from each incarnation:
     records arrive in order, so whatever is not above it was counted before.
+    ``masters_spent`` are leaders' addresses with the ports of their rounds.
     """
 
     run_id: str
@@ -88,6 +92,7 @@ class RunState:
     reason: str = "waiting for agents"
     verdict: Verdict | None = None
     history: list[str] = field(default_factory=list)
+    masters_spent: list[tuple[str, int]] = field(default_factory=list)
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
@@ -121,6 +126,23 @@ class RunState:
         """Return participants that are no members any more and had not succeeded. Linear."""
         seats = self.round.seats if self.round else {}
         return {i for i in seats if i not in self.members and self.is_awaited(i)}
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between records. Linear in agents; for tests."""
+        current, spec = self.round, self.spec
+        assert (self.verdict is not None) == (self.phase is Phase.ENDED), self.phase
+        assert self.restart_count <= spec.restarts_max, "budget overdrawn"
+        assert len(self.failures) <= self.failures_kept_max, "too many failure records"
+        if self.phase is not Phase.RUNNING:
+            return
+        assert current is not None, "running without a round"
+        assert self.succeeded <= current.seats.keys(), "success of a stranger"
+        assert spec.agents_min <= len(current.seats) <= spec.agents_max, "size of the round"
+        rank = 0
+        for group_rank, seat in enumerate(current.seats.values()):
+            assert (seat.group_rank, seat.rank_first) == (group_rank, rank), "ranks have holes"
+            rank += seat.agent.local_world_size
+        assert rank == current.world_size, "world size is not the sum"
 
     def apply(self, record: Record) -> None:
         """Fold one record in. The only way this state ever changes."""
@@ -159,6 +181,8 @@ class RunState:
             reason=record.reason,
         )
         self.succeeded = set()
+        spent = (self.members[record.participants[0]].address, record.master_port)
+        self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], spent]
 
     def _add_failure(self, record: FailureRecord) -> None:
         self.failures_heard[record.incarnation] = record.sequence
