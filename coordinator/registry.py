@@ -27,14 +27,14 @@ from coordinator.run_state import Phase, RunState
 class RegistryPolicy:
     """Limits of a coordinator, and the pace of its agents. Durations are seconds.
 
-    Up to ``agents_at_base_pace`` connected agents beat at the base pace; each
+    Up to ``agents_at_base_pace`` agents beat at the base pace; each
     doubling beyond it doubles interval, lease and reconnect delay, so that the
     load of heartbeats stays what it was.
     """
 
     base_pace: Pace = field(
         default_factory=lambda: Pace(
-            heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=1.0
+            heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25
         )
     )
     agents_at_base_pace: int = 2_000
@@ -51,17 +51,25 @@ class Registry:
         self.ended: list[str] = []
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
-        self._agents_connected = 0
+        self._agents = 0  # members that are connected or missed, of all runs
         self._stretch = 1
 
-    def restore(self, states: list[RunState], *, now: float) -> None:
-        """Take over the runs that a journal held, in the order they were created."""
+    def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
+        """Take over the runs that a journal held, in the order they were created.
+
+        The pace is that of all agents they had, because all will return at once.
+        """
+        expected = sum(len(state.members) for state in states if state.phase is not Phase.ENDED)
+        while expected > self._policy.agents_at_base_pace * self._stretch:
+            self._stretch *= 2
         for state in states:
             run = Run(state, policy=self._policy.run, pace=self._pace(), now=now)
             self.runs[state.run_id] = run
+            self._agents += len(run.members.presences)
             if state.phase is Phase.ENDED:
                 self.ended.append(state.run_id)
             self._schedule(run)
+        return self._forget_oldest()
 
     def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
@@ -87,8 +95,8 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        connected = sum(len(run.members.connected) for run in self.runs.values())
-        assert connected == self._agents_connected, "connected agents are miscounted"
+        agents = sum(len(run.members.presences) for run in self.runs.values())
+        assert agents == self._agents, "agents are miscounted"
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         for run in self.runs.values():
             run.check_invariants()
@@ -107,9 +115,9 @@ class Registry:
 
     def _deliver(self, run: Run, event: RunEvent | DeadlineReached, now: float) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
-        connected = len(run.members.connected)
+        agents = len(run.members.presences)
         effects = run.handle(event, now=now)
-        self._agents_connected += len(run.members.connected) - connected
+        self._agents += len(run.members.presences) - agents
         self._schedule(run)
         if run.state.phase is Phase.ENDED and not was_ended:
             self.ended.append(run.state.run_id)
@@ -119,7 +127,9 @@ class Registry:
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
         for run_id in self._deadlines.pop_due(now):
-            effects += self._deliver(self.runs[run_id], event, now)
+            run = self.runs.get(run_id)  # one that is due may have been forgotten for another
+            if run is not None:
+                effects += self._deliver(run, event, now)
         return effects
 
     def _schedule(self, run: Run) -> None:
@@ -130,12 +140,13 @@ class Registry:
             self._deadlines.set(run.state.run_id, due)
 
     def _forget_oldest(self) -> list[fx.Effect]:
-        if len(self.ended) <= self._policy.runs_ended_max:
-            return []
-        run_id = self.ended.pop(0)
-        self._agents_connected -= len(self.runs.pop(run_id).members.connected)
-        self._deadlines.clear(run_id)
-        return [fx.Forget(run_id=run_id)]
+        effects: list[fx.Effect] = []
+        while len(self.ended) > self._policy.runs_ended_max:
+            run_id = self.ended.pop(0)
+            self._agents -= len(self.runs.pop(run_id).members.presences)
+            self._deadlines.clear(run_id)
+            effects.append(fx.Forget(run_id=run_id))
+        return effects
 
     def _pace(self) -> Pace:
         base, stretch = self._policy.base_pace, self._stretch
@@ -148,9 +159,9 @@ class Registry:
     def _keep_pace(self, now: float) -> list[fx.Effect]:
         """Stretch or tighten the pace when agents have doubled or halved; else nothing."""
         room = self._policy.agents_at_base_pace * self._stretch
-        if self._agents_connected > room:
+        if self._agents > room:
             self._stretch *= 2
-        elif self._stretch > 1 and self._agents_connected < room // 4:
+        elif self._stretch > 1 and self._agents < room // 4:
             self._stretch //= 2
         else:
             return []
@@ -163,10 +174,11 @@ class Registry:
 
 def spec_error(spec: RunSpec) -> InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
+    barrier = spec.exit_barrier_timeout_s
     durations = {
         "spec.join_timeout": spec.join_timeout_s,
         "spec.last_call": spec.last_call_s,
-        "spec.exit_barrier_timeout": spec.exit_barrier_timeout_s or 0.0,
+        "spec.exit_barrier_timeout": 0.0 if barrier is None else barrier,
         "spec.shutdown_timeout": spec.shutdown_timeout_s,
         "spec.coordinator_grace": spec.coordinator_grace_s,
     }
@@ -177,6 +189,10 @@ def spec_error(spec: RunSpec) -> InvalidRequest | None:
         return InvalidRequest("spec.agents_max", spec.agents_max, allowed)
     if not 0 <= spec.master_port <= 65535:
         return InvalidRequest("spec.master_port", spec.master_port, "0 to 65535")
+    if barrier == 0:
+        return InvalidRequest(
+            "spec.exit_barrier_timeout", barrier, "above 0, or unset for no limit"
+        )
     for name, value in durations.items():
         if not 0 <= value < float("inf"):
             return InvalidRequest(name, value, "a duration of 0 or more")
