@@ -16,7 +16,7 @@ from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.desire import desired_state
-from coordinator.errors import StaleSession
+from coordinator.errors import SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
@@ -169,8 +169,8 @@ class Run:
             self._schedule_progress(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
-            error = StaleSession("the agent opened a new one")
-            self._effects.append(fx.Reject(session_id=replaced, error=error))
+            # Perhaps not an older one: a hello that an agent gave up on may be read late.
+            self._effects.append(fx.Reject(session_id=replaced, error=SessionReplaced()))
         current = self.state.round
         if current is None or incarnation not in current.seats:
             self._extras.add(incarnation)
