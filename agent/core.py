@@ -178,7 +178,8 @@ class AgentCore:
         self._beat_at = self._beat_sent = None
         if event.refusal is not None:
             self._end_with(event.refusal)
-            self._connection.end()
+        if self._ending is not None:
+            self._connection.end()  # there is nothing to come back for
             return
         if event.is_stale:
             # Others may hold our ranks already.
@@ -205,6 +206,7 @@ class AgentCore:
         error = self._connection.given_up(now=now)
         if error is not None:
             self._end_with(error)
+            self._connection.end()
         return error is not None
 
     # Ports.
