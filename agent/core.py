@@ -12,7 +12,7 @@ from typing import assert_never
 
 from agent import effects as fx
 from agent.connection import Connection
-from agent.errors import AgentError, SupervisorLost
+from agent.errors import AgentError, ProcessesStuck, SupervisorLost
 from agent.events import (
     DeadlineReached,
     DesiredReceived,
@@ -73,6 +73,8 @@ class AgentCore:
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
         self._ending: Ending | None = None
         self._is_finished = False
+        # Set when processes outlived SIGKILL: this host can't take part any more.
+        self._stuck: ProcessesStuck | None = None
         self._next_port = 0
         self._held_port = 0
         self._failures_written = 0
@@ -178,7 +180,8 @@ class AgentCore:
         self._beat_at = self._beat_sent = None
         if event.refusal is not None:
             self._end_with(event.refusal)
-            self._connection.end()
+        if self._ending is not None:
+            self._connection.end()  # there is nothing to come back for
             return
         if event.is_stale:
             # Others may hold our ranks already.
@@ -205,6 +208,7 @@ class AgentCore:
         error = self._connection.given_up(now=now)
         if error is not None:
             self._end_with(error)
+            self._connection.end()
         return error is not None
 
     # Ports.
@@ -241,6 +245,7 @@ class AgentCore:
             pids = ", ".join(str(pid) for pid in event.stuck_pids)
             why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
             self._effects.append(fx.Tell(what="processes stuck", why=why))
+            self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
         self._group.stopped(event.round_id)
 
     def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
@@ -309,6 +314,9 @@ class AgentCore:
             self._stop_group(signum)
             group.leave()
         if group.is_free:
+            if target is not None and self._stuck is not None:
+                self._effects.append(fx.SendGoodbye(reason=str(self._stuck)))
+                self._end_with(self._stuck)
             if self._ending is not None:
                 self._finish(self._ending)
             elif target is not None:

@@ -9,7 +9,8 @@ AgentError                    1  anything else
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
  ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
- └─ SupervisorLost            1  the process that holds the workers dies again and again
+ ├─ SupervisorLost            1  the process that holds the workers dies again and again
+ └─ ProcessesStuck            1  processes of an old round can't be ended
 
 A failed run is not an error of the agent: its exit code comes with the verdict.
 """
@@ -158,3 +159,18 @@ class SupervisorLost(AgentError):
 
     def __str__(self) -> str:
         return f"the agent's supervisor died {self.deaths} times; the last one {self.ending}"
+
+
+class ProcessesStuck(AgentError):
+    """Not even SIGKILL ended a round's processes, so no other round may start on this host."""
+
+    hint = "the kernel holds them: often a device driver or a network file system"
+
+    def __init__(self, round_id: int, pids: tuple[int, ...]) -> None:
+        super().__init__(round_id, pids)
+        self.round_id = round_id
+        self.pids = pids
+
+    def __str__(self) -> str:
+        listed = ", ".join(str(pid) for pid in self.pids)
+        return f"processes of round {self.round_id} outlived SIGKILL: pid {listed}"

@@ -4,7 +4,8 @@ CoordinatorError
  ├─ InvalidRequest            a field is missing or out of range
  ├─ SpecMismatch              the agent's spec differs from the run's
  ├─ RunClosed                 the run has ended
- ├─ StaleSession              the session was replaced or given up
+ ├─ StaleSession              the agent was given up
+ ├─ SessionReplaced           the agent has a newer session
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator starts or stops
  ├─ UnknownRun                there is no such run
@@ -113,7 +114,7 @@ class RunClosed(CoordinatorError):
 
 
 class StaleSession(CoordinatorError):
-    """The session is not the agent's current one; a new one may be opened."""
+    """The agent was given up: others may hold its ranks. It stops its workers and returns."""
 
     status = "FAILED_PRECONDITION"
     refusal = "STALE_SESSION"
@@ -125,6 +126,20 @@ class StaleSession(CoordinatorError):
 
     def __str__(self) -> str:
         return f"the session is over: {self.reason}"
+
+
+class SessionReplaced(CoordinatorError):
+    """The agent has a newer session, or a hello of an older one came late.
+
+    No fence: what the agent holds stays its own, so it keeps its workers and returns.
+    """
+
+    status = "ABORTED"
+    refusal = "UNAVAILABLE"
+    is_retryable = True
+
+    def __str__(self) -> str:
+        return "the session is over: the agent opened another one"
 
 
 class LimitReached(CoordinatorError):

@@ -34,7 +34,7 @@ class RegistryPolicy:
 
     base_pace: Pace = field(
         default_factory=lambda: Pace(
-            heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=1.0
+            heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25
         )
     )
     agents_at_base_pace: int = 2_000

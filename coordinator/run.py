@@ -15,7 +15,7 @@ from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
-from coordinator.errors import CoordinatorError, StaleSession
+from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
@@ -157,7 +157,8 @@ class Run:
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
-            self._reject(replaced, StaleSession("the agent opened a new one"))
+            # Perhaps not an older one: a hello that an agent gave up on may be read late.
+            self._reject(replaced, SessionReplaced())
         current = self.state.round
         if current is None or incarnation not in current.seats:
             self._extras.add(incarnation)

@@ -33,13 +33,15 @@ class _RefusalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     REFUSAL_RUN_CLOSED: _Refusal.ValueType  # 3
     """The run has ended (FAILED_PRECONDITION). Stop."""
     REFUSAL_STALE_SESSION: _Refusal.ValueType  # 4
-    """The session was replaced or its lease is over (FAILED_PRECONDITION).
-    Open a new one.
+    """The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
+    the workers and open a new session.
     """
     REFUSAL_LIMIT_REACHED: _Refusal.ValueType  # 5
     """A limit of the coordinator is reached (RESOURCE_EXHAUSTED). Back off."""
     REFUSAL_UNAVAILABLE: _Refusal.ValueType  # 6
-    """The coordinator starts or stops (UNAVAILABLE). Back off."""
+    """The coordinator starts or stops (UNAVAILABLE), or the agent's session was
+    replaced (ABORTED). Back off, and keep the workers.
+    """
     REFUSAL_UNKNOWN_RUN: _Refusal.ValueType  # 7
     """No such run (NOT_FOUND)."""
 
@@ -57,13 +59,15 @@ REFUSAL_SPEC_MISMATCH: Refusal.ValueType  # 2
 REFUSAL_RUN_CLOSED: Refusal.ValueType  # 3
 """The run has ended (FAILED_PRECONDITION). Stop."""
 REFUSAL_STALE_SESSION: Refusal.ValueType  # 4
-"""The session was replaced or its lease is over (FAILED_PRECONDITION).
-Open a new one.
+"""The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
+the workers and open a new session.
 """
 REFUSAL_LIMIT_REACHED: Refusal.ValueType  # 5
 """A limit of the coordinator is reached (RESOURCE_EXHAUSTED). Back off."""
 REFUSAL_UNAVAILABLE: Refusal.ValueType  # 6
-"""The coordinator starts or stops (UNAVAILABLE). Back off."""
+"""The coordinator starts or stops (UNAVAILABLE), or the agent's session was
+replaced (ABORTED). Back off, and keep the workers.
+"""
 REFUSAL_UNKNOWN_RUN: Refusal.ValueType  # 7
 """No such run (NOT_FOUND)."""
 Global___Refusal: typing_extensions.TypeAlias = Refusal

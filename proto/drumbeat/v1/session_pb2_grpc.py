@@ -54,7 +54,8 @@ class SessionServiceServicer(object):
         coordinator answers `Welcome`, then pushes `Desired` whenever what it
         wants of this agent changes. Both sides may repeat their latest message at
         any time. Opening again with the same incarnation replaces the session and
-        ends the old stream with STALE_SESSION.
+        ends the old stream with UNAVAILABLE: two hellos may be read in either
+        order, so the agent keeps its workers and opens another if it has none left.
 
         INVALID_ARGUMENT: a malformed message. FAILED_PRECONDITION: SPEC_MISMATCH
         or RUN_CLOSED (the agent gives up), STALE_SESSION (it opens a new

@@ -38,6 +38,11 @@ EXAMPLES = [
         1,
         "the agent's supervisor died 6 times; the last one was ended by SIGKILL",
     ),
+    (
+        errors.ProcessesStuck(3, (71, 72)),
+        1,
+        "processes of round 3 outlived SIGKILL: pid 71, 72",
+    ),
 ]
 
 

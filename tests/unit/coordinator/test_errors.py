@@ -38,6 +38,11 @@ REFUSALS = [
         "the session is over: it was replaced",
     ),
     (
+        errors.SessionReplaced(),
+        ("ABORTED", "UNAVAILABLE", True),
+        "the session is over: the agent opened another one",
+    ),
+    (
         errors.LimitReached("runs_max", 1000),
         ("RESOURCE_EXHAUSTED", "LIMIT_REACHED", True),
         "the coordinator's limit runs_max is reached: 1000",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator import effects as fx
-from coordinator.errors import StaleSession
+from coordinator.errors import SessionReplaced, StaleSession
 from coordinator.events import SessionOpened
 from coordinator.model import Assignment, Beat, Desired, GroupState, Standby, Stop
 from coordinator.policy import RunPolicy
@@ -174,10 +174,11 @@ def test_messages_of_a_stale_session_are_refused() -> None:
     story = a_running_story(1)
     agent = story.agents["a"]
     story.back("a")
-    assert [type(effect.error) for effect in story.of(fx.Reject)] == [StaleSession]
+    assert [type(effect.error) for effect in story.of(fx.Reject)] == [SessionReplaced]
     agent.session_id = "s1"
     for effects in (story.fail("a"), story.leave("a")):
-        assert [type(effect) for effect in effects] == [fx.Reject]
+        assert [type(e.error) for e in effects if isinstance(e, fx.Reject)] == [StaleSession]
+        assert len(effects) == 1
     assert story.state().phase is Phase.RUNNING
 
 

@@ -1,0 +1,199 @@
+"""Cores with one deliberate mistake each: what the simulation has to find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.core import AgentCore
+from agent.events import SessionLost
+from agent.group import Group, Residue
+from agent.model import Exit
+from coordinator.membership import Membership
+from coordinator.model import GroupState
+from coordinator.registry import Registry
+from coordinator.run import Run
+from coordinator.run_state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from agent.effects import Effect
+    from agent.events import Event
+    from coordinator.model import Beat, FailureRecord, Round
+
+
+def reuses_ports(patch: pytest.MonkeyPatch) -> None:
+    """A leader's port serves again."""
+    patch.setattr(
+        Run,
+        "_port_of",
+        lambda self, incarnation: self.members.presences[incarnation].beat.master_port,
+    )
+
+
+def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
+    """The first group that is done speaks for all."""
+
+    def review(self: Run, now: float) -> None:
+        if self.state.succeeded:
+            self._end(is_success=True, reason="all workers succeeded", now=now)
+        else:
+            original(self, now)
+
+    original = Run._review_round
+    patch.setattr(Run, "_review_round", review)
+
+
+def waits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A lost agent is never missed."""
+    patch.setattr(RunState, "is_awaited", lambda _self, _incarnation: False)
+
+
+def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """Leases and graces never end."""
+    patch.setattr(Membership, "pop_expired", lambda _self, now: [])  # noqa: ARG005
+    patch.setattr(Membership, "next_deadline", lambda _self: None)
+
+
+def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
+    """A record that comes again is new."""
+    patch.setattr(Run, "_is_wanted", lambda _self, _record: True)
+
+
+def drops_records(patch: pytest.MonkeyPatch) -> None:
+    """A record is acknowledged and forgotten."""
+
+    def is_wanted(self: Run, record: FailureRecord) -> bool:
+        return record.sequence % 2 == 1 and original(self, record)
+
+    original = Run._is_wanted
+    patch.setattr(Run, "_is_wanted", is_wanted)
+
+
+def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
+    """Restarts are not counted against the limit."""
+
+    def fail(self: Run, current: Round, now: float) -> None:
+        spec = self.state.spec
+        self.state.spec = spec.__class__(
+            **{f: getattr(spec, f) for f in spec.__slots__} | {"restarts_max": 1000}
+        )
+        original(self, current, now)
+        self.state.spec = spec
+
+    original = Run._on_group_failed
+    patch.setattr(Run, "_on_group_failed", fail)
+
+
+def forgets_successes(patch: pytest.MonkeyPatch) -> None:
+    """What a beat said in the last life was not journaled."""
+
+    def take(self: Run, incarnation: str, beat: Beat, now: float) -> None:
+        original(self, incarnation, beat, now)
+        if beat.state is GroupState.SUCCEEDED:
+            self._effects = [e for e in self._effects if "GroupSucceeded" not in repr(e)]
+
+    original = Run._take_beat
+    patch.setattr(Run, "_take_beat", take)
+
+
+def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
+    """A restarted coordinator gives everybody up at once."""
+
+    def restore(self: Run, now: float) -> None:
+        original(self, now)
+        self.members.remember(self.state.members, until=now)
+
+    original = Run._restore
+    patch.setattr(Run, "_restore", restore)
+
+
+def fences_itself(patch: pytest.MonkeyPatch) -> None:
+    """An agent stops its workers whenever a session ends."""
+
+    def handle(self: AgentCore, event: Event, *, now: float) -> list[Effect]:
+        if isinstance(event, SessionLost) and event.refusal is None:
+            event = SessionLost(attempt=event.attempt, reason=event.reason, is_stale=True)
+        return original(self, event, now=now)
+
+    original = AgentCore.handle
+    patch.setattr(AgentCore, "handle", handle)
+
+
+def starts_beside_the_living(patch: pytest.MonkeyPatch) -> None:
+    """A new round does not wait for the old one's processes."""
+
+    def request_stop(self: Group) -> bool:
+        was_asked = original(self)
+        self._residue, self._alive = Residue.NONE, set()
+        return was_asked
+
+    original = Group.request_stop
+    patch.setattr(Group, "request_stop", request_stop)
+
+
+def forgets_the_supervisors_death(patch: pytest.MonkeyPatch) -> None:
+    """What died with a supervisor is still waited for."""
+    patch.setattr(Group, "lose_all", lambda _self: [])
+
+
+def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
+    """An agent whose workers are done and that is cut off claims success."""
+
+    def end(self: AgentCore, error: object) -> None:
+        if self._group.state.value == GroupState.SUCCEEDED.value:
+            self._on_desired(
+                self._desired.__class__(state=Exit(is_success=True, reason="", report=""))
+            )
+        else:
+            original(self, error)  # type: ignore[arg-type]
+
+    original = AgentCore._end_with
+    patch.setattr(AgentCore, "_end_with", end)
+
+
+def never_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """An agent tries once."""
+    patch.setattr(AgentCore, "_connect", connect_once(AgentCore._connect))
+
+
+def connect_once(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``_connect`` that only works for the first attempt."""
+
+    def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
+        if self._connection.attempt == 1:
+            original(self, delay_max_s, now)
+
+    return connect
+
+
+def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
+    """Effects leave before the journal has their records; a crash takes the records."""
+
+    def handle(self: Registry, event: object, *, now: float) -> list[object]:
+        effects = original(self, event, now=now)  # type: ignore[arg-type]
+        return [e for e in effects if "RunEnded" not in type(getattr(e, "record", e)).__name__]
+
+    original = Registry.handle
+    patch.setattr(Registry, "handle", handle)
+
+
+MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    reuses_ports,
+    releases_the_barrier_early,
+    waits_for_the_dead,
+    never_gives_up_the_silent,
+    counts_records_twice,
+    drops_records,
+    overdraws_the_budget,
+    forgets_successes,
+    has_no_patience_with_itself,
+    fences_itself,
+    starts_beside_the_living,
+    forgets_the_supervisors_death,
+    guesses_the_verdict,
+    never_comes_back,
+    speaks_before_it_writes,
+]

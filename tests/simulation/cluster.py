@@ -1,0 +1,165 @@
+"""One world from its seed to its end: chaos, then calm, then success; checked all the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.core import AgentCore
+from agent.model import GroupState
+from coordinator.registry import Registry
+from coordinator.run_state import Phase
+from tests.simulation import faults
+from tests.simulation.checks import Checker
+from tests.simulation.clock import Clock
+from tests.simulation.head import HeadMachine
+from tests.simulation.host import Agent, Host
+from tests.simulation.network import Network
+from tests.simulation.plan import Kind, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Virtual seconds within which a healed world has to do what it should: the
+# longest waits of a plan one after the other, and some room.
+CALM_S = 240.0
+TICK_S = 0.25
+
+
+class Cluster:
+    """A coordinator, hosts, and a network between them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        make_registry: Callable[..., Registry] = Registry,
+        make_core: Callable[..., AgentCore] = AgentCore,
+    ) -> None:
+        self.plan = plan
+        self.clock = Clock(plan.seed)
+        self.network = Network(self.clock, delay_max_s=plan.delay_max_s)
+        self.checker = Checker()
+        self.head = HeadMachine(
+            self.clock,
+            self.network,
+            self.checker,
+            policy=plan.policy,
+            make_registry=make_registry,
+        )
+        self.hosts = [
+            Host(
+                f"h{number}",
+                config,
+                head=self.head,
+                checker=self.checker,
+                make_core=make_core,
+            )
+            for number, config in enumerate(plan.configs)
+        ]
+        self.is_healed = False
+        self.is_finishing = False
+        self._random = self.clock.random("cluster")
+
+    def run(self) -> None:
+        """Live the whole life of this world."""
+        self.clock.note("world", "PLAN", self.plan)
+        for host in self.hosts:
+            host.habits = self.plan.habits(is_over=False)
+            host.fails_to_spawn = lambda random: random.random() < self.plan.spawn_fails
+            is_late = self.plan.kind is Kind.CHAOS and self._random.random() < 0.2
+            delay = self._random.uniform(0.0, 20.0 if is_late else 1.0)
+            self.clock.after(delay, None, host.start_agent)
+        self.head.start()
+        faults.schedule(self, self.clock.random("faults"))
+        self.clock.run(until=self.clock.now + self.plan.chaos_s)
+        self._heal()
+        self._calm(lambda: self.checker.is_ended or self.is_training, "train on")
+        self._calm(self._is_reported, "have every record")
+        if self.plan.kind is Kind.COORDINATOR:
+            self._expect_unharmed()
+        self._finish()
+        self._calm(self._is_over, "end")
+        self._expect_verdict()
+
+    # Phases.
+
+    def _heal(self) -> None:
+        self.clock.note("world", "HEALS")
+        self.is_healed = True
+        self.head.slow_disk_until = 0.0
+        self.head.start()
+        self.head.resume()
+        for host in self.hosts:
+            while self.network.is_blocked(host.name):
+                self.network.unblock(host.name)
+            if host.agent is not None:
+                self.clock.resume(host.agent.actor, host.agent.random)
+            host.habits = self.plan.habits(is_over=True)
+            host.fails_to_spawn = lambda _random: False
+
+    def _calm(self, is_done: Callable[[], bool], what: str) -> None:
+        """Run until it is done; agents that have ended are started again while the run lives."""
+        deadline = self.clock.now + CALM_S
+        while not is_done():
+            assert self.clock.now < deadline, f"the cluster does not {what}: {self._state()}"
+            if not self.checker.is_ended:
+                for host in self.hosts:
+                    host.start_agent()
+            self.clock.run(until=self.clock.now + TICK_S)
+
+    def _finish(self) -> None:
+        """Tell all workers, and all that follow, to end well."""
+        self.clock.note("world", "FINISHES")
+        self.is_finishing = True
+        for host in self.hosts:
+            host.finish_workers()
+
+    @property
+    def is_training(self) -> bool:
+        """Whether every participant holds the workers of the current round."""
+        shadow = self.checker.shadow
+        if shadow is None or shadow.phase is not Phase.RUNNING or shadow.round is None:
+            return False
+        agents = {agent.name: agent for agent in self._agents()}
+        for incarnation in shadow.round.seats:
+            if incarnation in shadow.succeeded:
+                continue  # done, and perhaps gone already
+            agent = agents.get(incarnation)
+            beat = agent.core._beat() if agent is not None else None
+            if beat is None or beat.round_id != shadow.round.round_id:
+                return False
+            if beat.state not in {GroupState.RUNNING, GroupState.SUCCEEDED}:
+                return False
+        return True
+
+    def _agents(self) -> list[Agent]:
+        return [host.agent for host in self.hosts if host.agent is not None]
+
+    def _is_reported(self) -> bool:
+        return self.checker.is_ended or not self.checker.uncounted(self._agents())
+
+    def _is_over(self) -> bool:
+        return self.checker.is_ended and not self._agents()
+
+    def _expect_unharmed(self) -> None:
+        checker = self.checker
+        workers = sum(config.local_world_size for config in self.plan.configs)
+        assert len(checker.rounds) == 1, "the coordinator's faults ended a round"
+        assert checker.spawned == workers, "the coordinator's faults restarted workers"
+        assert checker.stops == 0, "the coordinator's faults stopped workers"
+
+    def _expect_verdict(self) -> None:
+        shadow = self.checker.shadow
+        assert shadow is not None
+        assert shadow.verdict is not None
+        if self.plan.kind is Kind.COORDINATOR:
+            assert shadow.verdict.is_success, shadow.verdict.reason
+
+    def _state(self) -> str:
+        shadow = self.checker.shadow
+        run = f"{shadow.phase}, {shadow.reason}" if shadow is not None else "no run"
+        agents = ", ".join(
+            f"{agent.name} {agent.core._beat().state} of {agent.core._beat().round_id}"
+            for agent in self._agents()
+        )
+        return f"run: {run}; agents: {agents or 'none'}"

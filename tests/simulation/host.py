@@ -1,0 +1,320 @@
+"""A host: one agent process at a time, around the real core, and what it leaves behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent import convert
+from agent import effects as fx
+from agent import supervisor_protocol as protocol
+from agent.core import AgentCore, AgentPolicy
+from agent.environment import Host as HostEnvironment
+from agent.environment import worker_environments
+from agent.events import (
+    DeadlineReached,
+    Event,
+    PortReserved,
+    SignalReceived,
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from agent.model import Assignment, Failure
+from tests.simulation.clock import Actor
+from tests.simulation.processes import Habits, Supervisor
+from tests.simulation.session import SimSession, Spooled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from agent.config import AgentConfig
+    from tests.simulation.checks import Checker
+    from tests.simulation.head import HeadMachine
+
+RUN = "run"
+
+
+class Host:
+    """A machine. Its numbers (ports, pids) are never used twice."""
+
+    def __init__(
+        self,
+        name: str,
+        config: AgentConfig,
+        *,
+        head: HeadMachine,
+        checker: Checker,
+        make_core: Callable[[AgentPolicy], AgentCore],
+    ) -> None:
+        self.name, self.config = name, config
+        self.address = f"10.0.0.{name[1:]}"
+        self.head, self.clock, self.checker = head, head.clock, checker
+        self.make_core = make_core
+        self.agent: Agent | None = None
+        self.supervisors: list[Supervisor] = []
+        self.spool: list[Spooled] = []
+        self.habits: Callable[[Random], Habits] = lambda _random: Habits()
+        self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
+        self._number = 1000
+        self._incarnations = 0
+
+    def next_number(self) -> int:
+        """Return a number that this host has not used yet."""
+        self._number += 1
+        return self._number
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing runs here."""
+        return self.agent is None and not any(
+            process.is_alive for supervisor in self.supervisors for process in supervisor.processes
+        )
+
+    def forget_when_gone(self, supervisor: Supervisor) -> None:
+        """A dead supervisor's processes count until they are gone."""
+        if not any(process.is_alive for process in supervisor.processes):
+            self.supervisors.remove(supervisor)
+        else:
+            self.clock.after(0.5, None, lambda: self.forget_when_gone(supervisor))
+
+    def start_agent(self) -> None:
+        """Start an agent process, unless something of an earlier one is still there."""
+        if self.is_free:
+            self._incarnations += 1
+            self.agent = Agent(self, f"{self.name}.{self._incarnations}")
+            self.agent.start()
+
+    def crash_agent(self) -> None:
+        """Kill the agent; its supervisor ends every worker, its records stay on the disk."""
+        if self.agent is not None:
+            self.clock.note(self.agent.name, "CRASHES")
+            self.agent.end(is_clean=False)
+
+    def finish_workers(self) -> None:
+        """Let all workers, those to come included, end well."""
+        self.habits = lambda random: Habits(exits_after_s=random.uniform(0.0, 3.0))
+        for supervisor in self.supervisors:
+            random = self.clock.random(f"finish {supervisor.actor.name}")
+            for process in supervisor.processes:
+                if process.is_alive and process.local_rank is not None:
+                    delay = random.uniform(0.0, 3.0)
+                    self.clock.after(delay, None, partial(supervisor.end, process, 0))
+
+    def signal_agent(self, signum: int) -> None:
+        """Send a signal to the agent."""
+        agent = self.agent
+        if agent is not None:
+            event = SignalReceived(signum=signum)
+            self.clock.hand(agent.actor, "signal", lambda: agent.submit(event))
+
+
+class Agent:
+    """One life of an agent process: what ``agent.driver`` does, in virtual time."""
+
+    def __init__(self, host: Host, incarnation: str) -> None:
+        self.host, self.name = host, incarnation
+        self.clock, self.actor = host.clock, Actor(incarnation)
+        self.random = host.clock.random(incarnation)
+        config = host.config
+        self.core = host.make_core(
+            AgentPolicy(
+                coordinator="head:1",
+                local_world_size=config.local_world_size,
+                join_timeout_s=config.join_timeout_s,
+                coordinator_grace_s=config.coordinator_grace_s,
+                shutdown_timeout_s=config.shutdown_timeout_s,
+            )
+        )
+        self.session: SimSession | None = None
+        self.supervisor: Supervisor | None = None
+        self.finish: fx.Finish | None = None
+        self.pending: list[Spooled] = []
+        self._commands: list[protocol.Command] = []
+        self._queue: deque[Event] = deque()
+        self._is_busy = False
+        self._timer: float | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self.clock.note(self.name, "STARTS")
+        self.pending, self.host.spool = self.host.spool, []
+        self._start_supervisor()
+        for effect in self.core.start(now=self.clock.now):
+            self._execute(effect)
+
+    def submit(self, event: Event) -> None:
+        """Hand an event to the core, a moment later and after what is queued already."""
+        self._queue.append(event)
+        if not self._is_busy:
+            self._is_busy = True
+            self.clock.after(self.random.uniform(0.0, 0.0005), self.actor, self._work)
+
+    def _work(self) -> None:
+        while self._queue and self.finish is None:
+            self._handle(self._queue.popleft())
+        due = self.core.next_deadline()
+        if self.finish is None and due is not None and due <= self.clock.now:
+            self._handle(DeadlineReached())
+            due = self.core.next_deadline()
+            assert due is None or due > self.clock.now, "a deadline stays due"
+        self._is_busy = False
+        if self.finish is not None:
+            self.end(is_clean=True)
+        elif due is not None and due != self._timer:
+            self._timer = due
+            self.clock.at(due, self.actor, lambda: self._on_timer(due))
+
+    def _on_timer(self, due: float) -> None:
+        if self._timer == due:
+            self._timer = None
+            if not self._is_busy:
+                self._work()
+
+    def _handle(self, event: Event) -> None:
+        if not isinstance(event, DeadlineReached):
+            self.clock.note(self.name, "<-", event)
+        effects = self.core.handle(event, now=self.clock.now)
+        self.core.check_invariants()
+        self.host.checker.on_agent_event(self, event)
+        for effect in effects:
+            self.clock.note(self.name, "  ->", effect)
+            self._execute(effect)
+
+    def end(self, *, is_clean: bool) -> None:
+        """The process ends; after a clean end nothing it started is left."""
+        if self.actor.is_dead:
+            return
+        self.actor.is_dead = True
+        self.host.checker.on_agent_end(self, is_clean=is_clean)
+        if self.session is not None:
+            self.session.close(is_lossy=not is_clean)
+        if self.supervisor is not None:
+            self.supervisor.die()
+        self.host.spool = self.pending
+        self.host.agent = None
+
+    def _execute(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - a table
+        self.host.checker.on_agent_effect(self, effect)
+        match effect:
+            case fx.OpenSession():
+                if self.session is not None:
+                    self.session.close(is_lossy=self.random.random() < 0.5)
+                self.session = SimSession(self, effect)
+            case fx.SendBeat(beat=beat):
+                if self.session is not None:
+                    self.session.send_beat(beat)
+            case fx.SendGoodbye(reason=reason):
+                if self.session is not None:
+                    self.session.send_goodbye(reason)
+            case fx.ReservePort():
+                self.submit(PortReserved(port=self.host.next_number()))
+            case fx.StartSupervisor():
+                self._start_supervisor()
+            case fx.StartWorkers(assignment=assignment):
+                self._start_workers(assignment)
+            case fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s):
+                self._command(
+                    protocol.StopWorkers(round_id=round_id, signal=signum, timeout_s=timeout_s)
+                )
+            case fx.KillWorkers():
+                self._command(protocol.KillWorkers())
+            case fx.WriteFailure(failure=failure):
+                self._write(failure)
+            case fx.Finish():
+                self.finish = effect
+            case fx.CloseSession() | fx.ReleasePort() | fx.Tell():
+                pass
+
+    def _write(self, failure: Failure) -> None:
+        record = convert.failure_message(
+            failure, run_id=RUN, incarnation=self.name, host=self.host.name, role="default"
+        )
+        self.pending.append(
+            Spooled(incarnation=self.name, happened_at=failure.happened_at, record=record)
+        )
+        if self.session is not None:
+            self.session.send_records()
+
+    # Workers.
+
+    def _start_supervisor(self) -> None:
+        def begin() -> None:
+            self.supervisor = Supervisor(self.host, self._on_supervisor_event, self.actor)
+            self.host.supervisors.append(self.supervisor)
+            commands, self._commands = self._commands, []
+            for command in commands:
+                self.supervisor.send(command)
+
+        self.clock.after(self.random.uniform(0.01, 0.1), self.actor, begin)
+
+    def kill_supervisor(self) -> None:
+        """Kill the supervisor; the agent ends what it left, and then knows of it."""
+        supervisor = self.supervisor
+        if supervisor is None or supervisor.actor.is_dead:
+            return
+        self.clock.note(self.name, "LOSES ITS SUPERVISOR")
+        supervisor.die()
+
+        def told() -> None:
+            if any(process.is_alive for process in supervisor.processes):
+                self.clock.after(0.05, self.actor, told)
+                return
+            self.supervisor = None
+            self._commands.clear()
+            self.submit(SupervisorDied(ending="was ended by SIGKILL"))
+
+        self.clock.after(self.random.uniform(0.001, 0.05), self.actor, told)
+
+    def _command(self, command: protocol.Command) -> None:
+        if self.supervisor is None:
+            self._commands.append(command)
+        else:
+            self.supervisor.send(command)
+
+    def _start_workers(self, assignment: Assignment) -> None:
+        config = self.host.config
+        environment = HostEnvironment(
+            run_id=RUN,
+            role=config.role,
+            local_world_size=config.local_world_size,
+            restarts_max=config.restarts_max,
+        )
+        files = dict.fromkeys(range(config.local_world_size), "")
+        workers = worker_environments(environment, assignment, files)
+        self._command(
+            protocol.StartWorkers(
+                round_id=assignment.round_id,
+                argv=config.command,
+                env={},
+                workers=tuple(protocol.WorkerStart(local_rank=r, env=env) for r, env in workers),
+            )
+        )
+
+    def _on_supervisor_event(self, event: protocol.SupervisorEvent) -> None:
+        match event:
+            case protocol.WorkersStarted(round_id=round_id):
+                self.submit(WorkersStarted(round_id=round_id))
+            case protocol.WorkerStartFailed():
+                self.submit(
+                    WorkerStartFailed(
+                        round_id=event.round_id, local_rank=event.local_rank, message=event.message
+                    )
+                )
+            case protocol.WorkerExited():
+                self.submit(
+                    WorkerExited(
+                        round_id=event.round_id,
+                        local_rank=event.local_rank,
+                        pid=event.pid,
+                        exit_code=event.exit_code,
+                        is_stopped=event.is_stopped,
+                        ended_at=event.ended_at,
+                    )
+                )
+            case protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck):
+                self.submit(WorkersStopped(round_id=round_id, stuck_pids=stuck))

@@ -1,0 +1,241 @@
+"""A host's processes and the supervisor's shell around the real worker group."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent import supervisor_protocol as protocol
+from agent import worker_group_messages as messages
+from agent.worker_group import WorkerGroup
+from tests.simulation.clock import Actor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.host import Host
+
+SIGKILL = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What one worker will do by itself and when it is signalled."""
+
+    exits_after_s: float | None = None
+    exit_code: int = 0
+    term_s: float | None = 0.01  # None: it ignores the signal
+    term_code: int | None = None  # None: it dies of the signal
+    kill_s: float = 0.001  # longer than the group waits: held by the kernel
+    leaves_child_s: float | None = None  # a process of its own that lives on for this long
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Process:
+    """A worker, or something it left behind (``local_rank`` is ``None``)."""
+
+    pid: int
+    round_id: int
+    local_rank: int | None
+    owner: str
+    habits: Habits
+    is_alive: bool = True
+    is_doomed: bool = False
+
+
+class Supervisor:
+    """One life of the supervisor. Events go to ``on_event`` in order, with a small delay."""
+
+    def __init__(
+        self, host: Host, on_event: Callable[[protocol.SupervisorEvent], None], agent: Actor
+    ) -> None:
+        self.actor = Actor(f"{agent.name}/sup{host.next_number()}")
+        self.group = WorkerGroup()
+        self.processes: list[Process] = []
+        self._host, self._clock, self._agent = host, host.clock, agent
+        self._on_event = on_event
+        self._random = host.clock.random(self.actor.name)
+        self._ended: list[messages.ChildExit] = []
+        self._start: protocol.StartWorkers | None = None
+        self._latest_in = self._latest_out = 0.0
+
+    # The shell: what ``agent.supervisor`` does.
+
+    def send(self, command: protocol.Command) -> None:
+        """Take a command from the agent, a moment later and in order."""
+        delay = self._random.uniform(0.0001, 0.001)
+        self._latest_in = max(self._latest_in, self._clock.now + delay)
+        self._clock.at(self._latest_in, self.actor, lambda: self._on_command(command))
+
+    def _on_command(self, command: protocol.Command) -> None:
+        self._reap()
+        match command:
+            case protocol.StartWorkers(round_id=round_id, workers=workers):
+                self._start = command
+                ranks = tuple(worker.local_rank for worker in workers)
+                self._dispatch(messages.StartRequested(round_id=round_id, local_ranks=ranks))
+            case protocol.StopWorkers(round_id=round_id, signal=signal, timeout_s=timeout_s):
+                stop = messages.StopRequested(round_id=round_id, signal=signal, timeout_s=timeout_s)
+                self._dispatch(stop)
+            case protocol.KillWorkers():
+                self._dispatch(messages.KillRequested())
+            case protocol.SignalWorkers():
+                pass
+
+    def _dispatch(self, event: messages.Event) -> None:
+        events = deque([event])
+        while events:
+            event = events.popleft()
+            effects = self.group.handle(event, now=self._clock.now)
+            self.group.check_invariants()
+            for effect in effects:
+                self._clock.note(self.actor.name, "  ->", effect)
+                events.extend(self._execute(effect))
+        due = self.group.next_deadline()
+        if due is not None:
+            self._clock.at(due, self.actor, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        due = self.group.next_deadline()
+        if due is not None and due <= self._clock.now:
+            self._reap()
+            self._dispatch(messages.DeadlineReached())
+
+    def _execute(self, effect: messages.Effect) -> list[messages.Event]:
+        match effect:
+            case messages.SpawnWorkers():
+                return [self._spawn()]
+            case messages.SignalGroups(pids=pids, signal=signal):
+                for process in self._alive():
+                    if process.pid in pids:
+                        self._signal(process, signal)
+            case messages.KillDescendants():
+                self.kill_all()
+            case messages.ListDescendants():
+                pids = tuple(process.pid for process in self._alive())
+                return [self._reaped(), messages.DescendantsListed(pids=pids)]
+            case messages.SignalProcesses():
+                pass
+            case messages.ReportStarted(round_id=round_id, pids=started):
+                self._tell(protocol.WorkersStarted(round_id=round_id, pids=dict(started)))
+            case messages.ReportStartFailed(round_id=round_id, failure=failure):
+                self._tell(
+                    protocol.WorkerStartFailed(
+                        round_id=round_id,
+                        local_rank=failure.local_rank,
+                        errno=failure.errno,
+                        message=failure.message,
+                    )
+                )
+            case messages.ReportExited():
+                self._tell(
+                    protocol.WorkerExited(
+                        round_id=effect.round_id,
+                        local_rank=effect.local_rank,
+                        pid=effect.pid,
+                        exit_code=effect.exit_code,
+                        is_stopped=effect.is_stopped,
+                        ended_at=effect.ended_at,
+                    )
+                )
+            case messages.ReportStopped(round_id=round_id, stuck_pids=stuck):
+                self._tell(protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck))
+        return []
+
+    def _tell(self, event: protocol.SupervisorEvent) -> None:
+        delay = self._random.uniform(0.0001, 0.001)
+        self._latest_out = max(self._latest_out, self._clock.now + delay)
+        channel = self.actor.name
+        self._clock.at(
+            self._latest_out,
+            None,
+            lambda: self._clock.hand(self._agent, channel, lambda: self._on_event(event)),
+        )
+
+    # The processes.
+
+    def _spawn(self) -> messages.SpawnFinished:
+        start = self._start
+        assert start is not None, "a start without its command"
+        pids: dict[int, int] = {}
+        for worker in start.workers:
+            if self._host.fails_to_spawn(self._random):
+                failure = messages.SpawnFailure(
+                    local_rank=worker.local_rank, errno=11, message="cannot fork"
+                )
+                return messages.SpawnFinished(pids=pids, failure=failure)
+            habits = self._host.habits(self._random)
+            process = self._begin(start.round_id, worker.local_rank, habits)
+            pids[worker.local_rank] = process.pid
+            if habits.exits_after_s is not None:
+                self._clock.after(
+                    habits.exits_after_s,
+                    None,
+                    partial(self.end, process, habits.exit_code),
+                )
+        return messages.SpawnFinished(pids=pids)
+
+    def _begin(self, round_id: int, local_rank: int | None, habits: Habits) -> Process:
+        process = Process(
+            pid=self._host.next_number(),
+            owner=self._agent.name,
+            round_id=round_id,
+            local_rank=local_rank,
+            habits=habits,
+        )
+        self._host.checker.on_spawn(self._host, process)
+        self.processes.append(process)
+        return process
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes if process.is_alive]
+
+    def _signal(self, process: Process, signal: int) -> None:
+        habits = process.habits
+        if signal == SIGKILL:
+            self._kill(process)
+        elif habits.term_s is not None:
+            code = -signal if habits.term_code is None else habits.term_code
+            self._clock.after(habits.term_s, None, lambda: self.end(process, code))
+
+    def _kill(self, process: Process) -> None:
+        if not process.is_doomed:
+            process.is_doomed = True
+            self._clock.after(process.habits.kill_s, None, lambda: self.end(process, -SIGKILL))
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to everything that is alive."""
+        for process in self._alive():
+            self._kill(process)
+
+    def end(self, process: Process, exit_code: int) -> None:
+        """A process ends, by itself or by a signal."""
+        if not process.is_alive:
+            return
+        process.is_alive = False
+        self._clock.note(self._host.name, f"pid {process.pid} ends", exit_code)
+        self._host.checker.on_exit(process, exit_code)
+        if process.local_rank is not None and process.habits.leaves_child_s is not None:
+            child = self._begin(process.round_id, None, Habits())
+            self._clock.after(process.habits.leaves_child_s, None, lambda: self.end(child, 0))
+        self._ended.append(messages.ChildExit(pid=process.pid, exit_code=exit_code))
+        self._clock.after(self._random.uniform(0.0001, 0.001), self.actor, self._reap)
+
+    def _reaped(self) -> messages.ChildrenReaped:
+        exits, self._ended = tuple(self._ended), []
+        return messages.ChildrenReaped(exits=exits, is_any_left=bool(self._alive()))
+
+    def _reap(self) -> None:
+        if self._ended:
+            self._dispatch(self._reaped())
+
+    # Its own end.
+
+    def die(self) -> None:
+        """The process ends; what it started is killed by whoever adopts it."""
+        if not self.actor.is_dead:
+            self.actor.is_dead = True
+            self.kill_all()
+            self._host.forget_when_gone(self)
