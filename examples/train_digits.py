@@ -10,6 +10,7 @@ from the newest one when it is started again.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 
@@ -122,6 +123,10 @@ def main() -> None:
     if rank == 0:
         print(f"rank 0: test accuracy {accuracy(model.module, test_data):.4f}", flush=True)
     dist.destroy_process_group()
+    # Gloo's threads live as long as the model refers to them, and abort the process if they
+    # meet the end of the interpreter. The model is part of cycles, so `del` is not enough.
+    del model, optimizer
+    gc.collect()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""A real training script for torchrun, unmodified."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.support.cluster import ROOT
+from tests.support.waiting import MS
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Agent, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+
+SCRIPT = str(ROOT / "examples" / "train_digits.py")
+ACCURACY_MIN = 0.95
+TRAINING_S = 120_000 * MS
+
+
+def accuracy(agents: list[Agent]) -> float:
+    """What rank 0 printed."""
+    found = re.findall(r"test accuracy ([\d.]+)", "\n".join(agent.stdout for agent in agents))
+    assert len(found) == 1
+    return float(found[0])
+
+
+def worker_of(agent: Agent, rank: int) -> psutil.Process:
+    for pid in agent.worker_pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.environ().get("RANK") == str(rank):
+                return process
+    raise AssertionError(f"no worker of rank {rank}")
+
+
+def test_standalone_training_reaches_its_accuracy(cluster: Cluster) -> None:
+    """DistributedDataParallel over two workers, as the README has it."""
+    options = ("--standalone", "--nproc-per-node", "2")
+    agent = cluster.agent(*options, SCRIPT, "--epochs", "10")
+    assert agent.wait(TRAINING_S) == 0
+    assert accuracy([agent]) > ACCURACY_MIN
+    assert "restart 0" in agent.stdout
+
+
+def test_training_on_two_agents_survives_a_killed_worker(cluster: Cluster) -> None:
+    """One of four is killed midway; all go on from the checkpoint, after exactly one restart."""
+    coordinator = cluster.coordinator()
+    options = ("--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "3")
+    checkpoints = ("--checkpoint-dir", str(cluster.directory / "checkpoints"))
+    command = (*options, SCRIPT, "--epochs", "20", *checkpoints)
+    leader = cluster.agent(*command, coordinator=coordinator)
+    leader.wait_for_line("standing by")  # so that rank 0 is its
+    agents = [leader, cluster.agent(*command, coordinator=coordinator)]
+    leader.wait_for_line(r"rank 0: epoch 3/", TRAINING_S)
+    worker_of(agents[1], 3).kill()
+    assert [agent.wait(TRAINING_S) for agent in agents] == [0, 0]
+    assert accuracy(agents) > ACCURACY_MIN
+    last = coordinator.run("run")
+    assert (last.restart_count, last.round_id, last.verdict.is_success) == (1, 1, True)
+    resumed = leader.wait_for_line(r"rank 0: first step, epoch (\d+), restart 1")
+    assert int(resumed[1]) > 3
+    assert "SIGKILL" in "\n".join(agent.stderr for agent in agents)
