@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 
-def join_through(
-    cluster: Cluster, proxy: Proxy, server: WorkerServer, *options: str
-) -> Agent:
+def join_through(cluster: Cluster, proxy: Proxy, server: WorkerServer, *options: str) -> Agent:
     """Start an agent that knows the coordinator only by the proxy's address."""
     return cluster.agent(
         *("--coordinator", proxy.address, "--run-id", "run", "--local-addr", LOOPBACK),
