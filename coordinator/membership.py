@@ -16,7 +16,8 @@ class Presence:
     ``session_id`` is ``None`` while the member has none, ``heard_at`` until it
     was heard in this life of the coordinator. ``pushed`` is the desired state
     that this session was sent last. ``master_port_spent`` is its latest port
-    that a round has used.
+    that a round has used. ``is_excused``: its silence was put down to a stall of
+    the coordinator.
     """
 
     session_id: str | None = None
@@ -24,6 +25,7 @@ class Presence:
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
     pushed: Desired | None = None
     master_port_spent: int = 0
+    is_excused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class Membership:
     def heard(self, incarnation: str, beat: Beat, *, now: float) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
-        presence.heard_at, presence.beat = now, beat
+        presence.heard_at, presence.beat, presence.is_excused = now, beat, False
         self._deadlines.set(incarnation, now + self.pace.lease_s)
         return presence
 
@@ -99,10 +101,17 @@ class Membership:
         A longer time that somebody was given stays. Linear in members.
         """
         for incarnation, presence in self.presences.items():
-            if presence.session_id is not None:
-                self._deadlines.set(incarnation, now + self.pace.lease_s)
-            elif (until := self._deadlines.get(incarnation)) is not None:
-                self._deadlines.set(incarnation, max(until, now + grace_s))
+            self._renew(incarnation, presence, now=now, grace_s=grace_s)
+
+    def excuse(self, *, now: float, grace_s: float) -> None:
+        """Renew those who may have spoken while nobody listened; each once in a silence.
+
+        Otherwise a coordinator that is always late would never give anybody up.
+        """
+        for incarnation, presence in self.presences.items():
+            if not presence.is_excused:
+                presence.is_excused = True
+                self._renew(incarnation, presence, now=now, grace_s=grace_s)
 
     def sessions(self) -> list[str]:
         """Return the sessions of all connected members, in a fixed order."""
@@ -121,6 +130,12 @@ class Membership:
     def pop_expired(self, *, now: float) -> list[Expiry]:
         """Return the members whose lease or grace is over."""
         return [self._expiry(incarnation) for incarnation in self._deadlines.pop_due(now)]
+
+    def _renew(self, incarnation: str, presence: Presence, *, now: float, grace_s: float) -> None:
+        if presence.session_id is not None:
+            self._deadlines.set(incarnation, now + self.pace.lease_s)
+        elif (until := self._deadlines.get(incarnation)) is not None:
+            self._deadlines.set(incarnation, max(until, now + grace_s))
 
     def _expiry(self, incarnation: str) -> Expiry:
         session_id = self.presences[incarnation].session_id

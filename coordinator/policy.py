@@ -19,7 +19,8 @@ class RunPolicy:
     for workers to stop and records to arrive.
     ``progress_interval_s``: how often waiting agents are told how it goes.
     ``stall_s``: a deadline noticed this late means that the coordinator itself
-    was stopped; leases are then renewed, because beats could not be read.
+    was stopped; leases are then renewed, because beats could not be read. Short,
+    because a stop little longer than a lease leaves no more than this to see.
     """
 
     agents_max: int = 20_000
@@ -29,4 +30,4 @@ class RunPolicy:
     restart_grace_s: float = 15.0
     report_wait_s: float = 10.0
     progress_interval_s: float = 2.0
-    stall_s: float = 1.0
+    stall_s: float = 0.1

@@ -72,8 +72,8 @@ class Proxy:
         """Reset every connection; with ``refuse``, each new one too until ``restore``."""
         with self._lock:
             self._is_refusing = refuse
-            for opened in list(self._pairs):
-                self._drop(opened)
+            while self._pairs:
+                self._drop(next(iter(self._pairs)))
         self._ring()
 
     def stall(self, *, up: bool = False, down: bool = False) -> None:

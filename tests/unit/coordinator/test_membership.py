@@ -92,3 +92,14 @@ def test_renewed_leases_expire_in_the_order_members_came() -> None:
         members.attach(name, f"s-{name}", now=0.0)
     members.renew(now=1.0)
     assert [expiry.incarnation for expiry in members.pop_expired(now=99.0)] == names
+
+
+def test_a_silence_is_excused_once_and_anew_after_a_word() -> None:
+    members = Membership(PACE)
+    members.attach("mute", "s1", now=0.0)
+    members.attach("lively", "s2", now=0.0)
+    members.excuse(now=10.0, grace_s=0.5)
+    members.heard("lively", Beat(state=GroupState.IDLE), now=10.1)
+    members.excuse(now=10.0 + PACE.lease_s + 0.2, grace_s=0.5)
+    expired = members.pop_expired(now=10.0 + PACE.lease_s + 0.2)
+    assert [expiry.incarnation for expiry in expired] == ["mute"]
