@@ -9,39 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
-import select
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 import psutil
 
 from drumbeat.v1 import run_pb2, run_pb2_grpc, session_pb2
-from tests.support.waiting import MS, wait_until_sync
+from tests.support.processes import DEADLINE_S, ROOT, Process
+from tests.support.steering import LOOPBACK, Worker, WorkerServer, exit_all
+from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-ROOT = Path(__file__).resolve().parents[2]
-WORKER_SCRIPT = ROOT / "tests" / "support" / "workers" / "steered.py"
-LOOPBACK = "127.0.0.1"
-
-DEADLINE_S = 40_000 * MS
-"""Far longer than anything here takes; only a failing test waits for it."""
-
-LOG_CHARACTERS_SHOWN = 6000
+__all__ = [
+    "DEADLINE_S",
+    "LOOPBACK",
+    "ROOT",
+    "Agent",
+    "Cluster",
+    "Coordinator",
+    "Job",
+    "Process",
+    "Worker",
+    "WorkerServer",
+    "exit_all",
+]
 
 # What a test may be run under, and what must not reach the processes it starts.
 _CONTRACT = re.compile(
@@ -50,171 +50,6 @@ _CONTRACT = re.compile(
 )
 _MARK = "CLUSTER_OF_TEST"
 """Variable that every process below a cluster inherits, so that strays are found."""
-
-_READ_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line that a process wrote."""
-
-    stream: str
-    """``out`` or ``err``."""
-    text: str
-
-
-class Process:
-    """A command of ours, with all it wrote."""
-
-    def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path = ROOT,
-    ) -> None:
-        self.name = name
-        self.argv = tuple(argv)
-        self.lines: list[Line] = []
-        self._change = threading.Condition()
-        self._streams_open = 2
-        self._popen = subprocess.Popen(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        self.pid = self._popen.pid
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream,), name=f"{name} {stream}")
-            for stream in ("out", "err")
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream: str) -> None:
-        pipe = self._popen.stdout if stream == "out" else self._popen.stderr
-        assert pipe is not None, "started with pipes"
-        for text in pipe:
-            with self._change:
-                self.lines.append(Line(stream, text.rstrip("\n")))
-                self._change.notify_all()
-        with self._change:
-            self._streams_open -= 1
-            self._change.notify_all()
-
-    # What it wrote.
-
-    @property
-    def stdout(self) -> str:
-        """All of its standard output so far."""
-        return self._text("out")
-
-    @property
-    def stderr(self) -> str:
-        """All of its standard error so far."""
-        return self._text("err")
-
-    def _text(self, stream: str) -> str:
-        with self._change:
-            return "\n".join(line.text for line in self.lines if line.stream == stream)
-
-    def log_lines(self) -> list[dict[str, Any]]:
-        """Return the JSON lines of its log so far."""
-        found = []
-        for line in self.stderr.splitlines():
-            with contextlib.suppress(ValueError):
-                if isinstance(entry := json.loads(line), dict):
-                    found.append(entry)
-        return found
-
-    def wait_for_line(
-        self, pattern: str, timeout_s: float = DEADLINE_S, *, count: int = 1
-    ) -> re.Match[str]:
-        """Return the match of the ``count``-th line, of either stream, that matches anywhere."""
-        deadline = time.monotonic() + timeout_s
-        with self._change:
-            while True:
-                matches = (re.search(pattern, line.text) for line in self.lines)
-                found = list(itertools.islice((m for m in matches if m), count))
-                if len(found) == count:
-                    return found[-1]
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 or not self._streams_open:
-                    break
-                self._change.wait(left_s)
-        raise AssertionError(f"{self.name} wrote no line with {pattern!r}\n{self.log()}")
-
-    def log(self) -> str:
-        """Return what it was and what it wrote, for a failure message."""
-        with self._change:
-            text = "\n".join(f"  {line.stream}: {line.text}" for line in self.lines)
-        code = self._popen.poll()
-        state = "running" if code is None else f"ended with {code}"
-        shown = text if len(text) <= LOG_CHARACTERS_SHOWN else f"  …{text[-LOG_CHARACTERS_SHOWN:]}"
-        return f"--- {self.name}, pid {self.pid}, {state}: {' '.join(self.argv[1:])}\n{shown}"
-
-    # Its life.
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._popen.poll() is None
-
-    def wait(self, timeout_s: float = DEADLINE_S) -> int:
-        """Return its exit code (the negated number for a signal) once it has ended."""
-        try:
-            code = self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"{self.name} did not end within {timeout_s:g} s\n{self.log()}"
-            ) from None
-        # Its last lines too, unless somebody it left behind holds its pipes.
-        with self._change:
-            self._change.wait_for(lambda: not self._streams_open, 2000 * MS)
-        return code
-
-    def send(self, signum: int) -> None:
-        """Send a signal."""
-        self._popen.send_signal(signum)
-
-    def kill(self) -> None:
-        """End it with SIGKILL, and return when it has ended."""
-        self._popen.kill()
-        self._popen.wait(DEADLINE_S)
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self.send(signal.SIGTERM)
-
-    def stop(self) -> None:
-        """Freeze it with SIGSTOP, as a machine that hangs."""
-        self.send(signal.SIGSTOP)
-
-    def cont(self) -> None:
-        """Let it go on."""
-        self.send(signal.SIGCONT)
-
-    def close(self) -> None:
-        """End it; the readers end with the last process that holds its pipes."""
-        if self.is_running:
-            self.cont()
-            self._popen.kill()
-        self._popen.wait()
-
-    def join_readers(self) -> None:
-        """Return when everything it wrote was read."""
-        for reader in self._readers:
-            reader.join(DEADLINE_S)
-        for pipe in (self._popen.stdout, self._popen.stderr):
-            assert pipe is not None, "started with pipes"
-            pipe.close()
 
 
 class Coordinator:
@@ -311,152 +146,6 @@ class Agent(Process):
         """Return the pids of what its supervisor started and is still there."""
         supervisor = self._find_supervisor()
         return [child.pid for child in supervisor.children()] if supervisor else []
-
-
-@dataclass(slots=True)
-class Worker:
-    """A worker that has come to a ``WorkerServer``."""
-
-    connection: socket.socket
-    rank: int
-    local_rank: int
-    pid: int
-    round_id: int
-    restart_count: int
-    argv: list[str]
-    environment: dict[str, str]
-    _unread: bytes = field(default=b"", repr=False)
-
-    @classmethod
-    def announced(cls, connection: socket.socket, timeout_s: float) -> Self | None:
-        """Read the announcement of a new connection; None if its worker is gone already."""
-        line, _, unread = _read_line(connection, b"", timeout_s).partition(b"\n")
-        if not line:
-            return None
-        said = json.loads(line)
-        return cls(
-            connection=connection,
-            rank=said["rank"],
-            local_rank=said["local_rank"],
-            pid=said["pid"],
-            round_id=said["round"],
-            restart_count=said["restart_count"],
-            argv=said["argv"],
-            environment=said["environment"],
-            _unread=unread,
-        )
-
-    def order(self, order: str) -> None:
-        """Give an order, see ``workers/steered.py``, that it may not live to answer."""
-        # A worker that is gone needs no orders; what became of it is for the test to see.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.sendall(f"{order}\n".encode())
-
-    def ask(self, order: str, timeout_s: float = DEADLINE_S) -> Any:
-        """Give an order and return the answer."""
-        self.order(order)
-        data = _read_line(self.connection, self._unread, timeout_s)
-        assert data, f"rank {self.rank} of round {self.round_id} ended over {order!r}"
-        line, _, self._unread = data.partition(b"\n")
-        return json.loads(line)
-
-    def wait_gone(self, timeout_s: float = DEADLINE_S) -> None:
-        """Return when its process has ended."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                if not self.connection.recv(_READ_BYTES):
-                    return
-            except ConnectionResetError:
-                return
-            except TimeoutError:
-                raise AssertionError(
-                    f"rank {self.rank} of round {self.round_id} (pid {self.pid}) "
-                    f"is still there after {timeout_s:g} s"
-                ) from None
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether its process has ended."""
-        self.connection.setblocking(False)
-        try:
-            # What it said before is of no matter here, but stands before the end.
-            while data := self.connection.recv(_READ_BYTES):
-                self._unread += data
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            pass
-        return True
-
-
-class WorkerServer:
-    """Where the workers of one run come to for orders."""
-
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self._describe = describe
-        self._listener = socket.create_server((LOOPBACK, 0), backlog=1024)
-        self._workers: list[Worker] = []
-        self._ahead: list[Worker] = []
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT, the first argument of a worker."""
-        return f"{LOOPBACK}:{self._listener.getsockname()[1]}"
-
-    @property
-    def command(self) -> tuple[str, str]:
-        """The script with its first argument, to be appended to an agent's options."""
-        return str(WORKER_SCRIPT), self.address
-
-    def wait_for(self, count: int, timeout_s: float = DEADLINE_S) -> list[Worker]:
-        """Return the next ``count`` workers by rank, of whatever round."""
-        deadline = time.monotonic() + timeout_s
-        found = [self._next(deadline, f"{count} workers") for _ in range(count)]
-        return sorted(found, key=lambda worker: (worker.round_id, worker.rank))
-
-    def wait_for_round(
-        self, round_id: int, count: int, timeout_s: float = DEADLINE_S
-    ) -> list[Worker]:
-        """Return ``count`` workers of one round by rank, passing over those of older ones."""
-        deadline = time.monotonic() + timeout_s
-        found = [worker for worker in self._ahead if worker.round_id == round_id]
-        self._ahead = [worker for worker in self._ahead if worker.round_id > round_id]
-        while len(found) < count:
-            worker = self._next(deadline, f"{count} workers of round {round_id}")
-            if worker.round_id == round_id:
-                found.append(worker)
-            elif worker.round_id > round_id:
-                self._ahead.append(worker)
-        return sorted(found, key=lambda worker: worker.rank)
-
-    def is_quiet(self) -> bool:
-        """Whether nobody has come that was not waited for."""
-        return not self._ahead and not select.select([self._listener], [], [], 0)[0]
-
-    def _next(self, deadline: float, wanted: str) -> Worker:
-        while True:
-            self._listener.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                came = [(worker.round_id, worker.rank) for worker in self._workers]
-                raise AssertionError(
-                    f"waited for {wanted} in vain; came so far (round, rank): {came}\n"
-                    f"{self._describe()}"
-                ) from None
-            worker = Worker.announced(connection, max(0.001, deadline - time.monotonic()))
-            if worker is not None:
-                self._workers.append(worker)
-                return worker
-            connection.close()
-
-    def close(self) -> None:
-        """Send everybody home."""
-        self._listener.close()
-        for worker in self._workers:
-            worker.connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -644,26 +333,3 @@ class Cluster:
             process.join_readers()
         print(self.logs())
         self._temporary.cleanup()
-
-
-def exit_all(workers: Iterable[Worker], code: int = 0) -> None:
-    """Order workers to exit."""
-    for worker in workers:
-        worker.order(f"exit {code}")
-
-
-def _read_line(connection: socket.socket, data: bytes, timeout_s: float) -> bytes:
-    """Read until there is a whole line after ``data``; nothing if the other side is gone."""
-    deadline = time.monotonic() + timeout_s
-    while b"\n" not in data:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            received = connection.recv(_READ_BYTES)
-        except ConnectionResetError:
-            return b""
-        except TimeoutError:
-            raise AssertionError(f"a worker said nothing for {timeout_s:g} s") from None
-        if not received:
-            return b""
-        data += received
-    return data
