@@ -17,7 +17,7 @@ from coordinator import convert
 from coordinator.config import Limits
 from coordinator.driver import Driver
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
-from coordinator.events import SessionClosed, SessionOpened
+from coordinator.events import FailureReported, SessionClosed, SessionOpened
 from coordinator.model import Desired, Pace
 from coordinator.outbox import Outbox
 from coordinator.view import run_message, summary_message
@@ -61,18 +61,25 @@ class Sessions:
         self, requests: AsyncIterator[failure_pb2.ReportRequest]
     ) -> AsyncIterator[failure_pb2.ReportResponse]:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        pending: asyncio.Queue[asyncio.Future[failure_pb2.ReportResponse] | None]
+        asked: dict[int, asyncio.Future[bool]] = {}
+        pending: asyncio.Queue[FailureReported | CoordinatorError | None]
         pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        reader = asyncio.create_task(self._read_records(requests, pending))
+        reader = asyncio.create_task(self._read_records(requests, pending, asked))
         try:
-            while (answer := await pending.get()) is not None:
-                yield await answer
+            while (item := await pending.get()) is not None:
+                if isinstance(item, CoordinatorError):
+                    raise item
+                is_kept = await asked[item.request_id]
+                del asked[item.request_id]
+                record = item.record
+                yield failure_pb2.ReportResponse(
+                    incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
+                )
             await reader
         finally:
             reader.cancel()
-            while not pending.empty():
-                if (unanswered := pending.get_nowait()) is not None:
-                    unanswered.cancel()
+            for request_id in asked:
+                self._driver.drop_answer(request_id)
 
     def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
         """Return one run. Raises ``UnknownRun``."""
@@ -119,36 +126,36 @@ class Sessions:
     async def _read_records(
         self,
         requests: AsyncIterator[failure_pb2.ReportRequest],
-        pending: asyncio.Queue[asyncio.Future[failure_pb2.ReportResponse] | None],
+        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
+        asked: dict[int, asyncio.Future[bool]],
     ) -> None:
+        """Submit records in order, up to the first that can't be.
+
+        One accepted behind that would make it look like one that was counted before.
+        """
+        end: CoordinatorError | None = None
         try:
             async for message in requests:
-                await pending.put(asyncio.ensure_future(self._accept(message)))
+                await pending.put(self._submit_record(message, asked))
+        except CoordinatorError as error:
+            end = error
         except DecodeError as error:
-            # In its turn, so that the records before it are answered.
-            undecodable = asyncio.get_running_loop().create_future()
-            undecodable.set_exception(_undecodable(failure_pb2.ReportRequest, error))
-            await pending.put(undecodable)
-        else:
-            await pending.put(None)
+            end = _undecodable(failure_pb2.ReportRequest, error)
+        await pending.put(end)
 
-    async def _accept(self, message: failure_pb2.ReportRequest) -> failure_pb2.ReportResponse:
-        """Hand one record to the core and wait until it is journaled."""
+    def _submit_record(
+        self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[bool]]
+    ) -> FailureReported:
+        """Hand one record to the core; its answer comes once it is journaled."""
         event = convert.failure_reported(
             message,
             request_id=next(self._request_ids),
             record_bytes_max=self._limits.failure_record_bytes_max,
             text_characters_max=self._limits.failure_message_bytes_max,
         )
-        answer = self._driver.expect_answer(event.request_id)
-        try:
-            self._driver.submit(event)
-            is_kept = await answer
-        finally:
-            self._driver.drop_answer(event.request_id)
-        return failure_pb2.ReportResponse(
-            incarnation=event.record.incarnation, sequence=event.record.sequence, kept=is_kept
-        )
+        self._driver.submit(event)
+        asked[event.request_id] = self._driver.expect_answer(event.request_id)
+        return event
 
 
 def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:

@@ -6,7 +6,7 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -24,7 +24,7 @@ SERVE = ("coordinator", "serve")
 
 def is_serving(coordinator: Coordinator) -> bool:
     with grpc.insecure_channel(coordinator.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 

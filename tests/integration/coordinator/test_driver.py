@@ -1,0 +1,364 @@
+"""The driver between a core and the outside: nothing leaves before it is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from coordinator.config import Limits
+from coordinator.driver import BATCH_MAX, Driver
+from coordinator.errors import LimitReached, Unavailable
+from coordinator.events import BeatReceived, FailureReported, SessionClosed, SessionOpened
+from coordinator.journal import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
+from coordinator.model import (
+    AgentIdentity,
+    Assignment,
+    Beat,
+    Desired,
+    FailureRecord,
+    GroupState,
+    Pace,
+    RunSpec,
+    WorkerRanks,
+)
+from coordinator.records import AgentAdmitted, FailureRecorded, RoundStarted, RunCreated
+from coordinator.registry import Registry, RegistryPolicy
+from coordinator.run_state import Phase
+from coordinator.sessions import Sessions
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from tests.support.waiting import MS
+from tests.support.wire import spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from coordinator.outbox import Outbox
+    from coordinator.run_state import RunState
+
+DEADLINE_S = 20_000 * MS
+AGENT = AgentIdentity(
+    incarnation="a1", host="alice", address="127.0.0.1", role="default", local_world_size=1
+)
+
+
+class GatedJournal:
+    """Keeps what is written, and does not return from a write before the gate is open."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[Change]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_closed = False
+        self.began = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def load(self) -> list[RunState]:
+        return []
+
+    def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
+        self._loop.call_soon_threadsafe(self.began.set)
+        assert self.gate.wait(DEADLINE_S), "a test left the gate shut"
+        self.writes.append(list(changes))
+
+    def clock_offset(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Scene:
+    """A driver at work, on a journal with a gate."""
+
+    def __init__(self, queue_max: int = 100_000) -> None:
+        self.journal = GatedJournal()
+        self.driver = Driver(Registry(RegistryPolicy()), self.journal, queue_max=queue_max)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.driver.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.journal.gate.set()
+        self._task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._task
+        assert self.journal.is_closed
+
+    def shut(self) -> None:
+        """Let the next write wait."""
+        self.journal.gate.clear()
+        self.journal.began.clear()
+
+    def open(self, session_id: str = "s1", agents: int = 1) -> Outbox:
+        outbox = self.driver.open_outbox(session_id)
+        self.driver.submit(hello(session_id, agents))
+        return outbox
+
+
+def hello(session_id: str, agents: int = 1) -> SessionOpened:
+    return SessionOpened(
+        run_id="r",
+        session_id=session_id,
+        spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
+        agent=AGENT,
+        beat=Beat(state=GroupState.IDLE, master_port=4000),
+    )
+
+
+def failure(sequence: int, request_id: int = 0) -> FailureReported:
+    worker = WorkerRanks(rank=0, local_rank=0, group_rank=0, role_rank=0, role="default")
+    record = FailureRecord(
+        incarnation="a1", sequence=sequence, round_id=0, host="alice", worker=worker, exit_code=1
+    )
+    return FailureReported(run_id="r", request_id=request_id or sequence, record=record)
+
+
+async def take(outbox: Outbox, count: int) -> list[Pace | Desired | tuple[str, Pace]]:
+    items: list[Pace | Desired | tuple[str, Pace]] = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for item in outbox.items():
+            items.append(item)
+            if len(items) == count:
+                break
+    return items
+
+
+def kinds(changes: Sequence[Change]) -> list[type]:
+    return [type(change.record) for change in changes if isinstance(change, Append)]
+
+
+async def test_nothing_leaves_before_it_is_written() -> None:
+    async with Scene() as scene:
+        scene.shut()
+        outbox = scene.open()
+        told = asyncio.create_task(take(outbox, 2))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        # The decision is made; the loop may turn as often as it likes.
+        assert scene.driver.registry.runs["r"].state.phase is Phase.RUNNING
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not told.done()
+        scene.journal.gate.set()
+        welcome, desired = await told
+        assert isinstance(welcome, tuple)
+        assert isinstance(desired, Desired)
+        assert isinstance(desired.state, Assignment)
+        assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]
+
+
+async def test_a_record_is_acknowledged_only_when_it_is_written() -> None:
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        scene.shut()
+        answer = scene.driver.expect_answer(1)
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        scene.journal.gate.set()
+        assert await asyncio.wait_for(answer, DEADLINE_S) is True
+        assert kinds(scene.journal.writes[-1]) == [FailureRecorded]
+
+
+async def test_what_comes_during_a_write_shares_the_next_one() -> None:
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        written = len(scene.journal.writes)
+        scene.shut()
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        answers = [scene.driver.expect_answer(number) for number in range(2, 502)]
+        for number in range(2, 502):
+            scene.driver.submit(failure(number))
+        scene.journal.gate.set()
+        assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True] * 500
+        assert [len(write) for write in scene.journal.writes[written:]] == [1, 500]
+
+
+async def test_a_batch_is_bounded() -> None:
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        written = len(scene.journal.writes)
+        count = 2 * BATCH_MAX + 1
+        answer = scene.driver.expect_answer(count)
+        for number in range(1, count + 1):
+            scene.driver.submit(failure(number))
+        await asyncio.wait_for(answer, DEADLINE_S)
+        sizes = [len(write) for write in scene.journal.writes[written:]]
+        assert sizes == [BATCH_MAX, BATCH_MAX, 1]
+
+
+async def test_beats_cost_no_write() -> None:
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        written = len(scene.journal.writes)
+        for _ in range(1_000):
+            beat = Beat(state=GroupState.IDLE)
+            scene.driver.submit(
+                BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat)
+            )
+        answer = scene.driver.expect_answer(1)
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(answer, DEADLINE_S)
+        assert len(scene.journal.writes) == written + 1
+
+
+async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session() -> None:
+    async with Scene(queue_max=3) as scene:
+        await take(scene.open(), 2)
+        scene.shut()
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        for number in range(2, 5):
+            scene.driver.submit(failure(number))
+        with pytest.raises(LimitReached, match="event_queue_max is reached: 3"):
+            scene.driver.submit(failure(5))
+        closed = SessionClosed(run_id="r", session_id="s1", incarnation="a1")
+        scene.driver.submit_always(closed)
+        answer = scene.driver.expect_answer(4)
+        scene.journal.gate.set()
+        assert await asyncio.wait_for(answer, DEADLINE_S)
+        scene.driver.submit(failure(5))  # there is room again
+        assert not scene.driver.registry.runs["r"].members.connected
+
+
+async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.journal.RECORDS_PER_SNAPSHOT", 10)
+    assert RECORDS_PER_SNAPSHOT > 10
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        for number in range(1, 21):
+            answer = scene.driver.expect_answer(number)
+            scene.driver.submit(failure(number))
+            await asyncio.wait_for(answer, DEADLINE_S)
+        changes = [change for write in scene.journal.writes for change in write]
+        snapshots = [change for change in changes if isinstance(change, Compact)]
+        assert len(snapshots) == 2
+        assert snapshots[0].state.run_id == "r"
+
+
+async def test_a_stopped_driver_ends_sessions_and_decides_nothing_any_more() -> None:
+    async with Scene() as scene:
+        outbox = scene.open()
+        await take(outbox, 2)
+        scene.driver.stop(Unavailable("it is stopping"))
+        with pytest.raises(Unavailable):
+            await take(outbox, 1)
+        written = len(scene.journal.writes)
+        scene.driver.submit_always(SessionClosed(run_id="r", session_id="s1", incarnation="a1"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert scene.driver.registry.runs["r"].members.connected == {"a1"}
+        assert len(scene.journal.writes) == written
+
+
+async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
+    async with Scene(queue_max=1) as scene:
+        sessions = Sessions(scene.driver, Limits())
+        scene.shut()
+        scene.open("s0")
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        scene.driver.submit_always(SessionClosed(run_id="r", session_id="x", incarnation="x"))
+        with pytest.raises(LimitReached, match="event_queue_max"):
+            async for _ in sessions.open(one_hello()):
+                pass
+        scene.journal.gate.set()
+
+
+async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
+    beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)
+    yield session_pb2.OpenRequest(
+        fence=common_pb2.Fence(run_id="q", incarnation="i"),
+        hello=session_pb2.Hello(
+            spec=spec(), host="h", address="a", role="r", local_world_size=1, beat=beat
+        ),
+    )
+    await asyncio.Event().wait()
+
+
+async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """Killed between the two: the record is on disk, the round still counts as running."""
+    journal = SqliteJournal(tmp_path)
+    driver = Driver(Registry(RegistryPolicy()), journal)
+    task = asyncio.create_task(driver.run())
+    outbox = driver.open_outbox("s1")
+    driver.submit(hello("s1"))
+    await take(outbox, 2)
+    answer = driver.expect_answer(1)
+    driver.submit(failure(1))
+    assert await asyncio.wait_for(answer, DEADLINE_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    driver = Driver(Registry(RegistryPolicy()), SqliteJournal(tmp_path))
+    driver.restore()
+    state = driver.registry.runs["r"].state
+    assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
+    task = asyncio.create_task(driver.run())
+    outbox = driver.open_outbox("s2")
+    beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
+    opened = hello("s2")
+    driver.submit(
+        SessionOpened(run_id="r", session_id="s2", spec=opened.spec, agent=opened.agent, beat=beat)
+    )
+    again = driver.expect_answer(2)
+    driver.submit(failure(1, request_id=2))  # its acknowledgement may have been lost
+    items = await take(outbox, 2)
+    desired = items[-1]
+    assert isinstance(desired, Desired)
+    assert isinstance(desired.state, Assignment)
+    assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
+    assert await asyncio.wait_for(again, DEADLINE_S) is False
+    state = driver.registry.runs["r"].state
+    assert (state.restart_count, state.failures_count) == (1, 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_record_that_found_no_room_is_not_overtaken() -> None:
+    """One accepted behind it would make it look like one that was counted before."""
+    async with Scene(queue_max=2) as scene:
+        sessions = Sessions(scene.driver, Limits())
+        await take(scene.open(), 2)
+        scene.shut()
+        scene.driver.submit(failure(1, request_id=1_000))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        gate = asyncio.Event()
+        answers = sessions.report(records(2, 7, pause_before=6, gate=gate))
+        first = asyncio.ensure_future(anext(answers))
+        for _ in range(100):  # 2 and 3 find room, 4 and 5 don't
+            await asyncio.sleep(0)
+        scene.journal.gate.set()
+        heard = [(await asyncio.wait_for(first, DEADLINE_S)).sequence]
+        gate.set()  # there is room for 6 again
+        heard.append((await asyncio.wait_for(anext(answers), DEADLINE_S)).sequence)
+        with pytest.raises(LimitReached):
+            await asyncio.wait_for(anext(answers), DEADLINE_S)
+        assert heard == [2, 3]
+        retried = []
+        for number in range(2, 7):  # one by one, for there is little room
+            again = sessions.report(records(number, number + 1))
+            retried += [answer.kept async for answer in again]
+        assert retried == [False, False, True, True, True]
+        assert scene.driver.registry.runs["r"].state.failures_count == 6
+
+
+async def records(
+    first: int, end: int, *, pause_before: int = 0, gate: asyncio.Event | None = None
+) -> AsyncIterator[failure_pb2.ReportRequest]:
+    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="a1")
+    for sequence in range(first, end):
+        if sequence == pause_before and gate is not None:
+            await gate.wait()
+        record = failure_pb2.FailureRecord(fence=fence, sequence=sequence, host="alice")
+        yield failure_pb2.ReportRequest(record=record)
