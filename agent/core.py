@@ -30,7 +30,7 @@ from agent.events import (
 )
 from agent.failures import ended_by, killed_with_supervisor, not_started
 from agent.group import Group
-from agent.model import Assignment, Beat, Desired, Exit, Failure, GroupState, Standby, Stop
+from agent.model import Assignment, Beat, Desired, Exit, Failure, Standby, Stop
 
 SIGTERM = 15
 
@@ -231,11 +231,10 @@ class AgentCore:
             self._stop_group()
 
     def _on_worker_exited(self, event: WorkerExited) -> None:
-        was_failed = self._group.state is GroupState.FAILED
         if not self._group.exited(event.round_id, event.local_rank, event.exit_code):
             return
-        if event.exit_code == 0 or (event.is_stopped and not was_failed):
-            return  # done, or ended as it was asked to
+        if event.exit_code == 0 or (event.is_stopped and not self._group.has_failed):
+            return  # done, or ended as it was asked to, and not because of a failure here
         self._write(ended_by(self._assigned(), event, self._next_sequence()))
         if not event.is_stopped:
             self._stop_group()

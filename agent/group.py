@@ -30,6 +30,8 @@ class Residue(StrEnum):
 class Group:
     """One worker group at a time. The round counts as ours until ``leave``.
 
+    ``has_failed`` tells of the current round, also while it is being stopped.
+
     Invariant: ``is_free`` only without an assignment and without processes.
     """
 
@@ -39,6 +41,7 @@ class Group:
         self._alive: set[int] = set()
         self._residue = Residue.NONE
         self._has_left = False
+        self.has_failed = False
 
     @property
     def is_free(self) -> bool:
@@ -53,7 +56,7 @@ class Group:
     def assign(self, assignment: Assignment, local_world_size: int) -> None:
         """Begin a round."""
         assert self.is_free, "a round starts while an older one is not over"
-        self.assignment, self._has_left = assignment, False
+        self.assignment, self._has_left, self.has_failed = assignment, False, False
         self._alive = set(range(local_world_size))
         self._residue = Residue.LIVE
         self._enter(GroupState.STARTING)
@@ -134,3 +137,4 @@ class Group:
     def _enter(self, state: GroupState) -> None:
         assert state in _TRANSITIONS[self.state], f"{self.state} can't become {state}"
         self.state = state
+        self.has_failed = self.has_failed or state is GroupState.FAILED
