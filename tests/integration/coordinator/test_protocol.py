@@ -267,7 +267,8 @@ async def test_a_new_session_of_an_agent_ends_its_old_one(client: Client) -> Non
     new.fence.MergeFrom(common_pb2.Fence(round_id=old.fence.round_id, has_round=True))
     new.hello.beat.CopyFrom(old.beat)
     await new.join()
-    assert (await old.refused()).reason == "UNAVAILABLE"
+    refused = await old.refused()
+    assert (refused.code, refused.reason) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
     assert (await new.desired("run")).round_id == old.fence.round_id
     (agent,) = (await client.run()).agents
     assert agent.is_connected
