@@ -7,6 +7,7 @@ trusted further in. Nothing else in the coordinator sees a message.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -32,6 +33,7 @@ from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
 LOCAL_WORLD_SIZE_MAX = 1024
+GPUS_MAX = 1024
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _GROUP_STATES = {
     session_pb2.GroupState.Value(f"GROUP_STATE_{state}"): state for state in GroupState
@@ -50,6 +52,8 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
     if not 1 <= hello.local_world_size <= LOCAL_WORLD_SIZE_MAX:
         allowed = f"1 to {LOCAL_WORLD_SIZE_MAX}"
         raise InvalidRequest("hello.local_world_size", hello.local_world_size, allowed)
+    if len(hello.gpus) > GPUS_MAX:
+        raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     return SessionOpened(
         run_id=_run_id(fence),
         session_id=session_id,
@@ -63,6 +67,15 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
         ),
         beat=_beat(hello.beat, fence),
     )
+
+
+def gpu_summary(message: session_pb2.OpenRequest) -> str:
+    """Return the GPUs of a checked ``Hello`` for people, e.g. "8 NVIDIA H200"; empty if none."""
+    names = Counter(
+        "".join(letter for letter in gpu.name[:NAME_CHARACTERS_MAX] if letter.isprintable())
+        for gpu in message.hello.gpus
+    )
+    return ", ".join(f"{count} {name}" for name, count in names.items())
 
 
 def session_event(
