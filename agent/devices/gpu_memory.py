@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 
 from agent.devices.background import run_in_background
@@ -20,6 +21,9 @@ TOLERANCE_BYTES = 512 * 1024**2
 
 LOOK_AGAIN_S = 0.2
 """Between two looks: short beside the seconds that a worker's start takes."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""What the driver may take to answer at all, on top of a wait; a broken GPU hangs it for good."""
 
 _MIB = 1024**2
 
@@ -42,44 +46,55 @@ class GpuMemoryWaiter:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._before = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
         self._look_again_s = look_again_s
-        self._seen: dict[str, int] | None = None
 
     async def wait(self, timeout_s: float) -> str:
         """Return when the memory is free, or with a note on what is not after ``timeout_s``."""
         end = threading.Event()
-        self._seen = None
         try:
-            async with asyncio.timeout(timeout_s):
-                await run_in_background(lambda: self._watch(end), fallback=None, name="gpu-memory")
+            async with asyncio.timeout(timeout_s + ANSWER_TIMEOUT_S):
+                used = await run_in_background(
+                    lambda: self._watch(timeout_s, end),
+                    fallback=dict[str, int](),
+                    name="gpu-memory",
+                )
         except TimeoutError:
-            return self._give_up(timeout_s)
+            limit = format_duration(timeout_s + ANSWER_TIMEOUT_S)
+            return f"the GPU driver did not answer within {limit}"
         finally:
             end.set()
-        return ""
+        return self._take_note(used, timeout_s)
 
-    def _watch(self, end: threading.Event) -> None:
-        """Look until the memory is free or nobody waits any more; blocks."""
+    def _watch(self, timeout_s: float, end: threading.Event) -> dict[str, int]:
+        """Look until the memory is free, the time over or ``end`` set; return what was seen last.
+
+        Blocks; looks once at least.
+        """
+        deadline = time.monotonic() + timeout_s
         with memory_readings(self._nvml, self._gpus) as readings:
-            for used in readings:
-                self._seen = used
+            while True:
+                used = next(readings)
+                left_s = deadline - time.monotonic()
                 # The driver tells nobody when memory becomes free, so this has to ask, again and
                 # again: the one loop of that kind here, and only between two rounds on a GPU.
-                if not self._excess(used) or end.wait(self._look_again_s):
-                    return
+                if (
+                    not self._excess(used)
+                    or left_s <= 0
+                    or end.wait(min(self._look_again_s, left_s))
+                ):
+                    return used
 
     def _excess(self, used: dict[str, int]) -> dict[str, int]:
         """Return the bytes above what was there before, of GPUs that are not free."""
         more = {uuid: held - self._before[uuid] for uuid, held in used.items()}
         return {uuid: excess for uuid, excess in more.items() if excess > TOLERANCE_BYTES}
 
-    def _give_up(self, timeout_s: float) -> str:
-        seen, waited = self._seen, format_duration(timeout_s)
-        if seen is None:
-            return f"the GPU driver did not answer within {waited}"
-        excess = self._excess(seen)
+    def _take_note(self, used: dict[str, int], timeout_s: float) -> str:
+        excess = self._excess(used)
         # Whoever holds it is not one of ours; the next round shall not wait for it again.
-        self._before.update({uuid: seen[uuid] for uuid in excess})
+        self._before.update({uuid: used[uuid] for uuid in excess})
         held = ", ".join(
-            f"GPU {self._gpus[uuid].index} holds {excess[uuid] // _MIB} MiB more" for uuid in excess
+            f"GPU {self._gpus[uuid].index} holds {more // _MIB} MiB more"
+            for uuid, more in excess.items()
         )
+        waited = format_duration(timeout_s)
         return f"{held} than before the first round, even after {waited}" if held else ""
