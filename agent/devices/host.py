@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+import structlog
+
 from agent.devices.background import run_in_background
 from agent.devices.gpu_memory import GpuMemoryWaiter
 from agent.devices.gpus import Nvml, load_nvml, read_gpus
@@ -13,6 +15,8 @@ from agent.devices.model import Gpu
 from agent.devices.numa import Bindings, NumaMode, bind_workers
 from agent.devices.topology import SYSFS, read_gpu_node, read_topology
 from agent.devices.visible import visible
+
+log = structlog.get_logger()
 
 DRIVER_TIMEOUT_S = 10.0
 """How long the driver may take for its inventory; a broken GPU can hang it for good."""
@@ -85,7 +89,8 @@ async def find_devices(
                 lambda: read_gpus(module), fallback=found, name="gpu-inventory"
             )
     except TimeoutError:
-        found = ()  # as if there were none: training may work, or will say why not
+        # As if there were no GPUs: training may work, or will say why it does not.
+        log.warning("GPUs not found", reason=f"the driver is silent for {DRIVER_TIMEOUT_S:g} s")
     gpus = visible(found, visible_devices)
     memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
     return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
