@@ -368,7 +368,12 @@ class Driver:
                 WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=message)
             )
             return
-        workers = worker_environments(self._base_environment, host, assignment, files)
+        workers = worker_environments(
+            host,
+            assignment,
+            files,
+            visible_devices=self._base_environment.get(VISIBLE_DEVICES),
+        )
         cpus = self._bind_workers()
         self._command(
             supervisor.StartWorkers(

@@ -70,9 +70,20 @@ def common_environment(
 
 
 def worker_environments(
-    base: Mapping[str, str], host: Host, assignment: Assignment, error_files: Mapping[int, str]
+    host: Host,
+    assignment: Assignment,
+    error_files: Mapping[int, str],
+    *,
+    visible_devices: str | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each local rank with what only that worker gets, on top of ``base`` and the rest."""
+    """Yield each local rank with what only that worker gets.
+
+    Args:
+        host: What they have in common.
+        assignment: The round.
+        error_files: Where each leaves its error, by local rank.
+        visible_devices: The agent's own ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+    """
     for local_rank in range(host.local_world_size):
         environment = {
             context.LOCAL_RANK: str(local_rank),
@@ -82,5 +93,5 @@ def worker_environments(
         }
         if host.is_local_rank_virtual:
             environment[context.LOCAL_RANK] = "0"
-            environment[VISIBLE_DEVICES] = device_of(local_rank, base.get(VISIBLE_DEVICES))
+            environment[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
         yield local_rank, environment

@@ -21,25 +21,26 @@ ASSIGNMENT = Assignment(
 FILES = {0: "/e/0", 1: "/e/1"}
 
 
-def environments(base: dict[str, str], *, is_virtual: bool) -> list[dict[str, str]]:
+def environments(visible_devices: str | None, *, is_virtual: bool) -> list[dict[str, str]]:
     host = Host(
         run_id="r", role="x", local_world_size=2, restarts_max=0, is_local_rank_virtual=is_virtual
     )
-    return [env for _, env in worker_environments(base, host, ASSIGNMENT, FILES)]
+    found = worker_environments(host, ASSIGNMENT, FILES, visible_devices=visible_devices)
+    return [env for _, env in found]
 
 
 @pytest.mark.parametrize(
-    ("base", "devices"),
+    ("visible_devices", "devices"),
     [
-        ({}, ["0", "1"]),
-        ({"CUDA_VISIBLE_DEVICES": "5, 3,1"}, ["5", "3"]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, ["", ""]),
+        (None, ["0", "1"]),
+        ("5, 3,1", ["5", "3"]),
+        ("", ["", ""]),
     ],
 )
 def test_a_virtual_local_rank_is_zero_on_a_device_of_its_own(
-    base: dict[str, str], devices: list[str]
+    visible_devices: str | None, devices: list[str]
 ) -> None:
-    found = environments(base, is_virtual=True)
+    found = environments(visible_devices, is_virtual=True)
     assert [env["CUDA_VISIBLE_DEVICES"] for env in found] == devices
     assert [env["LOCAL_RANK"] for env in found] == ["0", "0"]
     assert [env["RANK"] for env in found] == ["2", "3"]
@@ -47,6 +48,6 @@ def test_a_virtual_local_rank_is_zero_on_a_device_of_its_own(
 
 
 def test_else_workers_see_what_the_agent_sees() -> None:
-    found = environments({"CUDA_VISIBLE_DEVICES": "5"}, is_virtual=False)
+    found = environments("5", is_virtual=False)
     assert [env["LOCAL_RANK"] for env in found] == ["0", "1"]
     assert not any("CUDA_VISIBLE_DEVICES" in env for env in found)
