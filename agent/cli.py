@@ -23,6 +23,8 @@ from agent.config import (
     parse_nnodes,
     worker_command,
 )
+from agent.devices.numa import NumaMode
+from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from drumbeat import options
 from worker_sdk import context
@@ -34,6 +36,7 @@ _OPTION_OF_FIELD = {
     "coordinator": "--coordinator",
     "coordinator_grace_s": "--coordinator-grace",
     "exit_barrier_timeout_s": "--exit-barrier-timeout",
+    "gpu_memory_wait_s": "--gpu-memory-wait",
     "join_timeout_s": "--join-timeout",
     "last_call_s": "--last-call",
     "local_addr": "--local-addr",
@@ -87,7 +90,9 @@ class WorkersType(options.ParamType):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read a number, "auto", "gpu" or "cpu"."""
-        gpus = preflight.visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        # To ask the driver takes up to seconds; a number needs no GPUs.
+        is_gpu_counted = value.strip().lower() in {"auto", "gpu"}
+        gpus = preflight.count_gpus(os.environ.get(VISIBLE_DEVICES)) if is_gpu_counted else 0
         try:
             return count_workers(value, cores=preflight.usable_cores(), gpus=gpus)
         except ValueError as error:
@@ -166,6 +171,28 @@ def agent() -> None:
     section="Workers",
     is_flag=True,
     help="SCRIPT is a program of its own, not to be run by Python.",
+)
+@options.option(
+    "--virtual-local-rank",
+    section="Workers",
+    is_flag=True,
+    help="Let each worker see its own GPU only, as device 0, and LOCAL_RANK=0.",
+)
+@options.option(
+    "--numa-binding",
+    section="Workers",
+    type=click.Choice([mode.value for mode in NumaMode]),
+    show_default="workers may run on any core",
+    help="Run each worker on cores near its GPU: all of its NUMA node or socket, or an "
+    "exclusive part or one core complex of its node.",
+)
+@options.option(
+    "--gpu-memory-wait",
+    section="Workers",
+    type=options.DURATION,
+    metavar="DURATION",
+    default="50s",
+    help="How long a restart waits for the GPU memory of the workers before it, at most.",
 )
 @options.option(
     "--log-dir",
@@ -306,12 +333,16 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         exit_barrier_timeout_s=params["exit_barrier_timeout"],
         coordinator_grace_s=params["coordinator_grace"],
         shutdown_timeout_s=params["shutdown_timeout"],
+        numa_binding=NumaMode(params["numa_binding"]) if params["numa_binding"] else None,
+        is_local_rank_virtual=params["virtual_local_rank"],
+        gpu_memory_wait_s=params["gpu_memory_wait"],
         log_format=params["log_format"],
         command=worker_command(
             params["script"], params["arguments"], launch=launch, python=sys.executable
         ),
     )
     _check(config)
+    _check_devices(config, os.environ.get(VISIBLE_DEVICES))
     _check_launch(params["script"], launch)
     if params["log_dir"] is None:
         return config
@@ -384,6 +415,16 @@ def _check(config: AgentConfig) -> None:
     )
     if violations:
         raise InvalidConfiguration(violations)
+
+
+def _check_devices(config: AgentConfig, visible_devices: str | None) -> None:
+    named = entries(visible_devices or "")
+    if config.is_local_rank_virtual and 0 < len(named) < config.local_world_size:
+        raise UsageError(
+            f"--virtual-local-rank: {config.local_world_size} workers need a GPU each, but "
+            f"{VISIBLE_DEVICES} is {visible_devices!r}",
+            f"name more devices in {VISIBLE_DEVICES}, or start fewer workers: --nproc-per-node",
+        )
 
 
 def _check_launch(script: str, launch: Literal["script", "module", "program"]) -> None:

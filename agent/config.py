@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agent.devices.numa import NumaMode
 from drumbeat.violation import Violation, check_range
 
 AGENTS_MAX = 1_000_000
@@ -86,6 +87,15 @@ class AgentConfig:
 
     shutdown_timeout_s: float = 30.0
     """Seconds from SIGTERM to SIGKILL for workers, on every path; torchrun's value."""
+
+    numa_binding: NumaMode | None = None
+    """How workers are bound to CPUs near their GPUs; None: not at all, as in torchrun."""
+
+    is_local_rank_virtual: bool = False
+    """Whether each worker sees its own GPU only and has LOCAL_RANK 0."""
+
+    gpu_memory_wait_s: float = 50.0
+    """Seconds that a new round waits for the GPU memory of the old one, at most; NVRx's value."""
 
     log_dir: str | None = None
     """Absolute path of the directory for the workers' files; None: they are not kept."""
@@ -165,6 +175,7 @@ class AgentConfig:
             ("exit_barrier_timeout_s", self.exit_barrier_timeout_s, 0.1),
             ("coordinator_grace_s", self.coordinator_grace_s, 0.0),
             ("shutdown_timeout_s", self.shutdown_timeout_s, 0.0),
+            ("gpu_memory_wait_s", self.gpu_memory_wait_s, 0.0),
         )
         found: list[Violation] = []
         for name, value, low in bounds:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import AgentConfig
+from agent.devices.model import Gpu
 from agent.model import Assignment, Beat, Desired, Exit, Failure, Pace, Standby, Stop
 from agent.report import render_report
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
@@ -66,6 +67,13 @@ def beat_message(beat: Beat) -> session_pb2.Beat:
         master_port=beat.master_port,
         failures_written=beat.failures_written,
         workers_alive=beat.workers_alive,
+    )
+
+
+def gpu_message(gpu: Gpu) -> session_pb2.GpuInfo:
+    """Write what a GPU is."""
+    return session_pb2.GpuInfo(
+        index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_bytes=gpu.memory_bytes
     )
 
 

@@ -17,6 +17,7 @@ from agent.events import (
     DeadlineReached,
     DesiredReceived,
     Event,
+    GpuMemoryFree,
     PaceChanged,
     PortReserved,
     SessionLost,
@@ -30,7 +31,16 @@ from agent.events import (
 )
 from agent.failures import ended_by, killed_with_supervisor, not_started
 from agent.group import Group
-from agent.model import Assignment, Beat, Desired, Exit, Failure, Standby, Stop
+from agent.model import (
+    Assignment,
+    Beat,
+    Desired,
+    Exit,
+    Failure,
+    GpuMemory,
+    Standby,
+    Stop,
+)
 
 SIGTERM = 15
 
@@ -49,6 +59,8 @@ class AgentPolicy:
     coordinator_grace_s: float
     shutdown_timeout_s: float
     coordinator: str
+    is_gpu_memory_awaited: bool = False
+    """Whether there are GPUs whose memory must be free between two rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +82,7 @@ class AgentCore:
             grace_s=policy.coordinator_grace_s,
         )
         self._group = Group()
+        self._gpu_memory = GpuMemory.FREE
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
         self._ending: Ending | None = None
         self._is_finished = False
@@ -109,10 +122,8 @@ class AgentCore:
                 self._on_start_failed(event, now)
             case WorkerExited():
                 self._on_worker_exited(event)
-            case WorkersStopped():
-                self._on_workers_stopped(event)
-            case SupervisorDied():
-                self._on_supervisor_died(event, now)
+            case WorkersStopped() | SupervisorDied() | GpuMemoryFree():
+                self._on_gone(event, now)
             case SignalReceived():
                 self._on_signal(event.signum)
             case DeadlineReached():
@@ -239,6 +250,15 @@ class AgentCore:
         if not event.is_stopped:
             self._stop_group()
 
+    def _on_gone(self, event: WorkersStopped | SupervisorDied | GpuMemoryFree, now: float) -> None:
+        match event:
+            case WorkersStopped():
+                self._on_workers_stopped(event)
+            case SupervisorDied():
+                self._on_supervisor_died(event, now)
+            case GpuMemoryFree():
+                self._on_gpu_memory_free(event)
+
     def _on_workers_stopped(self, event: WorkersStopped) -> None:
         if event.stuck_pids:
             pids = ", ".join(str(pid) for pid in event.stuck_pids)
@@ -246,6 +266,11 @@ class AgentCore:
             self._effects.append(fx.Tell(what="processes stuck", why=why))
             self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
         self._group.stopped(event.round_id)
+
+    def _on_gpu_memory_free(self, event: GpuMemoryFree) -> None:
+        self._gpu_memory = GpuMemory.FREE
+        if event.note:
+            self._effects.append(fx.Tell(what="GPU memory not free", why=event.note))
 
     def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
         self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
@@ -319,8 +344,19 @@ class AgentCore:
             if self._ending is not None:
                 self._finish(self._ending)
             elif target is not None:
-                group.assign(target, self._policy.local_world_size)
-                self._effects.append(fx.StartWorkers(assignment=target))
+                self._start(target)
+
+    def _start(self, assignment: Assignment) -> None:
+        """Start a round's workers, once the memory of those before them is free."""
+        if self._gpu_memory is GpuMemory.USED:
+            self._gpu_memory = GpuMemory.AWAITED
+            self._effects.append(fx.AwaitGpuMemory())
+        if self._gpu_memory is GpuMemory.AWAITED:
+            return  # what is wanted then is started then
+        if self._policy.is_gpu_memory_awaited:
+            self._gpu_memory = GpuMemory.USED
+        self._group.assign(assignment, self._policy.local_world_size)
+        self._effects.append(fx.StartWorkers(assignment=assignment))
 
     def _finish(self, ending: Ending) -> None:
         self._is_finished = True

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Mapping
 
 import structlog
 
@@ -18,11 +19,15 @@ from agent import supervisor_protocol as supervisor
 from agent.config import AgentConfig
 from agent.convert import failure_message, signal_name
 from agent.core import AgentCore, AgentPolicy
+from agent.devices.host import HostDevices, find_devices
+from agent.devices.model import format_cpu_list
+from agent.devices.visible import VISIBLE_DEVICES
 from agent.environment import Host, common_environment, needs_omp_default, worker_environments
 from agent.error_file import read_error_file
 from agent.events import (
     DeadlineReached,
     Event,
+    GpuMemoryFree,
     PortReserved,
     SessionLost,
     SignalReceived,
@@ -35,7 +40,7 @@ from agent.events import (
 from agent.layout import WorkerFiles, spool_directory
 from agent.model import Assignment, Failure
 from agent.ports import Ports
-from agent.preflight import inherited_environment
+from agent.preflight import inherited_environment, visible_gpus
 from agent.reporter import Reporter
 from agent.session import Identity, Session
 from agent.spool import Spool, Spooled
@@ -67,9 +72,16 @@ def run(config: AgentConfig) -> int:
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
     incarnation = uuid.uuid4().hex
+    devices = await find_devices(
+        inherited_environment().get(VISIBLE_DEVICES),
+        numa_mode=config.numa_binding,
+        is_memory_awaited=config.gpu_memory_wait_s > 0,
+    )
     spool = Spool(spool_directory(config.run_id), incarnation)
     files = WorkerFiles(config.log_dir, config.run_id)
-    driver = Driver(config, transport, incarnation=incarnation, files=files, spool=spool)
+    driver = Driver(
+        config, transport, incarnation=incarnation, files=files, spool=spool, devices=devices
+    )
     try:
         finish = await driver.run()
     finally:
@@ -93,11 +105,13 @@ class Driver:
         incarnation: str,
         files: WorkerFiles,
         spool: Spool,
+        devices: HostDevices | None = None,
     ) -> None:
         self._config = config
         self._transport = transport
         self._incarnation = incarnation
         self._files = files
+        self._devices = devices or HostDevices()
         self._host = socket.gethostname()
         self._identity: Identity | None = None
         self._core = AgentCore(
@@ -107,6 +121,7 @@ class Driver:
                 join_timeout_s=config.join_timeout_s,
                 coordinator_grace_s=config.coordinator_grace_s,
                 shutdown_timeout_s=config.shutdown_timeout_s,
+                is_gpu_memory_awaited=self._devices.memory is not None,
             )
         )
         self._queue: deque[Event] = deque()
@@ -135,6 +150,7 @@ class Driver:
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
             )
+        self._tell_devices()
         self._spawn(self._start_supervisor())
         self._execute(self._core.start(now=time.monotonic()))
         while self._finish is None:
@@ -187,18 +203,8 @@ class Driver:
                     self._execute_session(effect)
                 case fx.StartSupervisor():
                     self._spawn(self._start_supervisor())
-                case fx.StartWorkers():
-                    self._start_workers(effect.assignment)
-                case fx.StopWorkers():
-                    self._command(
-                        supervisor.StopWorkers(
-                            round_id=effect.round_id,
-                            signal=effect.signum,
-                            timeout_s=effect.timeout_s,
-                        )
-                    )
-                case fx.KillWorkers():
-                    self._command(supervisor.KillWorkers())
+                case fx.AwaitGpuMemory() | fx.StartWorkers() | fx.StopWorkers() | fx.KillWorkers():
+                    self._execute_workers(effect)
                 case fx.ReservePort():
                     self._reserve_port()
                 case fx.ReleasePort():
@@ -209,6 +215,25 @@ class Driver:
                     self._tell(effect)
                 case fx.Finish():
                     self._finish = effect
+
+    def _execute_workers(
+        self, effect: fx.AwaitGpuMemory | fx.StartWorkers | fx.StopWorkers | fx.KillWorkers
+    ) -> None:
+        match effect:
+            case fx.AwaitGpuMemory():
+                self._spawn(self._await_gpu_memory())
+            case fx.StartWorkers():
+                self._start_workers(effect.assignment)
+            case fx.StopWorkers():
+                self._command(
+                    supervisor.StopWorkers(
+                        round_id=effect.round_id,
+                        signal=effect.signum,
+                        timeout_s=effect.timeout_s,
+                    )
+                )
+            case fx.KillWorkers():
+                self._command(supervisor.KillWorkers())
 
     def _execute_session(
         self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
@@ -253,7 +278,10 @@ class Driver:
         if self._identity is None:
             address = self._config.local_addr or await self._transport.address()
             self._identity = Identity(
-                incarnation=self._incarnation, host=self._host, address=address
+                incarnation=self._incarnation,
+                host=self._host,
+                address=address,
+                gpus=self._devices.gpus,
             )
         return self._identity
 
@@ -286,6 +314,15 @@ class Driver:
             reason=f"rank {failure.rank}, pid {failure.pid}: {ending}",
             **{"run.round": failure.round_id},
         )
+
+    def _tell_devices(self) -> None:
+        gpus, mode = self._devices.gpus, self._config.numa_binding
+        if gpus:
+            names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
+            log.info("GPUs found", gpus=names)
+        elif mode and visible_gpus(self._base_environment.get(VISIBLE_DEVICES)):
+            why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
+            log.warning("NUMA binding", reason=f"workers not bound: {why}")
 
     def _tell(self, effect: fx.Tell) -> None:
         more: dict[str, object] = {}
@@ -321,6 +358,7 @@ class Driver:
             role=config.role,
             local_world_size=config.local_world_size,
             restarts_max=config.restarts_max,
+            is_local_rank_virtual=config.is_local_rank_virtual,
         )
         try:
             files = self._files.prepare(assignment.round_id, config.local_world_size)
@@ -330,18 +368,41 @@ class Driver:
                 WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=message)
             )
             return
-        workers = worker_environments(host, assignment, files)
+        workers = worker_environments(
+            host,
+            assignment,
+            files,
+            visible_devices=self._base_environment.get(VISIBLE_DEVICES),
+        )
+        cpus = self._bind_workers()
         self._command(
             supervisor.StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
                 env=common_environment(self._base_environment, host, assignment),
                 workers=tuple(
-                    supervisor.WorkerStart(local_rank=local_rank, env=env)
+                    supervisor.WorkerStart(
+                        local_rank=local_rank, env=env, cpus=cpus.get(local_rank, ())
+                    )
                     for local_rank, env in workers
                 ),
             )
         )
+
+    def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each worker that is bound to some, and tell people what is new."""
+        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        if is_new:
+            for note in bindings.notes:
+                log.warning("NUMA binding", reason=note)
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            log.info("workers bound to CPUs", mode=str(self._config.numa_binding), cpus=shown)
+        return bindings.cpus
+
+    async def _await_gpu_memory(self) -> None:
+        assert self._devices.memory is not None, "a wait for nobody's memory"
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
         match event:

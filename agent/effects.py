@@ -54,6 +54,11 @@ class StartSupervisor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitGpuMemory:
+    """Wait until the memory of ended workers is free; answer with ``GpuMemoryFree``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Start the workers of a round."""
 
@@ -111,6 +116,7 @@ Effect = (
     | ReservePort
     | ReleasePort
     | StartSupervisor
+    | AwaitGpuMemory
     | StartWorkers
     | StopWorkers
     | KillWorkers

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from agent.devices.visible import VISIBLE_DEVICES, device_of
 from agent.model import Assignment
 from worker_sdk import context
 
@@ -22,6 +23,8 @@ class Host:
     role: str
     local_world_size: int
     restarts_max: int
+    is_local_rank_virtual: bool = False
+    """Whether each worker sees its own GPU only, as number 0."""
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
@@ -67,16 +70,28 @@ def common_environment(
 
 
 def worker_environments(
-    host: Host, assignment: Assignment, error_files: Mapping[int, str]
+    host: Host,
+    assignment: Assignment,
+    error_files: Mapping[int, str],
+    *,
+    visible_devices: str | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each local rank with what only that worker gets."""
+    """Yield each local rank with what only that worker gets.
+
+    Args:
+        host: What they have in common.
+        assignment: The round.
+        error_files: Where each leaves its error, by local rank.
+        visible_devices: The agent's own ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+    """
     for local_rank in range(host.local_world_size):
-        yield (
-            local_rank,
-            {
-                context.LOCAL_RANK: str(local_rank),
-                context.RANK: str(assignment.rank_first + local_rank),
-                context.ROLE_RANK: str(assignment.role_rank_first + local_rank),
-                context.ERROR_FILE: error_files[local_rank],
-            },
-        )
+        environment = {
+            context.LOCAL_RANK: str(local_rank),
+            context.RANK: str(assignment.rank_first + local_rank),
+            context.ROLE_RANK: str(assignment.role_rank_first + local_rank),
+            context.ERROR_FILE: error_files[local_rank],
+        }
+        if host.is_local_rank_virtual:
+            environment[context.LOCAL_RANK] = "0"
+            environment[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
+        yield local_rank, environment

@@ -101,6 +101,13 @@ class SupervisorDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemoryFree:
+    """Old workers' GPU memory is free, or was waited for long enough; ``note`` says what isn't."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalReceived:
     """Somebody wants this agent to end."""
 
@@ -123,6 +130,7 @@ Event = (
     | WorkerExited
     | WorkersStopped
     | SupervisorDied
+    | GpuMemoryFree
     | SignalReceived
     | DeadlineReached
 )

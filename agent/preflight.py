@@ -10,6 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from agent.devices.gpus import load_nvml, read_gpus
+from agent.devices.visible import visible
 from agent.environment import inherited
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 
@@ -20,6 +22,19 @@ _INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 def usable_cores() -> int:
     """Cores this process may be scheduled on; at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
+
+    The driver also knows those that have a device file but were denied to this job.
+
+    Args:
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        device_dir: Where the device files are.
+    """
+    found = visible(read_gpus(load_nvml()), visible_devices)
+    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
 
 
 def visible_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:

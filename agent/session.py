@@ -10,6 +10,7 @@ from random import Random
 
 from agent import convert
 from agent.config import AgentConfig
+from agent.devices.model import Gpu
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.events import DesiredReceived, Event, PaceChanged, SessionLost, SessionWelcomed
 from agent.model import Beat
@@ -34,6 +35,7 @@ class Identity:
     incarnation: str
     host: str
     address: str
+    gpus: tuple[Gpu, ...] = ()
 
 
 class Session:
@@ -140,6 +142,7 @@ class Session:
                 role=config.role,
                 local_world_size=config.local_world_size,
                 beat=convert.beat_message(self._beat),
+                gpus=[convert.gpu_message(gpu) for gpu in identity.gpus],
             ),
         )
         while self._goodbye is None:

@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 import subprocess
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from agent.prctl import ProcessControl
 
@@ -52,10 +54,17 @@ class Spawner:
             if signal.getsignal(number) is signal.SIG_IGN
         )
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+    def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], *, cpus: Collection[int] = ()
+    ) -> int:
         """Return the pid of a process that has begun to execute `argv`.
 
         The caller reaps it.
+
+        Args:
+            argv: Command line.
+            env: Its whole environment.
+            cpus: CPUs it may run on, as far as the system allows; empty: those of this process.
 
         Raises:
             SpawnError: It could not be started; nothing is left of the attempt.
@@ -66,7 +75,7 @@ class Spawner:
                 argv,
                 env=env,
                 start_new_session=True,
-                preexec_fn=self._prepare_child,  # noqa: PLW1509
+                preexec_fn=partial(self._prepare_child, cpus),  # noqa: PLW1509
             )
         except OSError as error:
             message = describe_start_failure(argv[0], env, error)
@@ -77,7 +86,12 @@ class Spawner:
         process.returncode = 0
         return process.pid
 
-    def _prepare_child(self) -> None:
+    def _prepare_child(self, cpus: Collection[int]) -> None:
+        if cpus:
+            # It fails if all of them were taken from us since they were chosen. Where a worker
+            # runs decides how fast it is; that is no reason for it not to run.
+            with suppress(OSError):
+                os.sched_setaffinity(0, cpus)
         for number in self._ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

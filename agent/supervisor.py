@@ -171,7 +171,7 @@ class Supervisor:
         for worker in command.workers:
             try:
                 pids[worker.local_rank] = self._spawner.spawn(
-                    command.argv, {**command.env, **worker.env}
+                    command.argv, {**command.env, **worker.env}, cpus=worker.cpus
                 )
             except SpawnError as error:
                 failure = messages.SpawnFailure(

@@ -24,6 +24,10 @@ OUTBOX_BYTES_MAX = 2 * LINE_BYTES_MAX
 """Unsent bytes either side keeps; beyond that its peer does not read and counts as dead."""
 
 
+CPU_INDEX_MAX = 65_535
+"""Highest CPU number taken seriously; Linux itself ends at 8,191."""
+
+
 class ProtocolError(Exception):
     """A line that is too long or holds no message; the connection is of no further use."""
 
@@ -34,10 +38,17 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         local_rank: Index of the worker on its host.
         env: Variables set on top of the common environment.
+        cpus: CPUs it may run on; empty: those of the supervisor.
     """
 
     local_rank: int
     env: dict[str, str]
+    cpus: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a CPU has no possible number."""
+        if any(not 0 <= cpu <= CPU_INDEX_MAX for cpu in self.cpus):
+            raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPU_INDEX_MAX}")
 
 
 class StartWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -7,6 +7,7 @@ trusted further in. Nothing else in the coordinator sees a message.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -33,6 +34,7 @@ from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
 LOCAL_WORLD_SIZE_MAX = 4096
+GPUS_MAX = 1024
 # Numbers that every JSON reader keeps exact; no run has so many rounds.
 ROUND_ID_MAX = 2**53
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
@@ -55,6 +57,8 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
     if not 1 <= hello.local_world_size <= LOCAL_WORLD_SIZE_MAX:
         allowed = f"1 to {LOCAL_WORLD_SIZE_MAX}"
         raise InvalidRequest("hello.local_world_size", hello.local_world_size, allowed)
+    if len(hello.gpus) > GPUS_MAX:
+        raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     return SessionOpened(
         run_id=_run_id(fence),
         session_id=session_id,
@@ -68,6 +72,15 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
         ),
         beat=_beat(hello.beat, fence),
     )
+
+
+def gpu_summary(message: session_pb2.OpenRequest) -> str:
+    """Return the GPUs of a checked ``Hello`` for people, e.g. "8 NVIDIA H200"; empty if none."""
+    names = Counter(
+        "".join(letter for letter in gpu.name[:NAME_CHARACTERS_MAX] if letter.isprintable())
+        for gpu in message.hello.gpus
+    )
+    return ", ".join(f"{count} {name}" for name, count in names.items())
 
 
 def session_event(

@@ -11,6 +11,7 @@ import itertools
 import uuid
 from collections.abc import AsyncIterator
 
+import structlog
 from google.protobuf.message import DecodeError, Message
 
 from coordinator import convert
@@ -22,6 +23,8 @@ from coordinator.model import Desired, Pace
 from coordinator.outbox import Outbox
 from coordinator.view import run_message, summary_message
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+
+log = structlog.get_logger()
 
 # Failure records of one stream that may wait for the journal at once.
 RECORDS_IN_FLIGHT_MAX = 64
@@ -104,7 +107,13 @@ class Sessions:
             raise InvalidRequest("hello", "nothing", "a hello as the first message") from None
         except DecodeError as error:
             raise _undecodable(session_pb2.OpenRequest, error) from None
-        return convert.session_opened(message, session_id=uuid.uuid4().hex)
+        opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
+        if gpus := convert.gpu_summary(message):
+            # For people only: the core decides nothing by it, and nobody needs it tomorrow.
+            log.info(
+                "GPUs of an agent", host=opened.agent.host, gpus=gpus, **{"run.id": opened.run_id}
+            )
+        return opened
 
     async def _read(
         self,

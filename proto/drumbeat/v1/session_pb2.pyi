@@ -4,10 +4,12 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import drumbeat.v1.common_pb2
 import drumbeat.v1.failure_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -114,6 +116,7 @@ class Hello(google.protobuf.message.Message):
     ROLE_FIELD_NUMBER: builtins.int
     LOCAL_WORLD_SIZE_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
+    GPUS_FIELD_NUMBER: builtins.int
     host: builtins.str
     """Name of the host, for people."""
     address: builtins.str
@@ -130,6 +133,12 @@ class Hello(google.protobuf.message.Message):
     def beat(self) -> Global___Beat:
         """What the agent is doing now."""
 
+    @property
+    def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GpuInfo]:
+        """GPUs that the workers may use, as far as the agent could find out; at most
+        1,024. For people: nothing is decided by them.
+        """
+
     def __init__(
         self,
         *,
@@ -139,11 +148,44 @@ class Hello(google.protobuf.message.Message):
         role: builtins.str = ...,
         local_world_size: builtins.int = ...,
         beat: Global___Beat | None = ...,
+        gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "host", b"host", "local_world_size", b"local_world_size", "role", b"role", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "role", b"role", "spec", b"spec"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class GpuInfo(google.protobuf.message.Message):
+    """A GPU as its driver describes it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    UUID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Its number among all GPUs of the host in the driver's order, from 0;
+    CUDA may number them in another order.
+    """
+    uuid: builtins.str
+    """Its name in the world, e.g. "GPU-2f6a0c3e-…"; survives a new order."""
+    name: builtins.str
+    """Name of the product, e.g. "NVIDIA H200"."""
+    memory_bytes: builtins.int
+    """Its memory, used or not, in bytes; 0: unknown."""
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        uuid: builtins.str = ...,
+        name: builtins.str = ...,
+        memory_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["index", b"index", "memory_bytes", b"memory_bytes", "name", b"name", "uuid", b"uuid"]) -> None: ...
+
+Global___GpuInfo: typing_extensions.TypeAlias = GpuInfo
 
 @typing.final
 class Beat(google.protobuf.message.Message):

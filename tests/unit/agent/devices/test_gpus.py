@@ -1,0 +1,115 @@
+"""What is asked of the driver, and what becomes of its failures."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent import preflight
+from agent.devices.gpus import load_nvml, memory_readings, read_gpus
+from agent.devices.model import Gpu
+from tests.support.nvml import GIB, FakeGpu, FakeNvml
+
+
+def two_gpus() -> FakeNvml:
+    return FakeNvml(
+        [
+            FakeGpu(uuid="GPU-a", used=3 * GIB),
+            FakeGpu(uuid="GPU-b", name="Other", total=GIB, bus_id="00000001:DC:00.0"),
+        ]
+    )
+
+
+def test_the_inventory_tells_what_the_driver_does() -> None:
+    nvml = two_gpus()
+    assert read_gpus(nvml) == (
+        Gpu(
+            index=0,
+            uuid="GPU-a",
+            name="Fake H200",
+            memory_bytes=139 * GIB,
+            memory_used_bytes=3 * GIB,
+            pci_address="0000:3b:00.0",
+        ),
+        Gpu(
+            index=1,
+            uuid="GPU-b",
+            name="Other",
+            memory_bytes=GIB,
+            memory_used_bytes=0,
+            pci_address="0001:dc:00.0",
+        ),
+    )
+    assert nvml.users == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetPciInfo",
+    ],
+)
+def test_a_driver_that_fails_has_no_gpus(call: str) -> None:
+    nvml = two_gpus()
+    nvml.failing.add(call)
+    assert read_gpus(nvml) == ()
+    assert nvml.users == 0
+
+
+def test_a_driver_that_does_not_shut_down_has_told_all() -> None:
+    nvml = two_gpus()
+    nvml.failing.add("nvmlShutdown")
+    assert len(read_gpus(nvml)) == 2
+
+
+def test_without_the_module_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert load_nvml() is None
+    assert read_gpus(None) == ()
+
+
+def test_memory_is_read_anew_at_every_step() -> None:
+    nvml = two_gpus()
+    with memory_readings(nvml, ["GPU-a", "GPU-b"]) as readings:
+        assert next(readings) == {"GPU-a": 3 * GIB, "GPU-b": 0}
+        nvml.gpus[0].used = 5
+        assert next(readings) == {"GPU-a": 5, "GPU-b": 0}
+        del nvml.gpus[1]  # it fell off the bus
+        assert next(readings) == {"GPU-a": 5}
+    assert nvml.users == 0
+
+
+def test_a_driver_that_does_not_start_reads_nothing() -> None:
+    nvml = two_gpus()
+    nvml.failing.add("nvmlInit")
+    with memory_readings(nvml, ["GPU-a"]) as readings:
+        assert [next(readings), next(readings)] == [{}, {}]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    nvml = two_gpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return nvml
+
+
+def test_gpus_are_counted_by_the_driver(driver: FakeNvml, tmp_path: Path) -> None:
+    """A job may be denied devices whose files it sees."""
+    for name in ("nvidia0", "nvidia1", "nvidia2"):
+        (tmp_path / name).touch()
+    assert preflight.count_gpus(None, device_dir=tmp_path) == 2
+    assert preflight.count_gpus("GPU-b", device_dir=tmp_path) == 1
+    driver.failing.add("nvmlInit")
+    assert preflight.count_gpus(None, device_dir=tmp_path) == 3
+
+
+def test_slices_of_gpus_are_counted_by_their_names(driver: FakeNvml, tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert preflight.count_gpus("MIG-1,MIG-2,MIG-3", device_dir=tmp_path) == 3
+    assert driver.users == 0

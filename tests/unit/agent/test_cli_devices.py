@@ -1,0 +1,116 @@
+"""Options of ``agent join`` about GPUs and CPUs."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent import cli, preflight
+from agent.config import AgentConfig
+from agent.devices.numa import NumaMode
+from tests.support.nvml import FakeGpu, FakeNvml
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A directory with one script, no settings from outside, and logging as it was."""
+    for name in list(os.environ):
+        if name.startswith("DRUMBEAT_") or name == "CUDA_VISIBLE_DEVICES":
+            monkeypatch.delenv(name)
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    yield
+    structlog.reset_defaults()
+
+
+def join(*argv: str) -> AgentConfig | None:
+    configs: list[AgentConfig] = []
+
+    def run(config: AgentConfig) -> int:
+        configs.append(config)
+        return 0
+
+    cli.main(["join", "--standalone", *argv, "train.py"], run=run)
+    return configs[0] if configs else None
+
+
+def test_by_default_workers_are_not_bound_and_see_all_gpus() -> None:
+    config = join()
+    assert config is not None
+    assert (config.numa_binding, config.is_local_rank_virtual) == (None, False)
+    assert config.gpu_memory_wait_s == 50.0
+
+
+@pytest.mark.parametrize("mode", NumaMode)
+def test_the_modes_are_those_of_torchrun(mode: NumaMode) -> None:
+    config = join("--numa-binding", mode.value)
+    assert config is not None
+    assert config.numa_binding is mode
+
+
+def test_another_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert join("--numa_binding", "nearby") is None
+    error = capsys.readouterr().err
+    assert "--numa-binding" in error
+    assert "'nearby' is not one of 'node', 'socket', 'exclusive', 'core-complex'" in error
+
+
+def test_the_environment_sets_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_GPU_MEMORY_WAIT", "2m")
+    monkeypatch.setenv("DRUMBEAT_VIRTUAL_LOCAL_RANK", "1")
+    monkeypatch.setenv("DRUMBEAT_NUMA_BINDING", "socket")
+    config = join()
+    assert config is not None
+    assert config.gpu_memory_wait_s == 120.0
+    assert config.is_local_rank_virtual
+    assert config.numa_binding is NumaMode.SOCKET
+    config = join("--gpu-memory-wait", "0")
+    assert config is not None
+    assert config.gpu_memory_wait_s == 0.0
+
+
+def test_a_wait_out_of_bounds_breaks_a_rule() -> None:
+    config = AgentConfig(is_standalone=True, run_id="r", command=("x",), gpu_memory_wait_s=-1.0)
+    assert [violation.field for violation in config.validate()] == ["gpu_memory_wait_s"]
+
+
+@pytest.mark.parametrize("named", ["0,1,2", "0", "GPU-a, GPU-b"])
+def test_fewer_named_devices_than_workers_are_refused_where_each_needs_one(
+    named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert join("--virtual-local-rank", "--nproc-per-node", "4") is None
+    error = capsys.readouterr().err
+    assert f"4 workers need a GPU each, but CUDA_VISIBLE_DEVICES is {named!r}" in error
+    assert join("--nproc-per-node", "4") is not None
+
+
+@pytest.mark.parametrize("named", [None, "", "0,1", "5,6,7"])
+def test_enough_devices_or_none_are_accepted(
+    named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert join("--virtual-local-rank", "--nproc-per-node", "2") is not None
+
+
+def test_gpu_counts_what_the_driver_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml([FakeGpu(uuid=f"GPU-{i}") for i in range(3)])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    for word in ("gpu", "auto", "GPU"):
+        config = join("--nproc-per-node", word)
+        assert config is not None
+        assert config.local_world_size == 3
+
+
+def test_a_number_of_workers_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml([FakeGpu(uuid="GPU-a")])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    for word in ("2", "cpu"):
+        assert join("--nproc-per-node", word) is not None
+    assert nvml.looks == 0
+    assert preflight.count_gpus(None) == 1
+    assert nvml.looks == 1
