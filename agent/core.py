@@ -12,7 +12,7 @@ from typing import assert_never
 
 from agent import effects as fx
 from agent.connection import Connection
-from agent.errors import AgentError, ProcessesStuck, SupervisorLost
+from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.events import (
     DeadlineReached,
     DesiredReceived,
@@ -74,7 +74,7 @@ class AgentCore:
         self._ending: Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
-        self._stuck: ProcessesStuck | None = None
+        self._stuck: AgentError | None = None
         self._next_port = 0
         self._held_port = 0
         self._failures_written = 0
@@ -313,15 +313,24 @@ class AgentCore:
             signum = self._ending.signum if self._ending else SIGTERM
             self._stop_group(signum)
             group.leave()
-        if group.is_free:
-            if target is not None and self._stuck is not None:
-                self._effects.append(fx.SendGoodbye(reason=str(self._stuck)))
-                self._end_with(self._stuck)
-            if self._ending is not None:
-                self._finish(self._ending)
-            elif target is not None:
-                group.assign(target, self._policy.local_world_size)
-                self._effects.append(fx.StartWorkers(assignment=target))
+        if group.is_free and target is not None:
+            self._start(target)
+        if group.is_free and self._ending is not None:
+            self._finish(self._ending)
+
+    def _start(self, target: Assignment) -> None:
+        """Start a round, or leave the run if this host can't; a round is never started again."""
+        group, error = self._group, self._stuck
+        if target.round_id == group.succeeded_round_id:
+            return  # given up after its success, which counts; the run goes on without us
+        if error is None and target.round_id <= group.latest_round_id:
+            error = RunForgotten(target.round_id, group.latest_round_id)
+        if error is not None:
+            self._effects.append(fx.SendGoodbye(reason=str(error)))
+            self._end_with(error)
+        else:
+            group.assign(target, self._policy.local_world_size)
+            self._effects.append(fx.StartWorkers(assignment=target))
 
     def _finish(self, ending: Ending) -> None:
         self._is_finished = True
