@@ -186,6 +186,8 @@ class Driver:
                 case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
+                    # Meant for the dead one: the core has just counted those workers as lost.
+                    self._commands.clear()
                     self._spawn(self._start_supervisor())
                 case fx.StartWorkers():
                     self._start_workers(effect.assignment)
