@@ -12,7 +12,7 @@ from typing import assert_never
 
 from agent import effects as fx
 from agent.connection import Connection
-from agent.errors import AgentError, ProcessesStuck, SupervisorLost
+from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.events import (
     DeadlineReached,
     DesiredReceived,
@@ -87,7 +87,7 @@ class AgentCore:
         self._ending: Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
-        self._stuck: ProcessesStuck | None = None
+        self._stuck: AgentError | None = None
         self._next_port = 0
         self._held_port = 0
         self._failures_written = 0
@@ -98,9 +98,14 @@ class AgentCore:
 
     # The interface of every core.
 
-    def start(self, *, now: float) -> list[fx.Effect]:
-        """Return what to do first, at ``now`` (monotonic seconds)."""
-        self._effects.append(fx.ReservePort())
+    def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
+        """Return what to do first, at ``now`` (monotonic seconds).
+
+        ``master_port`` is a port held already, so that the first hello can name it.
+        """
+        self._next_port = master_port
+        if not master_port:
+            self._effects.append(fx.ReservePort())
         self._connect(self._connection.begin(now=now), now)
         return self._flush(now)
 
@@ -337,26 +342,35 @@ class AgentCore:
             signum = self._ending.signum if self._ending else SIGTERM
             self._stop_group(signum)
             group.leave()
-        if group.is_free:
-            if target is not None and self._stuck is not None:
-                self._effects.append(fx.SendGoodbye(reason=str(self._stuck)))
-                self._end_with(self._stuck)
-            if self._ending is not None:
-                self._finish(self._ending)
-            elif target is not None:
-                self._start(target)
+        if group.is_free and target is not None:
+            self._start(target)
+        if group.is_free and self._ending is not None:
+            self._finish(self._ending)
 
-    def _start(self, assignment: Assignment) -> None:
-        """Start a round's workers, once the memory of those before them is free."""
+    def _start(self, target: Assignment) -> None:
+        """Start a round, or leave the run if this host can't; a round is never started again."""
+        group, error = self._group, self._stuck
+        if target.round_id == group.succeeded_round_id:
+            return  # given up after its success, which counts; the run goes on without us
+        if error is None and target.round_id <= group.latest_round_id:
+            error = RunForgotten(target.round_id, group.latest_round_id)
+        if error is not None:
+            self._effects.append(fx.SendGoodbye(reason=str(error)))
+            self._end_with(error)
+        elif self._is_gpu_memory_free():
+            group.assign(target, self._policy.local_world_size)
+            self._effects.append(fx.StartWorkers(assignment=target))
+
+    def _is_gpu_memory_free(self) -> bool:
+        """Return whether a round may start; if not, it is looked at again when it may."""
         if self._gpu_memory is GpuMemory.USED:
             self._gpu_memory = GpuMemory.AWAITED
             self._effects.append(fx.AwaitGpuMemory())
         if self._gpu_memory is GpuMemory.AWAITED:
-            return  # what is wanted then is started then
+            return False
         if self._policy.is_gpu_memory_awaited:
             self._gpu_memory = GpuMemory.USED
-        self._group.assign(assignment, self._policy.local_world_size)
-        self._effects.append(fx.StartWorkers(assignment=assignment))
+        return True
 
     def _finish(self, ending: Ending) -> None:
         self._is_finished = True

@@ -152,7 +152,7 @@ class Driver:
             )
         self._tell_devices()
         self._spawn(self._start_supervisor())
-        self._execute(self._core.start(now=time.monotonic()))
+        self._execute(self._core.start(now=time.monotonic(), master_port=self._reserve_port()))
         while self._finish is None:
             await self._wait_for_work()
             event = self._queue.popleft() if self._queue else DeadlineReached()
@@ -202,11 +202,13 @@ class Driver:
                 case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
+                    # Meant for the dead one: the core has just counted those workers as lost.
+                    self._commands.clear()
                     self._spawn(self._start_supervisor())
                 case fx.AwaitGpuMemory() | fx.StartWorkers() | fx.StopWorkers() | fx.KillWorkers():
                     self._execute_workers(effect)
                 case fx.ReservePort():
-                    self._reserve_port()
+                    self._submit(PortReserved(port=self._reserve_port()))
                 case fx.ReleasePort():
                     self._ports.release(effect.port)
                 case fx.WriteFailure():
@@ -285,12 +287,14 @@ class Driver:
             )
         return self._identity
 
-    def _reserve_port(self) -> None:
+    def _reserve_port(self) -> int:
+        """Return a port that is held from now on; 0 if the host has none left."""
         try:
-            self._submit(PortReserved(port=self._ports.reserve()))
+            return self._ports.reserve()
         except OSError as error:
             # Without one this agent can't lead a round; it can still take part.
             log.warning("no port reserved", reason=error.strerror)
+            return 0
 
     def _write_failure(self, failure: Failure) -> None:
         record = failure_message(

@@ -10,7 +10,8 @@ AgentError                    1  anything else
  ├─ CoordinatorUnreachable    3  it never answered
  ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
  ├─ SupervisorLost            1  the process that holds the workers dies again and again
- └─ ProcessesStuck            1  processes of an old round can't be ended
+ ├─ ProcessesStuck            1  processes of an old round can't be ended
+ └─ RunForgotten              1  the coordinator does not know the run any more
 
 A failed run is not an error of the agent: its exit code comes with the verdict.
 """
@@ -174,3 +175,20 @@ class ProcessesStuck(AgentError):
     def __str__(self) -> str:
         listed = ", ".join(str(pid) for pid in self.pids)
         return f"processes of round {self.round_id} outlived SIGKILL: pid {listed}"
+
+
+class RunForgotten(AgentError):
+    """The coordinator began the run anew: it assigned a round that this agent has left."""
+
+    hint = "was the coordinator's state directory removed? start the agents again"
+
+    def __init__(self, assigned: int, latest: int) -> None:
+        super().__init__(assigned, latest)
+        self.assigned = assigned
+        self.latest = latest
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.assigned} was assigned after round {self.latest}: "
+            "the coordinator does not know this run any more"
+        )

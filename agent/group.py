@@ -16,6 +16,10 @@ _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
+NO_ROUND = -1
+"""Before the first round."""
+
+
 class Residue(StrEnum):
     """What may be left of a round's processes."""
 
@@ -38,6 +42,8 @@ class Group:
     def __init__(self) -> None:
         self.state = GroupState.IDLE
         self.assignment: Assignment | None = None
+        self.latest_round_id = NO_ROUND
+        self.succeeded_round_id = NO_ROUND
         self._alive: set[int] = set()
         self._residue = Residue.NONE
         self._has_left = False
@@ -57,6 +63,7 @@ class Group:
         """Begin a round."""
         assert self.is_free, "a round starts while an older one is not over"
         self.assignment, self._has_left, self.has_failed = assignment, False, False
+        self.latest_round_id = assignment.round_id
         self._alive = set(range(local_world_size))
         self._residue = Residue.LIVE
         self._enter(GroupState.STARTING)
@@ -78,6 +85,7 @@ class Group:
                 self._enter(GroupState.FAILED)
             elif not self._alive:
                 self._enter(GroupState.SUCCEEDED)
+                self.succeeded_round_id = round_id
         return True
 
     def fail(self, round_id: int, local_rank: int) -> bool:

@@ -152,7 +152,8 @@ class Agent:
         self._queue.append(event)
         if not self._is_busy:
             self._is_busy = True
-            self.clock.after(self.random.uniform(0.0, 0.0005), self.actor, self._work)
+            busy_s = 0.05 if self.random.random() < 0.05 else 0.0005
+            self.clock.after(self.random.uniform(0.0, busy_s), self.actor, self._work)
 
     def _work(self) -> None:
         while self._queue and self.finish is None:
@@ -214,6 +215,7 @@ class Agent:
             case fx.ReservePort():
                 self.submit(PortReserved(port=self.host.next_number()))
             case fx.StartSupervisor():
+                self._commands.clear()
                 self._start_supervisor()
             case fx.StartWorkers(assignment=assignment):
                 self._start_workers(assignment)

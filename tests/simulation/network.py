@@ -36,7 +36,8 @@ class Pipe:
         self._random = network.clock.random(name)
         self._latest = 0.0
         self._epoch = 0
-        self._held: deque[Any] = deque()
+        self._queue: deque[Any] = deque()
+        self._held = 0
         self._sink: Callable[[Any], None] = lambda _message: None
         self._actor: Actor | None = None
 
@@ -46,9 +47,13 @@ class Pipe:
 
     def send(self, message: Any) -> None:
         """Put a message in; it comes out after a delay and in order."""
-        clock, epoch = self._network.clock, self._epoch
+        self._queue.append(message)
+        self._travel()
+
+    def _travel(self) -> None:
+        clock = self._network.clock
         self._latest = max(self._latest, clock.now + self._network.delay(self._random))
-        clock.at(self._latest, None, lambda: self._arrive(message, epoch))
+        clock.at(self._latest, None, partial(self._arrive, self._epoch))
 
     def inject(self, message: Any) -> None:
         """Hand the reader something that did not travel."""
@@ -59,25 +64,24 @@ class Pipe:
     def lose_all(self) -> None:
         """Lose what is in flight."""
         self._epoch += 1
-        self._held.clear()
+        self._queue.clear()
+        self._held = 0
 
     def release(self) -> None:
         """Send what a partition held back once more."""
-        held, self._held = self._held, deque()
-        for message in held:
-            self.send(message)
+        held, self._held = self._held, 0
+        for _ in range(held):
+            self._travel()
 
-    def _arrive(self, message: Any, epoch: int) -> None:
+    def _arrive(self, epoch: int) -> None:
+        """Let the oldest message out, whichever it was that travelled."""
         if epoch != self._epoch or self._actor is None:
             return
         if self._network.is_blocked(self._host):
-            self._held.append(message)
-        elif self._held:
-            self._held.append(message)
-            self.release()
-        else:
-            sink = self._sink
-            self._network.clock.hand(self._actor, self.name, lambda: sink(message))
+            self._held += 1
+            return
+        sink, message = self._sink, self._queue.popleft()
+        self._network.clock.hand(self._actor, self.name, lambda: sink(message))
 
 
 class Link:

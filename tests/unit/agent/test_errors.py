@@ -43,6 +43,11 @@ EXAMPLES = [
         1,
         "processes of round 3 outlived SIGKILL: pid 71, 72",
     ),
+    (
+        errors.RunForgotten(0, 5),
+        1,
+        "round 0 was assigned after round 5: the coordinator does not know this run any more",
+    ),
 ]
 
 

@@ -1,0 +1,276 @@
+"""The agent's core against a model of its supervisor, in any order of events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent import effects as fx
+from agent.core import AgentCore
+from agent.events import (
+    DeadlineReached,
+    PortReserved,
+    SessionLost,
+    SessionWelcomed,
+    SignalReceived,
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from agent.model import Assignment, Exit, GroupState, Standby, Stop
+from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
+
+if TYPE_CHECKING:
+    from agent.events import Event
+    from agent.model import Beat
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """A supervisor that does what it is told a little later, and a coordinator with moods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.core = AgentCore(POLICY)
+        self.attempt = 0
+        self.is_open = False
+        self.round_id = -1
+        self.wanted: Assignment | None = None
+        self.alive: dict[int, set[int]] = {}  # round to its live workers
+        self.unstarted: int | None = None  # round whose start was asked for
+        self.stopping: int | None = None
+        self.succeeded: set[int] = set()
+        self.failed: set[int] = set()
+        self.started: set[int] = set()
+        self.written = 0
+        self.exits_written = 0
+        self.beat: Beat | None = None
+        self.finish: fx.Finish | None = None
+        self.is_ending = False
+        self.next_port = 5000
+        self.execute(self.core.start(now=self.now))
+
+    # The model.
+
+    def deliver(self, event: Event) -> None:
+        effects = self.core.handle(event, now=self.now)
+        self.core.check_invariants()
+        self.execute(effects)
+
+    def execute(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            assert self.finish is None, "effects after the finish"
+            match effect:
+                case fx.OpenSession(attempt=attempt, beat=beat):
+                    assert attempt > self.attempt, "an attempt twice"
+                    self.attempt, self.is_open = attempt, False
+                    assert beat.failures_written == self.written
+                case fx.StartWorkers(assignment=assignment):
+                    self.on_start(assignment)
+                case fx.StopWorkers(round_id=round_id):
+                    assert self.stopping is None, "a round is stopped once"
+                    self.stopping = round_id
+                case fx.WriteFailure(failure=failure):
+                    self.written += 1
+                    assert failure.sequence == self.written
+                    assert failure.round_id in self.started
+                case fx.SendBeat(beat=beat):
+                    self.on_beat(beat)
+                case fx.Finish():
+                    self.finish = effect
+                    assert not self.alive, "it finishes beside live workers"
+                    assert self.unstarted is None
+                case _:
+                    pass
+
+    def on_start(self, assignment: Assignment) -> None:
+        assert assignment == self.wanted, "not the latest round"
+        assert not self.alive, "a round starts beside living processes"
+        assert self.unstarted is None
+        assert assignment.round_id not in self.started, "a round is started again"
+        self.started.add(assignment.round_id)
+        self.unstarted, self.stopping = assignment.round_id, None
+
+    def on_beat(self, beat: Beat) -> None:
+        assert self.is_open, "a beat without a session"
+        assert beat.failures_written == self.written
+        assert self.beat is None or beat.failures_written >= self.beat.failures_written
+        living = sum(map(len, self.alive.values())) + (self.unstarted is not None)
+        assert beat.workers_alive or not living, "live workers are denied"
+        if beat.state is GroupState.SUCCEEDED:
+            assert beat.round_id in self.succeeded
+        if beat.state is GroupState.IDLE:
+            assert not living
+        self.beat = beat
+
+    def end_round(self, round_id: int) -> None:
+        self.alive.pop(round_id, None)
+        self.unstarted = self.stopping = None
+
+    # The coordinator.
+
+    @precondition(lambda self: not self.is_open and self.finish is None)
+    @rule()
+    def welcome(self) -> None:
+        if not self.is_ending:
+            self.is_open = True
+            self.deliver(SessionWelcomed(attempt=self.attempt, pace=PACE))
+
+    @rule(is_stale=st.booleans())
+    def lose_session(self, *, is_stale: bool) -> None:
+        if self.is_open:
+            self.is_open = False
+            if is_stale:
+                self.wanted = None
+            self.deliver(SessionLost(attempt=self.attempt, reason="reset", is_stale=is_stale))
+
+    @precondition(lambda self: self.is_open)
+    @rule(is_same=st.booleans())
+    def want_round(self, *, is_same: bool) -> None:
+        # An agent that was given up after its success gets its seat in that round again.
+        may_repeat = self.wanted is not None or self.round_id in self.succeeded
+        if not (is_same and may_repeat):
+            self.round_id += 1
+        self.wanted = an_assignment(self.round_id)
+        self.deliver(desired(self.wanted, attempt=self.attempt))
+
+    @precondition(lambda self: self.is_open)
+    @rule(is_stop=st.booleans())
+    def want_nothing(self, *, is_stop: bool) -> None:
+        self.wanted = None
+        state = Stop(reason="failed") if is_stop else Standby(reason="waiting")
+        self.deliver(desired(state, attempt=self.attempt, spent=self.next_port))
+
+    @precondition(lambda self: self.is_open and self.round_id > 2)
+    @rule(is_success=st.booleans())
+    def want_end(self, *, is_success: bool) -> None:
+        self.wanted, self.is_ending = None, True
+        end = Exit(is_success=is_success, reason="over", report="")
+        self.deliver(desired(end, attempt=self.attempt))
+
+    @rule()
+    def late_word(self) -> None:
+        self.deliver(desired(an_assignment(10_000), attempt=self.attempt - 1))
+
+    # The host.
+
+    @rule()
+    def reserve(self) -> None:
+        self.next_port += 1
+        self.deliver(PortReserved(port=self.next_port))
+
+    @precondition(lambda self: self.unstarted is not None)
+    @rule(fails_at=st.none() | st.integers(0, WORKERS - 1))
+    def spawn(self, fails_at: int | None) -> None:
+        round_id = self.unstarted
+        assert round_id is not None
+        self.unstarted = None
+        ranks = set(range(WORKERS if fails_at is None else fails_at))
+        if ranks:
+            self.alive[round_id] = ranks
+        if fails_at is None:
+            self.deliver(WorkersStarted(round_id=round_id))
+        else:
+            self.failed.add(round_id)
+            failed = WorkerStartFailed(round_id=round_id, local_rank=fails_at, message="no")
+            self.deliver(failed)
+
+    @precondition(lambda self: self.alive)
+    @rule(code=st.sampled_from([0, 0, 1, -9]))
+    def worker_ends(self, code: int) -> None:
+        ((round_id, ranks),) = self.alive.items()
+        rank = ranks.pop()
+        if code:
+            self.failed.add(round_id)
+        if not ranks:
+            del self.alive[round_id]
+            if round_id not in self.failed:
+                self.succeeded.add(round_id)
+        self.deliver(
+            WorkerExited(
+                round_id=round_id,
+                local_rank=rank,
+                pid=rank + 1,
+                exit_code=code,
+                is_stopped=self.stopping is not None,
+                ended_at=self.now,
+            )
+        )
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def all_workers_succeed(self) -> None:
+        while self.alive:
+            self.worker_ends(0)
+
+    @precondition(lambda self: self.is_open and self.round_id in self.succeeded)
+    @rule()
+    def is_given_up_after_success(self) -> None:
+        self.lose_session(is_stale=True)
+        if self.stopping is not None and self.finish is None:
+            self.stopped()
+        if not self.is_ending and self.finish is None:
+            self.welcome()
+            self.want_round(is_same=True)
+
+    @precondition(lambda self: self.stopping is not None and self.unstarted is None)
+    @rule()
+    def stopped(self) -> None:
+        round_id = self.stopping
+        assert round_id is not None
+        self.end_round(round_id)
+        self.deliver(WorkersStopped(round_id=round_id))
+
+    @rule()
+    def late_stop(self) -> None:
+        self.deliver(WorkersStopped(round_id=self.round_id - 1_000))
+
+    @rule()
+    def supervisor_dies(self) -> None:
+        self.alive, self.unstarted, self.stopping = {}, None, None
+        self.deliver(SupervisorDied(ending="was ended by SIGKILL"))
+
+    @precondition(lambda self: self.round_id > 3)
+    @rule()
+    def signal(self) -> None:
+        self.is_ending = True
+        self.deliver(SignalReceived(signum=15))
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 30.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.core.next_deadline()) is not None and due <= end:
+            if self.finish is not None:
+                break
+            self.now = max(self.now, due)
+            self.deliver(DeadlineReached())
+            after = self.core.next_deadline()
+            assert after is None or after > self.now, "a deadline stays due"
+        self.now = end
+
+    @invariant()
+    def beats_are_recent(self) -> None:
+        if self.is_open and self.finish is None and self.beat is not None:
+            assert self.beat == self.core._beat() or self.core._beat_at is None
+
+    def teardown(self) -> None:
+        """Two signals and a supervisor that obeys end it, whatever happened."""
+        for _ in range(2):
+            if self.finish is None:
+                self.deliver(SignalReceived(signum=15))
+        if self.unstarted is not None:
+            self.spawn(None)
+        if self.finish is None and self.stopping is not None:
+            self.stopped()
+        assert self.finish is not None, "it hangs"
+
+
+AgentMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, derandomize=True
+)
+TestAgentMachine = cast("type", AgentMachine.TestCase)

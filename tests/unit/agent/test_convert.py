@@ -1,0 +1,159 @@
+"""Messages to values and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent import convert
+from agent.config import AgentConfig
+from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, Standby, Stop
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from tests.support.agents import an_assignment
+
+MESSAGE_RUN = session_pb2.Assignment(
+    round_id=3,
+    restart_count=0,
+    group_rank=1,
+    group_world_size=2,
+    rank_first=2,
+    world_size=4,
+    role_rank_first=2,
+    role_world_size=4,
+    master_addr="10.0.0.1",
+    master_port=29500,
+    reason="all are there",
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        (
+            session_pb2.Desired(standby=session_pb2.Standby(reason="waiting")),
+            Standby(reason="waiting"),
+        ),
+        (
+            session_pb2.Desired(
+                standby=session_pb2.Standby(reason="waiting", time_left=convert.duration(2.5))
+            ),
+            Standby(reason="waiting", time_left_s=2.5),
+        ),
+        (session_pb2.Desired(run=MESSAGE_RUN), an_assignment(3)),
+        (session_pb2.Desired(stop=session_pb2.Stop(reason="failed")), Stop(reason="failed")),
+        (
+            session_pb2.Desired(
+                exit=session_pb2.Exit(
+                    verdict=session_pb2.Verdict(is_success=True, reason="all succeeded")
+                )
+            ),
+            Exit(is_success=True, reason="all succeeded", report=""),
+        ),
+    ],
+)
+def test_every_desired_state_is_read(message: session_pb2.Desired, state: object) -> None:
+    message.master_port_spent = 4001
+    read = convert.desired_from(message, name="train.py")
+    assert read == Desired(state=state, master_port_spent=4001)  # type: ignore[arg-type]
+
+
+def test_a_failed_verdict_comes_with_its_report() -> None:
+    verdict = session_pb2.Verdict(is_success=False, reason="round 0 failed")
+    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    read = convert.desired_from(message, name="train.py")
+    assert read is not None
+    assert isinstance(read.state, Exit)
+    assert "train.py FAILED" in read.state.report
+    assert "round 0 failed" in read.state.report
+
+
+def test_a_kind_of_a_later_version_is_nothing() -> None:
+    assert convert.desired_from(session_pb2.Desired(), name="train.py") is None
+
+
+def test_a_pace_is_read_in_seconds() -> None:
+    message = session_pb2.Pace(
+        heartbeat_interval=convert.duration(0.25), reconnect_delay_max=convert.duration(4)
+    )
+    pace = Pace(heartbeat_interval_s=0.25, reconnect_delay_max_s=4.0)
+    assert convert.pace_from(message) == pace
+
+
+@pytest.mark.parametrize("barrier", [None, 20.0])
+def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
+    config = AgentConfig(
+        run_id="job",
+        command=("x",),
+        agents_min=2,
+        agents_max=4,
+        restarts_max=3,
+        join_timeout_s=1.5,
+        last_call_s=2.5,
+        exit_barrier_timeout_s=barrier,
+        shutdown_timeout_s=3.5,
+        coordinator_grace_s=4.5,
+        master_addr="m",
+        master_port=9,
+    )
+    assert convert.spec_message(config) == common_pb2.RunSpec(
+        agents_min=2,
+        agents_max=4,
+        restarts_max=3,
+        join_timeout=convert.duration(1.5),
+        last_call=convert.duration(2.5),
+        exit_barrier_timeout=None if barrier is None else convert.duration(barrier),
+        shutdown_timeout=convert.duration(3.5),
+        coordinator_grace=convert.duration(4.5),
+        master_addr="m",
+        master_port=9,
+    )
+
+
+@pytest.mark.parametrize("state", list(GroupState))
+def test_every_state_has_its_name_in_the_protocol(state: GroupState) -> None:
+    beat = Beat(state=state, round_id=1, master_port=2, failures_written=3, workers_alive=4)
+    assert convert.beat_message(beat) == session_pb2.Beat(
+        state=session_pb2.GroupState.Value(f"GROUP_STATE_{state}"),
+        master_port=2,
+        failures_written=3,
+        workers_alive=4,
+    )
+
+
+def test_a_failure_is_written_whole_but_for_its_age() -> None:
+    failure = Failure(
+        sequence=2,
+        round_id=0,
+        rank=5,
+        local_rank=1,
+        group_rank=2,
+        role_rank=3,
+        happened_at=9.0,
+        pid=77,
+        exit_code=-11,
+        message="m",
+        traceback="t",
+        is_stopped_by_agent=True,
+    )
+    message = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
+    assert message == failure_pb2.FailureRecord(
+        fence=common_pb2.Fence(run_id="job", round_id=0, has_round=True, incarnation="i"),
+        sequence=2,
+        host="h",
+        worker=failure_pb2.WorkerRanks(rank=5, local_rank=1, group_rank=2, role_rank=3, role="r"),
+        pid=77,
+        exit_code=-11,
+        signal_name="SIGSEGV",
+        message="m",
+        traceback="t",
+        is_stopped_by_agent=True,
+    )
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, ""), (3, ""), (-9, "SIGKILL"), (-99, "signal 99")])
+def test_signals_have_names(code: int, name: str) -> None:
+    assert convert.signal_name(code) == name
+
+
+def test_durations_are_exact_to_the_nanosecond() -> None:
+    message = convert.duration(1.000000001)
+    assert (message.seconds, message.nanos) == (1, 1)

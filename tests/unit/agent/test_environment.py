@@ -1,0 +1,81 @@
+"""The environment of a worker: the contract that unmodified scripts rely on."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.environment import (
+    Host,
+    common_environment,
+    inherited,
+    needs_omp_default,
+    worker_environments,
+)
+from tests.support.agents import an_assignment
+
+HOST = Host(run_id="job", role="trainer", local_world_size=2, restarts_max=3)
+ASSIGNMENT = an_assignment(7, restart_count=1, role_rank_first=0, role_world_size=2)
+
+
+def test_what_all_workers_of_a_host_get() -> None:
+    assert common_environment({"PATH": "/bin"}, HOST, ASSIGNMENT) == {
+        "PATH": "/bin",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "trainer",
+        "ROLE_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+        "DRUMBEAT_RUN_ID": "job",
+        "DRUMBEAT_ROUND": "7",
+    }
+
+
+def test_what_only_one_worker_gets() -> None:
+    workers = dict(worker_environments(HOST, ASSIGNMENT, {0: "/e/0", 1: "/e/1"}))
+    assert workers == {
+        0: {
+            "LOCAL_RANK": "0",
+            "RANK": "2",
+            "ROLE_RANK": "0",
+            "TORCHELASTIC_ERROR_FILE": "/e/0",
+        },
+        1: {
+            "LOCAL_RANK": "1",
+            "RANK": "3",
+            "ROLE_RANK": "1",
+            "TORCHELASTIC_ERROR_FILE": "/e/1",
+        },
+    }
+
+
+def test_what_the_user_has_set_stays_and_what_the_round_says_wins() -> None:
+    base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "RANK": "9"}
+    environment = common_environment({**base, "WORLD_SIZE": "99"}, HOST, ASSIGNMENT)
+    assert {name: environment[name] for name in base} == base
+    assert environment["WORLD_SIZE"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("base", "workers", "is_needed"),
+    [({}, 2, True), ({}, 1, False), ({"OMP_NUM_THREADS": ""}, 2, False)],
+)
+def test_threads_are_limited_where_workers_share_cores(
+    base: dict[str, str], workers: int, is_needed: bool
+) -> None:
+    assert needs_omp_default(base, workers) is is_needed
+
+
+def test_the_agents_own_options_are_not_inherited() -> None:
+    assert inherited({"DRUMBEAT_COORDINATOR": "h:1", "DRUMBEATS": "x", "A": "b"}) == {
+        "DRUMBEATS": "x",
+        "A": "b",
+    }

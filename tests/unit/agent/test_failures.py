@@ -1,0 +1,65 @@
+"""What a record says of each bad end."""
+
+from __future__ import annotations
+
+from agent.events import WorkerExited, WorkerStartFailed
+from agent.failures import ended_by, killed_with_supervisor, not_started
+from agent.model import Failure, WorkerError
+from tests.support.agents import an_assignment
+
+ASSIGNMENT = an_assignment(5, group_rank=2, rank_first=8, role_rank_first=4)
+
+
+def an_exit(**fields: object) -> WorkerExited:
+    given = {
+        "round_id": 5,
+        "local_rank": 1,
+        "pid": 77,
+        "exit_code": 3,
+        "is_stopped": False,
+        "ended_at": 12.5,
+    }
+    return WorkerExited(**(given | fields))  # type: ignore[arg-type]
+
+
+def a_failure(**fields: object) -> Failure:
+    given = {
+        "sequence": 9,
+        "round_id": 5,
+        "rank": 9,
+        "local_rank": 1,
+        "group_rank": 2,
+        "role_rank": 5,
+        "happened_at": 12.5,
+        "pid": 77,
+        "exit_code": 3,
+        "message": "",
+    }
+    return Failure(**(given | fields))  # type: ignore[arg-type]
+
+
+def test_an_exit_is_recorded_at_its_own_instant() -> None:
+    assert ended_by(ASSIGNMENT, an_exit(), 9) == a_failure()
+
+
+def test_the_error_file_speaks() -> None:
+    error = WorkerError(message="CUDA error", traceback="Traceback: …")
+    failure = ended_by(ASSIGNMENT, an_exit(error=error), 9)
+    assert failure == a_failure(message="CUDA error", traceback="Traceback: …")
+
+
+def test_a_victim_is_marked() -> None:
+    failure = ended_by(ASSIGNMENT, an_exit(exit_code=-15, is_stopped=True), 9)
+    assert failure == a_failure(exit_code=-15, is_stopped_by_agent=True)
+
+
+def test_a_worker_that_never_ran_has_no_pid() -> None:
+    event = WorkerStartFailed(round_id=5, local_rank=1, message="cannot start x")
+    failure = not_started(ASSIGNMENT, event, 9, now=3.0)
+    assert failure == a_failure(happened_at=3.0, pid=0, exit_code=127, message="cannot start x")
+
+
+def test_the_supervisors_end_is_the_workers_end() -> None:
+    failure = killed_with_supervisor(ASSIGNMENT, 1, "was ended by SIGKILL", 9, now=3.0)
+    message = "the agent's supervisor was ended by SIGKILL; its workers were killed with it"
+    assert failure == a_failure(happened_at=3.0, pid=0, exit_code=-9, message=message)

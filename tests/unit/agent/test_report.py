@@ -1,0 +1,90 @@
+"""The readable report of a failed run."""
+
+from __future__ import annotations
+
+from agent.report import WIDTH, render_report
+from drumbeat.v1 import failure_pb2, session_pb2
+
+BAR, LINE = "=" * WIDTH, "-" * WIDTH
+
+
+def a_record(rank: int, **fields: object) -> failure_pb2.FailureRecord:
+    worker = failure_pb2.WorkerRanks(
+        rank=rank, local_rank=rank % 2, group_rank=rank // 2, role_rank=rank, role="trainer"
+    )
+    given = {"host": f"node-{rank // 2}", "worker": worker, "exit_code": 1}
+    return failure_pb2.FailureRecord(**(given | fields))  # type: ignore[arg-type]
+
+
+def rendered(**report: object) -> list[str]:
+    verdict = session_pb2.Verdict(
+        reason="round 0 failed",
+        report=failure_pb2.FailureReport(**report),  # type: ignore[arg-type]
+    )
+    return render_report(verdict, "train.py").splitlines()
+
+
+def test_a_run_without_a_failed_worker_has_its_reason_only() -> None:
+    verdict = session_pb2.Verdict(reason="join timeout: 1 of 2 agents")
+    assert render_report(verdict, "train.py").splitlines() == [
+        BAR,
+        "train.py FAILED",
+        "join timeout: 1 of 2 agents",
+        BAR,
+    ]
+
+
+def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
+    cause = a_record(
+        3,
+        pid=77,
+        exit_code=-11,
+        signal_name="SIGSEGV",
+        message="first\nsecond",
+        traceback="Traceback:\n  File x\n",
+        stderr_tail="last words\n",
+    )
+    victim = a_record(0, is_stopped_by_agent=True, message="gone\nmore")
+    assert rendered(root_causes=[cause], victims=[victim], victims_count=3, world_size=4) == [
+        BAR,
+        "train.py FAILED",
+        "round 0 failed",
+        LINE,
+        "Root cause:",
+        "  host      : node-1",
+        "  rank      : 3 (local rank 1, group rank 1, role trainer)",
+        "  ended by  : SIGSEGV (pid 77)",
+        "  message   : first",
+        "              second",
+        "  traceback :",
+        "    Traceback:",
+        "      File x",
+        "  last lines of stderr:",
+        "    last words",
+        LINE,
+        "Victims: 3 of 4 workers, ended because of it",
+        "  rank 0 on node-0, exit code 1, stopped by its agent: gone",
+        "  2 others stopped by their agents",
+        BAR,
+    ]
+
+
+def test_causes_too_close_to_tell_apart_are_all_named() -> None:
+    lines = rendered(root_causes=[a_record(0), a_record(2)], world_size=2)
+    assert "Root cause: one of 2, too close in time to be told apart:" in lines
+    assert "  host      : node-0" in lines
+    assert "  host      : node-1" in lines
+
+
+def test_a_cause_that_nobody_reported_is_not_made_up() -> None:
+    lines = rendered(victims_count=2, world_size=2)
+    assert "Root cause: unknown, no record of it arrived" in lines
+    assert "  2 workers stopped by their agents" in lines
+
+
+def test_an_empty_message_leaves_no_trace() -> None:
+    lines = rendered(
+        root_causes=[a_record(0)], victims=[a_record(1, message=" \n")], victims_count=1
+    )
+    assert not [line for line in lines if "message" in line]
+    assert "  rank 1 on node-0, exit code 1" in lines
