@@ -116,7 +116,9 @@ def test_the_report_names_the_root_cause_first_with_its_error_and_then_the_victi
         assert "in raise_error" in cause
         assert "Traceback (most recent call last):" in cause
         assert "3 of 4 workers" in victims
+        # Its neighbour; those of other agents only did as they were told.
         assert re.search(r"rank 3 on .*, exit code 6, stopped by its agent", victims)
+        assert "2 others stopped by their agents" in victims
 
 
 def test_the_report_names_the_signal_that_ended_a_worker(cluster: Cluster) -> None:
