@@ -114,7 +114,7 @@ class Observer:
             case ev.WorkersStarted():
                 if current is not None and event.round_id == current.assignment.round_id:
                     current.group = current.group.with_ids(event.pids)
-                    self._put_duration(START_DURATION, now - self._assigned_at, now)
+                    self._put_duration(START_DURATION, event.round_id, self._assigned_at, now)
             case ev.WorkerExited():
                 if current is not None and event.round_id == current.assignment.round_id:
                     current.exits.setdefault(event.local_rank, event)
@@ -127,10 +127,10 @@ class Observer:
                 self._note_idle(now)
             case Assignment() as assignment if assignment.round_id != self._assigned_round:
                 idle_since = now if self._idle_since is None else self._idle_since
-                self._put_duration(RENDEZVOUS_DURATION, now - idle_since, now)
                 self._idle_since = None
                 self._assigned_round, self._assigned_at = assignment.round_id, now
                 self._restart_count = assignment.restart_count
+                self._put_duration(RENDEZVOUS_DURATION, assignment.round_id, idle_since, now)
                 self._put_of_workers("remaining_restarts", self._remaining_restarts(), now)
             case Exit(reason=reason):
                 self._reason = reason
@@ -176,9 +176,10 @@ class Observer:
             for worker in current.group.workers:
                 self._tell_worker(current, worker.local_rank, now)
         if is_gone:
-            if current.stopped_since is not None:
-                self._put_duration(STOP_DURATION, now - current.stopped_since, now)
             self._round = None
+            if current.stopped_since is not None:
+                round_id = current.assignment.round_id
+                self._put_duration(STOP_DURATION, round_id, current.stopped_since, now)
 
     # What is told of it.
 
@@ -264,13 +265,13 @@ class Observer:
         self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
 
     def _put_of_workers(self, name: str, value: float, now: float) -> None:
-        self._put(f"workers.{self._config.role}.{name}", value, now)
+        self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round, now)
 
-    def _put_duration(self, name: str, seconds: float, now: float) -> None:
-        self._put(name, round(max(0.0, seconds) * 1000, 3), now)
+    def _put_duration(self, name: str, round_id: int, since: float, now: float) -> None:
+        self._put(name, round((now - since) * 1000, 3), round_id, now)
 
-    def _put(self, name: str, value: float, now: float) -> None:
-        metadata = {**self._whose(), "round_id": self._assigned_round}
+    def _put(self, name: str, value: float, round_id: int | None, now: float) -> None:
+        metadata = {**self._whose(), "round_id": round_id}
         self._items.append(
             Metric(name=name, value=value, timestamp=self._timestamp(now), metadata=metadata)
         )

@@ -62,4 +62,5 @@ def _installed() -> dict[str, EntryPoint]:
     # Imported here: it costs more than the rest, and only a foreign handler needs it.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
-    return {found.name: found for found in entry_points(group=GROUP)}
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    return {name: point for name, point in found.items() if name not in BUILT_IN}
