@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent import events as ev
 from agent.config import AgentConfig
 from agent.core import AgentCore, AgentPolicy
+from agent.effects import StartWorkers
 from agent.errors import RunRefused
 from agent.model import Assignment, Desired, Exit, Pace, Standby, WorkerError
 from agent.observer import Observer, flakiness
 from agent.telemetry.model import Event, Item, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 START = 100.0
 EPOCH_S = 1_700_000_000.0
@@ -34,6 +40,8 @@ class Watched:
         config = AgentConfig(**(given | fields))
         self.now = START
         self.items: list[Item] = []
+        self.rounds: list[int] = []
+        self.latest = -1
         self.attempt = 1
         self.core = AgentCore(
             AgentPolicy(
@@ -57,6 +65,7 @@ class Watched:
     def see(self, event: ev.Event, after_s: float = 0.0) -> None:
         self.now += after_s
         effects = self.core.handle(event, now=self.now)
+        self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartWorkers)]
         self.items += self.observer.saw(event, effects, now=self.now)
 
     def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:
@@ -346,3 +355,59 @@ def test_a_fenced_agent_waits_from_then_on() -> None:
 )
 def test_flakiness(remaining: int, allowed: int, is_failed: bool, percent: int) -> None:
     assert flakiness(remaining, allowed, is_failed=is_failed) == percent
+
+
+def operations(story: Watched) -> dict[str, Callable[[int], None]]:
+    """What may happen to an agent, for either of its workers."""
+    running = story.core._group.assignment
+    round_id = running.round_id if running is not None else 0
+
+    def assign(_: int) -> None:
+        story.latest += 1
+        story.want(a_round(story.latest), after_s=1)
+
+    def gone(_: int) -> None:
+        if story.core._group.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
+            story.gone(round_id)
+
+    def stopped(rank: int) -> None:
+        if story.core._group._residue == "DOOMED":
+            story.exit(rank, -15, round_id, is_stopped=True)
+
+    def fenced(_: int) -> None:
+        story.see(ev.SessionLost(attempt=story.attempt, reason="given up", is_stale=True))
+
+    def not_started(rank: int) -> None:
+        story.see(ev.WorkerStartFailed(round_id=round_id, local_rank=rank, message="no"))
+
+    return {
+        "assign": assign,
+        "standby": lambda _: story.want(Standby(reason="wait"), after_s=1),
+        "end": lambda rank: story.end(is_success=bool(rank)),
+        "started": lambda _: story.started(round_id),
+        "not started": not_started,
+        "succeed": lambda rank: story.exit(rank, 0, round_id),
+        "fail": lambda rank: story.exit(rank, 1, round_id),
+        "stopped": stopped,
+        "gone": gone,
+        "died": lambda _: story.see(ev.SupervisorDied(ending="was ended by SIGKILL")),
+        "signal": lambda _: story.see(ev.SignalReceived(signum=15)),
+        "fenced": fenced,
+    }
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(sorted(operations(Watched()))), st.integers(0, 1))))
+def test_in_any_order_each_worker_of_a_round_is_told_of_once(steps: list[tuple[str, int]]) -> None:
+    story = Watched()
+    for what, rank in steps:
+        operations(story)[what](rank)
+    told = sorted((round_id, rank) for round_id, rank, _ in story.statuses())
+    rounds = sorted({round_id for round_id, _ in told})
+    assert told == [(round_id, rank) for round_id in rounds for rank in (0, 1)]
+    agents = [event for event in story.events() if event.source == "AGENT"]
+    assert agents == (story.events()[-1:] if story.core._is_finished else [])
+    if story.core._is_finished:
+        assert rounds == story.rounds, "a round that began is not told of"
+    durations = [i for i in story.items if isinstance(i, Metric) and i.name.endswith(".ms")]
+    assert all(metric.value >= 0 for metric in durations)
