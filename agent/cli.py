@@ -10,6 +10,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -26,6 +27,7 @@ from agent.config import (
 from agent.devices.numa import NumaMode
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
+from agent.telemetry import catalog
 from drumbeat import options
 from worker_sdk import context
 
@@ -35,6 +37,8 @@ _OPTION_OF_FIELD = {
     "command": "SCRIPT",
     "coordinator": "--coordinator",
     "coordinator_grace_s": "--coordinator-grace",
+    "event_log_file": "--event-log-file",
+    "event_log_handler": "--event-log-handler",
     "exit_barrier_timeout_s": "--exit-barrier-timeout",
     "gpu_memory_wait_s": "--gpu-memory-wait",
     "join_timeout_s": "--join-timeout",
@@ -269,6 +273,19 @@ def agent() -> None:
     default="auto",
     help="auto: for people on a terminal, JSON lines elsewhere.",
 )
+@options.option(
+    "--event-log-handler",
+    section="Log",
+    metavar="null|console|jsonl|NAME",
+    show_default="jsonl with --event-log-file, else null",
+    help="Who takes structured events and metrics; NAME is that of an installed handler.",
+)
+@options.option(
+    "--event-log-file",
+    section="Log",
+    metavar="FILE",
+    help="File to which the handler jsonl appends; created if needed.",
+)
 @options.replaced_option(
     "--rdzv-backend", hint="leave it out: the backend is the coordinator; see --coordinator"
 )
@@ -307,6 +324,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     coordinator = _coordinator_of(ctx, params)
     agents_min, agents_max = params["nnodes"]
     launch = _launch_of(params)
+    event_log = str(Path(params["event_log_file"]).absolute()) if params["event_log_file"] else None
     if not params["script"]:
         raise UsageError(
             "there is nothing to run: SCRIPT is missing",
@@ -337,16 +355,21 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         is_local_rank_virtual=params["virtual_local_rank"],
         gpu_memory_wait_s=params["gpu_memory_wait"],
         log_format=params["log_format"],
+        event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),
+        event_log_file=event_log,
         command=worker_command(
             params["script"], params["arguments"], launch=launch, python=sys.executable
         ),
     )
     _check(config)
     _check_devices(config, os.environ.get(VISIBLE_DEVICES))
+    catalog.check_name(config.event_log_handler)
     _check_launch(params["script"], launch)
+    # Last, so that a command line with another mistake leaves no file or directory behind.
+    if config.event_log_handler == catalog.JSON_LINES:
+        preflight.prepare_event_log(str(event_log))
     if params["log_dir"] is None:
         return config
-    # Last, so that a command line with another mistake leaves no directory behind.
     return dataclasses.replace(config, log_dir=preflight.prepare_log_dir(params["log_dir"]))
 
 

@@ -103,14 +103,28 @@ class AgentConfig:
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the agent's own log is written; see ``drumbeat.logs``."""
 
+    event_log_handler: str = "null"
+    """Who takes structured events and metrics; see ``agent.telemetry``."""
+
+    event_log_file: str | None = None
+    """Absolute path of the file of the handler "jsonl"."""
+
     command: tuple[str, ...]
     """The complete argument vector of a worker."""
 
     @property
     def title(self) -> str:
         """What the workers run, for people: the command without the interpreter."""
-        script = self.command.index("-u") + 1 if "-u" in self.command[:2] else 0
-        return " ".join(self.command[script:])
+        return " ".join(self._behind_the_interpreter())
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """Script, module or program of the workers, and its arguments."""
+        words = self._behind_the_interpreter()
+        return words[1:] if words[0] == "-m" else words
+
+    def _behind_the_interpreter(self) -> tuple[str, ...]:
+        return self.command[self.command.index("-u") + 1 if "-u" in self.command[:2] else 0 :]
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
@@ -165,6 +179,20 @@ class AgentConfig:
             found.append(Violation("log_dir", self.log_dir, "an absolute path"))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        found += self._violations_of_telemetry()
+        return found
+
+    def _violations_of_telemetry(self) -> list[Violation]:
+        found: list[Violation] = []
+        handler, file = self.event_log_handler, self.event_log_file
+        if not 1 <= len(handler) <= _NAME_LENGTH_MAX or not handler.isprintable():
+            allowed = f"1 to {_NAME_LENGTH_MAX} printable characters"
+            found.append(Violation("event_log_handler", handler, allowed))
+        if handler == "jsonl" and file is None:
+            allowed = "the path of a file, for the handler jsonl needs one"
+            found.append(Violation("event_log_file", file, allowed))
+        if file is not None and not file.startswith("/"):
+            found.append(Violation("event_log_file", file, "an absolute path"))
         return found
 
     def _violations_of_times(self) -> list[Violation]:

@@ -45,6 +45,7 @@ from agent.reporter import Reporter
 from agent.session import Identity, Session
 from agent.spool import Spool, Spooled
 from agent.supervisor_client import SupervisorClient, become_subreaper
+from agent.telemetry.feed import Telemetry
 from agent.transport import Transport, TransportError
 from drumbeat.durations import format_duration
 
@@ -124,6 +125,7 @@ class Driver:
                 is_gpu_memory_awaited=self._devices.memory is not None,
             )
         )
+        self._telemetry = Telemetry(config, host=self._host)
         self._queue: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -152,11 +154,13 @@ class Driver:
             )
         self._tell_devices()
         self._spawn(self._start_supervisor())
-        self._execute(self._core.start(now=time.monotonic(), master_port=self._reserve_port()))
+        now = time.monotonic()
+        self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
         while self._finish is None:
             await self._wait_for_work()
             event = self._queue.popleft() if self._queue else DeadlineReached()
-            self._execute(self._core.handle(event, now=time.monotonic()))
+            now = time.monotonic()
+            self._answer(event, self._core.handle(event, now=now), now)
         if self._session is not None:
             await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
         return self._finish
@@ -169,6 +173,7 @@ class Driver:
         await self._supervisor.close()
         self._reporter.close()
         self._ports.close()
+        await self._telemetry.close()
 
     def _submit(self, event: Event) -> None:
         self._queue.append(event)
@@ -195,6 +200,11 @@ class Driver:
         return task
 
     # Effects.
+
+    def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
+        """Do what the core wants done about an event, and let telemetry know."""
+        self._telemetry.saw(event, effects, now=now)
+        self._execute(effects)
 
     def _execute(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -411,7 +421,7 @@ class Driver:
     def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
         match event:
             case supervisor.WorkersStarted():
-                self._submit(WorkersStarted(round_id=event.round_id))
+                self._submit(WorkersStarted(round_id=event.round_id, pids=event.pids))
             case supervisor.WorkerStartFailed():
                 self._submit(
                     WorkerStartFailed(

@@ -4,7 +4,9 @@ AgentError                    1  anything else
  ├─ UsageError                2  the command line is wrong
  │   ├─ InvalidConfiguration  2  values break rules; all of them are listed
  │   ├─ ScriptNotFound        2  there is nothing to run at that path
- │   └─ LogDirectoryUnusable  2  --log-dir cannot be written
+ │   ├─ LogDirectoryUnusable  2  --log-dir cannot be written
+ │   ├─ EventLogUnusable      2  --event-log-file cannot be written
+ │   └─ UnknownEventHandler   2  --event-log-handler names nobody
  ├─ SpecRefused               2  the run was started with other settings
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
@@ -81,6 +83,31 @@ class LogDirectoryUnusable(UsageError):
         self.args = (path, why)
         self.path = path
         self.why = why
+
+
+class EventLogUnusable(UsageError):
+    """The file of structured events cannot be created or written."""
+
+    hint = "choose a file that you may write, with --event-log-file"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the event log {path} cannot be used: {why}")
+        self.args = (path, why)
+        self.path = path
+        self.why = why
+
+
+class UnknownEventHandler(UsageError):
+    """No event handler has that name; those there are are listed."""
+
+    hint = "a handler of your own is an entry point of the group drumbeat.event_handlers"
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        allowed = f"one of {', '.join(known)}"
+        super().__init__(str(Violation("--event-log-handler", name, allowed)))
+        self.args = (name, known)
+        self.name = name
+        self.known = known
 
 
 class SpecRefused(AgentError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from agent.errors import AgentError
 from agent.model import Desired, Pace, WorkerError
@@ -55,9 +56,10 @@ class PortReserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStarted:
-    """All workers of the round run their program."""
+    """All workers of the round run their program; ``pids`` are by local rank."""
 
     round_id: int
+    pids: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

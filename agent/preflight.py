@@ -13,7 +13,8 @@ from pathlib import Path
 from agent.devices.gpus import load_nvml, read_gpus
 from agent.devices.visible import visible
 from agent.environment import inherited
-from agent.errors import LogDirectoryUnusable, ScriptNotFound
+from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound
+from agent.telemetry.handlers import open_private
 
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
 _INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
@@ -108,6 +109,18 @@ def prepare_log_dir(path: str) -> str:
     except OSError as error:
         raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
     return str(directory)
+
+
+def prepare_event_log(path: str) -> None:
+    """Create the file of structured events if needed, and see whether it can be written.
+
+    Raises:
+        EventLogUnusable: It cannot be created or written, or is no file.
+    """
+    try:
+        os.close(open_private(path))
+    except OSError as error:
+        raise EventLogUnusable(path, error.strerror or str(error)) from None
 
 
 def inherited_environment() -> dict[str, str]:

@@ -46,6 +46,9 @@ class Limits:
     failures_kept_per_run_max: int = 1000
     """Failure records stored per run; later ones are acknowledged and only counted."""
 
+    history_per_run_max: int = 1000
+    """Decisions kept per run, for people; the oldest is forgotten first."""
+
     event_queue_max: int = 100_000
     """Events that wait for the core; sessions that would add more are ended as UNAVAILABLE."""
 

@@ -11,6 +11,7 @@ class RunPolicy:
 
     ``incarnations_heard_max``: agents whose failure records are told from
     repeated ones; records of one more are not kept.
+    ``history_max``: decisions kept of a run; the oldest is forgotten first.
     ``reconnect_grace_s``: a broken stream may be back for this long. An agent
     makes its first three attempts within 350 ms.
     ``restart_grace_s``: the same for members a restarted coordinator remembers,
@@ -26,6 +27,7 @@ class RunPolicy:
     agents_max: int = 20_000
     incarnations_heard_max: int = 200_000
     failures_kept_max: int = 1_000
+    history_max: int = 1_000
     reconnect_grace_s: float = 0.5
     restart_grace_s: float = 15.0
     report_wait_s: float = 10.0

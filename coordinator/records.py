@@ -1,7 +1,9 @@
 """Pure. What the journal keeps: every accepted change of a run, in order.
 
 A run's durable state is the fold of its records (see ``run_state``), both when
-they are written and when they are loaded, so the two can't disagree.
+they are written and when they are loaded, so the two can't disagree. Records of
+what people call a decision say when it was taken, ``at_s`` on the coordinator's
+clock: a run's history is read from them and needs no records of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ class RoundEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCreated:
-    """The first agent brought the spec. The limit is recorded so that replay keeps the same."""
+    """The first agent brought the spec. Limits are recorded so that replay keeps the same."""
 
     run_id: str
     spec: RunSpec
     failures_kept_max: int = 1_000
+    history_max: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class AgentAdmitted:
 
     agent: AgentIdentity
     rounds_seen: int = 0
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +51,23 @@ class AgentRemoved:
 
     incarnation: str
     reason: str
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted:
-    """A round was assigned; ``participants`` are incarnations by group rank."""
+    """A round was assigned; ``participants`` are incarnations by group rank.
+
+    ``reason`` says why there had to be a round, ``closing`` why it closed now.
+    """
 
     round_id: int
     participants: tuple[str, ...]
     master_addr: str
     master_port: int
     reason: str
+    closing: str = ""
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +86,7 @@ class RoundEnded:
     cause: RoundEnd
     restart_count: int
     reason: str
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +94,7 @@ class EndingStarted:
     """The run has failed; workers are being stopped and failure records collected."""
 
     reason: str
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +109,7 @@ class RunEnded:
     """The run has its verdict."""
 
     verdict: Verdict
+    at_s: float = 0.0
 
 
 Record = (

@@ -71,8 +71,12 @@ class Run:
         run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        kept = policy.failures_kept_max
-        record = rec.RunCreated(run_id=run_id, spec=spec, failures_kept_max=kept)
+        record = rec.RunCreated(
+            run_id=run_id,
+            spec=spec,
+            failures_kept_max=policy.failures_kept_max,
+            history_max=policy.history_max,
+        )
         run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
         return run, [fx.Persist(run_id=run_id, record=record)]
 
@@ -150,10 +154,9 @@ class Run:
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            beat = event.beat
-            self._commit(rec.AgentAdmitted(agent=event.agent, rounds_seen=beat.rounds_seen))
+            seen = event.beat.rounds_seen
+            self._decide(rec.AgentAdmitted(agent=event.agent, rounds_seen=seen, at_s=now))
             self._latest_arrival = now
-            self._decided("agent admitted", f"{event.agent.host} joined")
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
@@ -241,12 +244,10 @@ class Run:
         self._unfinished.discard(incarnation)
         if self.state.phase is Phase.ENDED:
             return
-        host = self.state.members[incarnation].host
-        self._commit(rec.AgentRemoved(incarnation=incarnation, reason=reason))
+        self._decide(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
         if self.state.is_awaited(incarnation):
             self._lost.add(incarnation)
         self._note_change(now)
-        self._decided("agent removed", f"{host}: {reason}")
 
     def _note_change(self, now: float) -> None:
         """While gathering, let the others know before long that somebody came or went."""
@@ -380,13 +381,15 @@ class Run:
             self._await_port(leader, now)
             return
         round_id = self.state.next_round_id
-        self._commit(
+        self._decide(
             rec.RoundStarted(
                 round_id=round_id,
                 participants=tuple(agent.incarnation for agent in order),
                 master_addr=spec.master_addr or order[0].address,
                 master_port=port,
                 reason=self.state.reason if round_id else reason,
+                closing=reason,
+                at_s=now,
             )
         )
         self.members.presences[leader].master_port_spent = 0 if spec.master_port else port
@@ -395,7 +398,6 @@ class Run:
         self._wait = self._extra_since = self._barrier_since = self._failed_since = None
         self._failed, self._lost = set(), set()
         self._telling.everyone()
-        self._decided("round started", f"{len(order)} agents; {reason}")
 
     def _port_of(self, incarnation: str) -> int:
         """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
@@ -422,23 +424,21 @@ class Run:
         assert current is not None, "no round to end"
         count = self.state.restart_count + (cause is RoundEnd.WORKER_FAILED)
         record = rec.RoundEnded(
-            round_id=current.round_id, cause=cause, restart_count=count, reason=reason
+            round_id=current.round_id, cause=cause, restart_count=count, reason=reason, at_s=now
         )
-        self._commit(record)
+        self._decide(record)
         self._phase_since, self._quorum_since = now, None
         self._is_reforming = True
         self._telling.everyone()
         self._portless = self._portless_since = None
         self._failed, self._lost = set(), set()
-        self._decided("round ended", reason)
 
     def _start_ending(self, reason: str, now: float) -> None:
-        self._commit(rec.EndingStarted(reason=reason))
+        self._decide(rec.EndingStarted(reason=reason, at_s=now))
         self._phase_since = now
         self._telling.everyone()
         everyone = self.members.presences
         self._unfinished = {member for member in everyone if not self._is_finished(member)}
-        self._decided("run failing", reason)
 
     def _end(self, *, is_success: bool, reason: str, now: float) -> None:
         state = self.state
@@ -453,12 +453,11 @@ class Run:
             round_id=state.round_id,
             report=report,
         )
-        self._commit(rec.RunEnded(verdict=verdict))
+        self._decide(rec.RunEnded(verdict=verdict, at_s=now))
         self._wait, self._telling.progress_at, self._phase_since = None, None, now
         self._telling.everyone()
         for incarnation in list(self.members.missed):
             self.members.forget(incarnation)
-        self._decided("run succeeded" if is_success else "run failed", reason)
 
     # Effects.
 
@@ -469,12 +468,15 @@ class Run:
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self._effects.append(fx.Reject(session_id=session_id, error=error))
 
-    def _decided(self, decision: str, reason: str) -> None:
+    def _decide(self, record: Record) -> None:
+        """Commit a record that people call a decision, and tell them as the history does."""
+        self._commit(record)
+        entry = self.state.history[-1]
         self._effects.append(
             fx.Decided(
                 run_id=self.state.run_id,
-                decision=decision,
-                reason=reason,
-                round_id=self.state.round_id,
+                decision=entry.decision,
+                reason=entry.reason,
+                round_id=entry.round_id,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,7 +22,10 @@ from coordinator.records import (
     RunEnded,
 )
 
-HISTORY_MAX = 50
+# Of one reason in the history; hosts are named in it, and their names are their own.
+HISTORY_REASON_CHARACTERS_MAX = 512
+# Entries that the message of a broken transition tells.
+STORY_MAX = 20
 # Addresses of earlier rounds that no round may have again. Workers of a round
 # long past are gone; those of the latest ones may still look for their rank 0.
 MASTERS_SPENT_MAX = 64
@@ -55,15 +59,33 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """One decision on a run, taken at ``at_s`` on the coordinator's clock.
+
+    ``decision`` is a fixed phrase; ``round_id`` the current or last round then.
+    """
+
+    at_s: float
+    decision: str
+    reason: str
+    round_id: int | None
+
+    def __str__(self) -> str:
+        return f"{self.decision}: {self.reason}"
+
+
 class InvalidTransition(Exception):
     """Our own mistake: a phase was entered that can't follow the present one."""
 
-    def __init__(self, run_id: str, source: Phase, target: Phase, history: list[str]) -> None:
+    def __init__(
+        self, run_id: str, source: Phase, target: Phase, history: Sequence[HistoryEntry]
+    ) -> None:
         super().__init__(run_id, source, target, history)
         self.run_id, self.source, self.target, self.history = run_id, source, target, history
 
     def __str__(self) -> str:
-        story = "; ".join(self.history)
+        story = "; ".join(str(entry) for entry in self.history[-STORY_MAX:])
         return f"run {self.run_id}: {self.source} can't become {self.target}; history: {story}"
 
 
@@ -77,6 +99,7 @@ class RunState:
     records arrive in order, so whatever is not above it was counted before.
     No round below ``rounds_seen`` is started any more.
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
+    ``history`` are the latest ``history_max`` decisions, oldest first.
     """
 
     run_id: str
@@ -93,14 +116,18 @@ class RunState:
     failures_kept_max: int = 1000
     reason: str = "waiting for agents"
     verdict: Verdict | None = None
-    history: list[str] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
+    history_max: int = 1000
     masters_spent: list[tuple[str, int]] = field(default_factory=list)
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
         """Return the state of a run that has just been created."""
         return RunState(
-            run_id=record.run_id, spec=record.spec, failures_kept_max=record.failures_kept_max
+            run_id=record.run_id,
+            spec=record.spec,
+            failures_kept_max=record.failures_kept_max,
+            history_max=record.history_max,
         )
 
     @property
@@ -135,6 +162,7 @@ class RunState:
         assert (self.verdict is not None) == (self.phase is Phase.ENDED), self.phase
         assert self.restart_count <= spec.restarts_max, "budget overdrawn"
         assert len(self.failures) <= self.failures_kept_max, "too many failure records"
+        assert len(self.history) <= self.history_max, "too long a history"
         if self.phase is not Phase.RUNNING:
             return
         assert current is not None, "running without a round"
@@ -154,8 +182,11 @@ class RunState:
             case AgentAdmitted():
                 self.members[record.agent.incarnation] = record.agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
+                self._note(record.at_s, "agent admitted", f"{record.agent.host} joined")
             case AgentRemoved():
-                self.members.pop(record.incarnation, None)
+                agent = self.members.pop(record.incarnation, None)
+                host = agent.host if agent is not None else record.incarnation
+                self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
             case GroupSucceeded():
                 self.succeeded.add(record.incarnation)
             case FailureRecorded():
@@ -165,11 +196,15 @@ class RunState:
             case RoundEnded():
                 self._enter(Phase.GATHERING, record.reason)
                 self.restart_count = record.restart_count
+                self._note(record.at_s, "round ended", record.reason)
             case EndingStarted():
                 self._enter(Phase.ENDING, record.reason)
+                self._note(record.at_s, "run failing", record.reason)
             case RunEnded():
                 self._enter(Phase.ENDED, record.verdict.reason)
                 self.verdict = record.verdict
+                decision = "run succeeded" if record.verdict.is_success else "run failed"
+                self._note(record.at_s, decision, record.verdict.reason)
 
     def _start_round(self, record: RoundStarted) -> None:
         self._enter(Phase.RUNNING, record.reason)
@@ -186,6 +221,7 @@ class RunState:
         self.succeeded = set()
         spent = (self.members[record.participants[0]].address, record.master_port)
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], spent]
+        self._note(record.at_s, "round started", f"{len(seats)} agents; {record.closing}")
 
     def _add_failure(self, record: FailureRecord) -> None:
         self.failures_heard[record.incarnation] = record.sequence
@@ -195,6 +231,13 @@ class RunState:
     def _enter(self, phase: Phase, reason: str) -> None:
         if phase not in TRANSITIONS[self.phase]:
             raise InvalidTransition(self.run_id, self.phase, phase, self.history)
-        self.history = [*self.history[-HISTORY_MAX + 1 :], f"{phase}: {reason}"]
         self.phase = phase
         self.reason = reason
+
+    def _note(self, at_s: float, decision: str, reason: str) -> None:
+        if len(reason) > HISTORY_REASON_CHARACTERS_MAX:
+            reason = f"{reason[: HISTORY_REASON_CHARACTERS_MAX - 1]}…"
+        entry = HistoryEntry(at_s=at_s, decision=decision, reason=reason, round_id=self.round_id)
+        self.history.append(entry)
+        if len(self.history) > self.history_max:
+            del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size

@@ -111,6 +111,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
         run=RunPolicy(
             agents_max=limits.agents_per_run_max,
             failures_kept_max=limits.failures_kept_per_run_max,
+            history_max=limits.history_per_run_max,
             reconnect_grace_s=limits.reconnect_grace_s,
             restart_grace_s=max(limits.restart_grace_s, config.lease_s),
         ),

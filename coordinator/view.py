@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator import convert
 from coordinator.run import Run
+from coordinator.run_state import HistoryEntry
 from drumbeat.v1 import run_pb2
 
 
@@ -28,6 +29,17 @@ def run_message(run: Run, *, now: float) -> run_pb2.Run:
         agents=[_agent(run, incarnation, now) for incarnation in order],
         failures_count=state.failures_count,
         verdict=convert.verdict_message(state.verdict) if state.verdict else None,
+        history=[_event(entry, now) for entry in state.history],
+    )
+
+
+def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
+    return run_pb2.RunEvent(
+        age=convert.duration(max(0.0, now - entry.at_s)),
+        decision=entry.decision,
+        reason=entry.reason,
+        round_id=entry.round_id or 0,
+        has_round=entry.round_id is not None,
     )
 
 

@@ -33,7 +33,7 @@ MAY_ALSO_IMPORT = {"agent/__main__.py": frozenset({"standalone"})}
 VALUE_MODULES = frozenset(
     {
         "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools",
-        "heapq", "ipaddress", "itertools", "math", "operator", "re", "string", "textwrap",
+        "heapq", "ipaddress", "itertools", "json", "math", "operator", "re", "string", "textwrap",
         "types", "typing",
     }
 )  # fmt: skip

@@ -163,6 +163,7 @@ class Run(google.protobuf.message.Message):
     AGENTS_FIELD_NUMBER: builtins.int
     FAILURES_COUNT_FIELD_NUMBER: builtins.int
     VERDICT_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     phase: Global___RunPhase.ValueType
@@ -189,6 +190,10 @@ class Run(google.protobuf.message.Message):
     def verdict(self) -> drumbeat.v1.session_pb2.Verdict:
         """How the run ended; unset before."""
 
+    @property
+    def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunEvent]:
+        """What was decided so far, oldest first; a limited number of the latest."""
+
     def __init__(
         self,
         *,
@@ -202,11 +207,51 @@ class Run(google.protobuf.message.Message):
         agents: collections.abc.Iterable[Global___Agent] | None = ...,
         failures_count: builtins.int = ...,
         verdict: drumbeat.v1.session_pb2.Verdict | None = ...,
+        history: collections.abc.Iterable[Global___RunEvent] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_round", b"has_round", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_round", b"has_round", "history", b"history", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
+
+@typing.final
+class RunEvent(google.protobuf.message.Message):
+    """One decision on a run. Survives a restart of the coordinator."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGE_FIELD_NUMBER: builtins.int
+    DECISION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    HAS_ROUND_FIELD_NUMBER: builtins.int
+    decision: builtins.str
+    """A fixed phrase: "agent admitted", "agent removed", "round started", "round
+    ended", "run failing", "run succeeded" or "run failed". More may come.
+    """
+    reason: builtins.str
+    """Why, for people."""
+    round_id: builtins.int
+    """The current or last round after it; meaningless before the first."""
+    has_round: builtins.bool
+    """Whether there had been a round."""
+    @property
+    def age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it was taken."""
+
+    def __init__(
+        self,
+        *,
+        age: google.protobuf.duration_pb2.Duration | None = ...,
+        decision: builtins.str = ...,
+        reason: builtins.str = ...,
+        round_id: builtins.int = ...,
+        has_round: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "decision", b"decision", "has_round", b"has_round", "reason", b"reason", "round_id", b"round_id"]) -> None: ...
+
+Global___RunEvent: typing_extensions.TypeAlias = RunEvent
 
 @typing.final
 class Agent(google.protobuf.message.Message):

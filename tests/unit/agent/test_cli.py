@@ -76,7 +76,8 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
-        "--log-format", "json", "train.py", "--epochs", "3",
+        "--log-format", "json", "--event-log-handler", "jsonl", "--event-log-file", "events",
+        "train.py", "--epochs", "3",
     )  # fmt: skip
     assert config == AgentConfig(
         coordinator="head:1234",
@@ -96,9 +97,12 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         shutdown_timeout_s=0.5,
         log_dir=str(tmp_path / "logs"),
         log_format="json",
+        event_log_handler="jsonl",
+        event_log_file=str(tmp_path / "events"),
         command=(sys.executable, "-u", "train.py", "--epochs", "3"),
     )
     assert (tmp_path / "logs").is_dir()
+    assert (tmp_path / "events").stat().st_mode & 0o777 == 0o600
 
 
 def test_defaults_are_those_of_the_configuration() -> None:
@@ -106,6 +110,40 @@ def test_defaults_are_those_of_the_configuration() -> None:
     assert config == AgentConfig(
         coordinator="head:29400", run_id="r", command=(sys.executable, "-u", "train.py")
     )
+
+
+def test_a_file_of_events_asks_for_the_handler_that_writes_it(tmp_path: Path) -> None:
+    config = join("--standalone", "--event-log-file", "e.jsonl", "train.py")
+    assert (config.event_log_handler, config.event_log_file) == (
+        "jsonl",
+        str(tmp_path / "e.jsonl"),
+    )
+    config = join("--standalone", "--event-log-file=e2", "--event_log_handler=null", "train.py")
+    assert config.event_log_handler == "null"
+    assert not (tmp_path / "e2").exists()
+
+
+def test_an_unknown_event_handler_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    error, hint = refuse(
+        capsys, "--standalone", "--event-log-handler", "no", "--log-dir", "logs", "train.py"
+    )
+    assert "--event-log-handler: 'no' is given, allowed is one of null, console, jsonl" in error
+    assert "drumbeat.event_handlers" in hint
+    assert not (tmp_path / "logs").exists()
+
+
+def test_an_event_log_that_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    error, _ = refuse(capsys, "--standalone", "--event-log-handler", "jsonl", "train.py")
+    assert "--event-log-file: nothing is given" in error
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in (("no/such/e", "No such file"), (".", "Is a directory"), ("pipe", "")):
+        error, hint = refuse(capsys, "--standalone", "--event-log-file", path, "train.py")
+        assert f"{tmp_path / path} cannot be used: {why}" in error
+        assert "--event-log-file" in hint
 
 
 def test_everything_after_the_script_is_its_own() -> None:

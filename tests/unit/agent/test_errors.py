@@ -21,6 +21,16 @@ EXAMPLES = [
         2,
         "the log directory /x cannot be used: Permission denied",
     ),
+    (
+        errors.EventLogUnusable("/x", "Permission denied"),
+        2,
+        "the event log /x cannot be used: Permission denied",
+    ),
+    (
+        errors.UnknownEventHandler("x", ("null", "mine")),
+        2,
+        "--event-log-handler: 'x' is given, allowed is one of null, mine",
+    ),
     (errors.SpecRefused("r", "agents_max"), 2, "run 'r' refused this agent: agents_max"),
     (errors.RunRefused("r", "it has ended"), 2, "run 'r' refused this agent: it has ended"),
     (

@@ -35,7 +35,7 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
     waiting = Desired(state=Standby(reason=wait, agents_present=1, agents_wanted=1))
     assert story.join("a") == [
         fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
-        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a)),
+        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="a joined"),
         fx.Welcome(session_id="s1", pace=pace),
         fx.Direct(session_id="s1", desired=waiting),
@@ -49,13 +49,15 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         master_addr="10.a",
         master_port=20_000,
         reason=MET,
+        closing=MET,
+        at_s=START,
     )
 
     def run(name: str) -> Assignment:
         return Assignment(seat=current.seats[f"{name}.1"], round=current, round_id=0)
 
     assert effects == [
-        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=b)),
+        fx.Persist(run_id=RUN, record=AgentAdmitted(agent=b, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="b joined"),
         fx.Welcome(session_id="s2", pace=pace),
         fx.Persist(run_id=RUN, record=started),

@@ -22,9 +22,11 @@ from coordinator.records import (
     RunEnded,
 )
 from coordinator.run_state import (
-    HISTORY_MAX,
+    HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
+    STORY_MAX,
     TRANSITIONS,
+    HistoryEntry,
     InvalidTransition,
     Phase,
     RunState,
@@ -40,6 +42,8 @@ def started(round_id: int = 0, names: str = "ab", port: int = 1) -> RoundStarted
         master_addr=f"10.{names[0]}",
         master_port=port,
         reason=f"round {round_id}",
+        closing="all are there",
+        at_s=float(round_id),
     )
 
 
@@ -65,10 +69,8 @@ PATHS: dict[Phase, list[Record]] = {
 }
 
 
-def state_of(*records: Record, failures_kept_max: int = 1000) -> RunState:
-    created = RunCreated(
-        run_id="run", spec=a_spec(1, 4, restarts_max=9), failures_kept_max=failures_kept_max
-    )
+def state_of(*records: Record, **limits: int) -> RunState:
+    created = RunCreated(run_id="run", spec=a_spec(1, 4, restarts_max=9), **limits)
     state = RunState.created(created)
     for record in (
         AgentAdmitted(agent=an_agent("a", local_world_size=2)),
@@ -151,13 +153,78 @@ def test_failures_are_counted_all_and_kept_up_to_a_limit() -> None:
 
 
 def test_history_and_spent_addresses_are_bounded() -> None:
-    rounds = 2 * max(HISTORY_MAX, MASTERS_SPENT_MAX)
+    rounds = 2 * MASTERS_SPENT_MAX
     records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended(n, count=0))]
-    state = state_of(*records)
-    assert len(state.history) == HISTORY_MAX
+    state = state_of(*records, history_max=5)
     assert len(state.masters_spent) == MASTERS_SPENT_MAX
     assert state.masters_spent[-1] == ("10.a", rounds)
-    assert state.history[-1] == "GATHERING: failed"
+    assert [str(entry) for entry in state.history] == [
+        "round ended: failed",
+        "round started: 2 agents; all are there",
+        "round ended: failed",
+        "round started: 2 agents; all are there",
+        "round ended: failed",
+    ]
+    assert [entry.round_id for entry in state.history] == [
+        rounds - 3, rounds - 2, rounds - 2, rounds - 1, rounds - 1,
+    ]  # fmt: skip
+
+
+def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
+    failed = Verdict(is_success=False, reason="no", restart_count=1, round_id=0)
+    state = state_of(
+        AgentAdmitted(agent=an_agent("c"), at_s=1.0),
+        AgentRemoved(incarnation="c.1", reason="left", at_s=2.0),
+        AgentRemoved(incarnation="d.1", reason="nobody knows it", at_s=2.5),
+        GroupSucceeded(round_id=0, incarnation="a.1"),
+        started(),
+        RoundEnded(
+            round_id=0, cause=RoundEnd.AGENT_LOST, restart_count=1, reason="lost b", at_s=3.0
+        ),
+        started(4),
+        EndingStarted(reason="spent", at_s=5.0),
+        RunEnded(verdict=failed, at_s=6.0),
+    )
+    told = [(e.at_s, e.decision, e.reason, e.round_id) for e in state.history[2:]]
+    assert told == [
+        (1.0, "agent admitted", "c joined", None),
+        (2.0, "agent removed", "c: left", None),
+        (2.5, "agent removed", "d.1: nobody knows it", None),
+        (0.0, "round started", "2 agents; all are there", 0),
+        (3.0, "round ended", "lost b", 0),
+        (4.0, "round started", "2 agents; all are there", 4),
+        (5.0, "run failing", "spent", 4),
+        (6.0, "run failed", "no", 4),
+    ]
+    won = Verdict(is_success=True, reason="all", restart_count=0, round_id=0)
+    state = state_of(started(), RunEnded(verdict=won))
+    assert state.history[-1].decision == "run succeeded"
+
+
+def test_a_reason_in_the_history_is_bounded() -> None:
+    state = state_of(started(), EndingStarted(reason="x" * 9999))
+    kept = state.history[-1].reason
+    assert (len(kept), kept[-1]) == (HISTORY_REASON_CHARACTERS_MAX, "…")
+    assert len(state.reason) == 9999
+
+
+def test_a_broken_transition_tells_the_latest_decisions() -> None:
+    rounds = [r for n in range(STORY_MAX) for r in (started(n), ended(n, count=0))]
+    state = state_of(*rounds)
+    with pytest.raises(InvalidTransition) as caught:
+        state.apply(ended())
+    story = str(caught.value).partition("history: ")[2].split("; ")
+    assert story.count("round ended: failed") == STORY_MAX // 2
+    assert story[-1] == "round ended: failed"
+    assert len(state.history) == 2 + 2 * STORY_MAX, "a refused record leaves no entry"
+
+
+def test_a_journal_from_before_there_was_a_history_is_read() -> None:
+    old = json_round_trip(AgentRemoved(incarnation="a.1", reason="left"))
+    state = state_of(old)
+    assert state.history[-1] == HistoryEntry(
+        at_s=0.0, decision="agent removed", reason="a: left", round_id=None
+    )
 
 
 def test_a_run_read_back_from_json_is_the_same_run() -> None:

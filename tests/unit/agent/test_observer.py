@@ -1,0 +1,413 @@
+"""What telemetry tells of an agent's stories. The effects are those of the real core."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent import events as ev
+from agent.config import AgentConfig
+from agent.core import AgentCore, AgentPolicy
+from agent.effects import StartWorkers
+from agent.errors import RunRefused
+from agent.model import Assignment, Desired, Exit, Pace, Standby, WorkerError
+from agent.observer import Observer, flakiness
+from agent.telemetry.model import Event, Item, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+START = 100.0
+EPOCH_S = 1_700_000_000.0
+
+
+class Watched:
+    """A core with two workers, and all that was told of it."""
+
+    def __init__(self, **fields: Any) -> None:
+        given: dict[str, Any] = {
+            "coordinator": "head:1",
+            "run_id": "r",
+            "role": "trainer",
+            "local_world_size": 2,
+            "restarts_max": 3,
+            "command": ("python", "-u", "a/train.py"),
+        }
+        config = AgentConfig(**(given | fields))
+        self.now = START
+        self.items: list[Item] = []
+        self.rounds: list[int] = []
+        self.latest = -1
+        self.attempt = 1
+        self.core = AgentCore(
+            AgentPolicy(
+                local_world_size=config.local_world_size,
+                join_timeout_s=600,
+                coordinator_grace_s=600,
+                shutdown_timeout_s=30,
+                coordinator="head:1",
+            )
+        )
+        self.observer = Observer(config, host="h", epoch_s=EPOCH_S, now=self.now)
+        effects = self.core.start(now=self.now)
+        self.items += self.observer.saw(None, effects, now=self.now)
+        self.attempt = next(e.attempt for e in effects if hasattr(e, "attempt"))
+        self.see(
+            ev.SessionWelcomed(
+                attempt=self.attempt, pace=Pace(heartbeat_interval_s=1, reconnect_delay_max_s=1)
+            )
+        )
+
+    def see(self, event: ev.Event, after_s: float = 0.0) -> None:
+        self.now += after_s
+        effects = self.core.handle(event, now=self.now)
+        self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartWorkers)]
+        self.items += self.observer.saw(event, effects, now=self.now)
+
+    def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:
+        event = ev.DesiredReceived(attempt=self.attempt, desired=Desired(state=state))
+        self.see(event, after_s)
+
+    def run(self, round_id: int = 0, restarts: int = 0, after_s: float = 0.0) -> None:
+        """Assign a round and let its workers, pids 50 and 51, start half a second later."""
+        self.want(a_round(round_id, restarts), after_s)
+        self.started(round_id)
+
+    def started(self, round_id: int = 0) -> None:
+        self.see(ev.WorkersStarted(round_id=round_id, pids={0: 50, 1: 51}), 0.5)
+
+    def exit(self, local_rank: int, code: int = 0, round_id: int = 0, **fields: Any) -> None:
+        given: dict[str, Any] = {"is_stopped": False, "ended_at": self.now, "pid": 50 + local_rank}
+        self.see(
+            ev.WorkerExited(
+                round_id=round_id, local_rank=local_rank, exit_code=code, **(given | fields)
+            )
+        )
+
+    def gone(self, round_id: int = 0, after_s: float = 0.25) -> None:
+        self.see(ev.WorkersStopped(round_id=round_id), after_s)
+
+    def end(self, *, is_success: bool, reason: str = "all done") -> None:
+        self.want(Exit(is_success=is_success, reason=reason, report=""))
+
+    def events(self) -> list[Event]:
+        return [item for item in self.items if isinstance(item, Event)]
+
+    def statuses(self) -> list[tuple[Any, Any, Any]]:
+        """Round, local rank and state of every worker told of."""
+        told = [event.metadata for event in self.events() if event.source == "WORKER"]
+        return [(m["round_id"], m["local_rank"], m["state"]) for m in told]
+
+    def metrics(self, name: str) -> list[float]:
+        return [i.value for i in self.items if isinstance(i, Metric) and i.name == name]
+
+
+def a_round(round_id: int = 0, restarts: int = 0) -> Assignment:
+    return Assignment(
+        round_id=round_id,
+        restart_count=restarts,
+        group_rank=1,
+        group_world_size=3,
+        rank_first=4,
+        world_size=8,
+        role_rank_first=2,
+        role_world_size=6,
+        master_addr="m",
+        master_port=1,
+        reason="met",
+    )
+
+
+def counters(story: Watched) -> dict[str, float]:
+    names = ("total", "success_with_retries", "success_no_retries", "failed_with_retries",
+             "failed_no_retries")  # fmt: skip
+    return {name: sum(story.metrics(f"workers.trainer.run_{name}")) for name in names}
+
+
+def test_a_run_that_succeeds_at_once() -> None:
+    story = Watched()
+    story.want(Standby(reason="1 of 3"), after_s=1)
+    story.run(after_s=2)
+    story.exit(0)
+    assert story.statuses() == []
+    story.exit(1)
+    assert story.statuses() == [(0, 0, "SUCCEEDED"), (0, 1, "SUCCEEDED")]
+    story.end(is_success=True)
+    story.gone()
+    assert story.statuses() == [(0, 0, "SUCCEEDED"), (0, 1, "SUCCEEDED")], "told twice"
+    assert story.metrics("rendezvous.duration.ms") == [3000.0]
+    assert story.metrics("start.duration.ms") == [500.0]
+    assert story.metrics("stop.duration.ms") == [250.0]
+    assert story.metrics("workers.trainer.remaining_restarts") == [3, 3]
+    assert story.metrics("workers.trainer.flakiness") == [0]
+    assert counters(story) == {
+        "total": 1,
+        "success_with_retries": 0,
+        "success_no_retries": 1,
+        "failed_with_retries": 0,
+        "failed_no_retries": 0,
+    }
+    assert [event.name for event in story.events()] == [
+        "drumbeat.worker.status.SUCCEEDED",
+        "drumbeat.worker.status.SUCCEEDED",
+        "drumbeat.agent.status.SUCCEEDED",
+    ]
+
+
+def test_a_worker_event_says_who_where_and_how() -> None:
+    story = Watched()
+    story.run()
+    error = WorkerError(message="ValueError: ü", traceback="Traceback …")
+    story.exit(1, 3, error=error)
+    story.gone()
+    event = story.events()[1]
+    assert (event.name, event.source) == ("drumbeat.worker.status.FAILED", "WORKER")
+    assert event.timestamp == round((START + 0.75 + EPOCH_S) * 1000)
+    raw_error = event.metadata["raw_error"]
+    assert isinstance(raw_error, str)
+    assert json.loads(raw_error) == {
+        "message": {"message": "ValueError: ü", "extraInfo": {"py_callstack": "Traceback …"}}
+    }
+    assert {**event.metadata, "raw_error": ""} == {
+        "run_id": "r", "hostname": "h", "role": "trainer", "state": "FAILED",
+        "entry_point": "train.py", "total_run_time": 0.75, "round_id": 0, "restarts": 0,
+        "group_rank": 1, "group_world_size": 3, "global_rank": 5, "local_rank": 1,
+        "role_rank": 3, "role_world_size": 6, "world_size": 8, "pid": 51, "exit_code": 3,
+        "raw_error": "",
+    }  # fmt: skip
+    line = event.to_json()
+    assert "\n" not in line
+    assert json.loads(line)["metadata"] == event.metadata
+
+
+def test_a_failure_stops_the_others_and_the_next_round_succeeds() -> None:
+    story = Watched()
+    story.run()
+    story.exit(0, -9)
+    story.exit(1, -15, is_stopped=True)
+    assert story.statuses() == [], "told before everything of the round is gone"
+    story.want(a_round(1, restarts=1), after_s=2)
+    story.gone()
+    assert story.statuses() == [(0, 0, "FAILED"), (0, 1, "TERMINATED")]
+    failed, stopped = story.events()
+    assert "ended by SIGKILL" in str(failed.metadata["raw_error"])
+    assert (stopped.metadata["raw_error"], stopped.metadata["exit_code"]) == (None, -15)
+    story.started(1)
+    story.exit(0, round_id=1)
+    story.exit(1, round_id=1)
+    story.end(is_success=True)
+    story.gone(1)
+    assert story.statuses()[2:] == [(1, 0, "SUCCEEDED"), (1, 1, "SUCCEEDED")]
+    assert story.metrics("rendezvous.duration.ms") == [0.0, 2000.0]
+    assert story.metrics("start.duration.ms") == [500.0, 750.0]
+    assert story.metrics("stop.duration.ms") == [2250.0, 250.0]
+    assert story.metrics("workers.trainer.remaining_restarts") == [3, 2, 2]
+    assert story.metrics("workers.trainer.flakiness") == [25]
+    assert counters(story)["success_with_retries"] == 1
+
+
+def test_durations_belong_to_their_own_round() -> None:
+    story = Watched()
+    story.run()
+    story.want(a_round(1), after_s=1)
+    story.gone()
+    story.started(1)
+    rounds = [
+        (item.name.partition(".")[0], item.metadata["round_id"])
+        for item in story.items
+        if isinstance(item, Metric) and item.name.endswith(".ms")
+    ]
+    assert rounds == [
+        ("rendezvous", 0), ("start", 0), ("rendezvous", 1), ("stop", 0), ("start", 1),
+    ]  # fmt: skip
+    assert story.metrics("rendezvous.duration.ms")[1] == 0.0, "no wait between two assignments"
+    assert story.statuses() == [(0, 0, "TERMINATED"), (0, 1, "TERMINATED")]
+
+
+def test_a_run_that_fails() -> None:
+    story = Watched(restarts_max=0)
+    story.run()
+    story.exit(0, 1)
+    story.gone()
+    story.end(is_success=False, reason="no restarts are allowed")
+    assert story.metrics("workers.trainer.flakiness") == [100]
+    assert counters(story)["failed_no_retries"] == counters(story)["total"] == 1
+    end = story.events()[-1]
+    assert (end.name, end.source) == ("drumbeat.agent.status.FAILED", "AGENT")
+    assert end.metadata["exit_code"] == 1
+    assert "no restarts are allowed" in str(end.metadata["raw_error"])
+
+
+def test_a_worker_that_had_succeeded_before_another_failed_has_succeeded() -> None:
+    story = Watched()
+    story.run()
+    story.exit(0)
+    story.exit(1, 1)
+    story.gone()
+    assert story.statuses() == [(0, 0, "SUCCEEDED"), (0, 1, "FAILED")]
+
+
+def test_workers_that_end_well_when_stopped_are_terminated() -> None:
+    story = Watched()
+    story.run()
+    story.want(Standby(reason="somebody was lost"))
+    story.exit(0, is_stopped=True)
+    story.exit(1, is_stopped=True)
+    story.gone()
+    assert story.statuses() == [(0, 0, "TERMINATED"), (0, 1, "TERMINATED")]
+    story.run(1, after_s=4)
+    assert story.metrics("rendezvous.duration.ms") == [0.0, 4250.0]
+
+
+def test_workers_die_with_their_supervisor() -> None:
+    story = Watched()
+    story.run()
+    story.exit(0)
+    story.see(ev.SupervisorDied(ending="was ended by SIGKILL"))
+    assert story.statuses() == [(0, 0, "SUCCEEDED"), (0, 1, "FAILED")]
+    assert [event.metadata["pid"] for event in story.events()] == [50, 51]
+    story.run(1, restarts=1)
+    story.exit(0, 1, round_id=1)
+    story.see(ev.SupervisorDied(ending="was ended by SIGKILL"), 1.0)
+    assert story.statuses()[2:] == [(1, 0, "FAILED"), (1, 1, "TERMINATED")]
+    assert story.metrics("stop.duration.ms") == [1000.0]
+
+
+def test_a_worker_that_could_not_be_started() -> None:
+    story = Watched()
+    story.want(a_round())
+    story.see(ev.WorkerStartFailed(round_id=0, local_rank=0, message="no such program"))
+    story.gone()
+    assert story.statuses() == [(0, 0, "FAILED"), (0, 1, "TERMINATED")]
+    failed, other = story.events()
+    assert (failed.metadata["exit_code"], failed.metadata["pid"]) == (127, None)
+    assert "no such program" in str(failed.metadata["raw_error"])
+    assert (other.metadata["exit_code"], other.metadata["pid"]) == (None, None)
+
+
+def test_an_agent_ended_by_a_signal_knows_no_outcome_of_the_run() -> None:
+    story = Watched()
+    story.run()
+    story.see(ev.SignalReceived(signum=15))
+    story.gone()
+    assert story.statuses() == [(0, 0, "TERMINATED"), (0, 1, "TERMINATED")]
+    end = story.events()[-1]
+    assert (end.name, end.metadata["exit_code"]) == ("drumbeat.agent.status.FAILED", 143)
+    assert "ended by SIGTERM" in str(end.metadata["raw_error"])
+    assert counters(story)["total"] == 0
+    assert story.metrics("workers.trainer.flakiness") == []
+
+
+def test_an_agent_that_is_refused_has_failed_without_a_round() -> None:
+    story = Watched()
+    refusal = RunRefused("r", "it has ended")
+    story.see(ev.SessionLost(attempt=story.attempt, reason="no", refusal=refusal))
+    (end,) = story.events()
+    assert (end.metadata["round_id"], end.metadata["exit_code"]) == (None, 2)
+    assert "it has ended" in str(end.metadata["raw_error"])
+    assert counters(story)["total"] == 0
+
+
+def test_what_is_repeated_or_late_is_told_once() -> None:
+    story = Watched()
+    story.run()
+    story.want(a_round(), after_s=1)
+    late = ev.DesiredReceived(attempt=story.attempt - 1, desired=Desired(state=a_round(7)))
+    story.see(late)
+    story.exit(0)
+    story.exit(0)
+    story.exit(1, round_id=9)
+    story.gone(9)
+    assert story.statuses() == []
+    assert story.metrics("rendezvous.duration.ms") == [0.0]
+
+
+def test_a_fenced_agent_waits_from_then_on() -> None:
+    story = Watched()
+    story.run()
+    story.see(ev.SessionLost(attempt=story.attempt, reason="given up", is_stale=True))
+    story.gone(after_s=1)
+    story.attempt += 1
+    story.see(
+        ev.SessionWelcomed(
+            attempt=story.attempt, pace=Pace(heartbeat_interval_s=1, reconnect_delay_max_s=1)
+        )
+    )
+    story.run(2, after_s=2)
+    assert story.metrics("rendezvous.duration.ms") == [0.0, 3000.0]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "allowed", "is_failed", "percent"),
+    [
+        (0, 0, False, 0),
+        (3, 3, False, 0),
+        (2, 3, False, 25),
+        (0, 3, False, 75),
+        (1, 2, False, 33),
+        (0, 0, True, 100),
+        (3, 3, True, 100),
+    ],
+)
+def test_flakiness(remaining: int, allowed: int, is_failed: bool, percent: int) -> None:
+    assert flakiness(remaining, allowed, is_failed=is_failed) == percent
+
+
+def operations(story: Watched) -> dict[str, Callable[[int], None]]:
+    """What may happen to an agent, for either of its workers."""
+    running = story.core._group.assignment
+    round_id = running.round_id if running is not None else 0
+
+    def assign(_: int) -> None:
+        story.latest += 1
+        story.want(a_round(story.latest), after_s=1)
+
+    def gone(_: int) -> None:
+        if story.core._group.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
+            story.gone(round_id)
+
+    def stopped(rank: int) -> None:
+        if story.core._group._residue == "DOOMED":
+            story.exit(rank, -15, round_id, is_stopped=True)
+
+    def fenced(_: int) -> None:
+        story.see(ev.SessionLost(attempt=story.attempt, reason="given up", is_stale=True))
+
+    def not_started(rank: int) -> None:
+        story.see(ev.WorkerStartFailed(round_id=round_id, local_rank=rank, message="no"))
+
+    return {
+        "assign": assign,
+        "standby": lambda _: story.want(Standby(reason="wait"), after_s=1),
+        "end": lambda rank: story.end(is_success=bool(rank)),
+        "started": lambda _: story.started(round_id),
+        "not started": not_started,
+        "succeed": lambda rank: story.exit(rank, 0, round_id),
+        "fail": lambda rank: story.exit(rank, 1, round_id),
+        "stopped": stopped,
+        "gone": gone,
+        "died": lambda _: story.see(ev.SupervisorDied(ending="was ended by SIGKILL")),
+        "signal": lambda _: story.see(ev.SignalReceived(signum=15)),
+        "fenced": fenced,
+    }
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(sorted(operations(Watched()))), st.integers(0, 1))))
+def test_in_any_order_each_worker_of_a_round_is_told_of_once(steps: list[tuple[str, int]]) -> None:
+    story = Watched()
+    for what, rank in steps:
+        operations(story)[what](rank)
+    told = sorted((round_id, rank) for round_id, rank, _ in story.statuses())
+    rounds = sorted({round_id for round_id, _ in told})
+    assert told == [(round_id, rank) for round_id in rounds for rank in (0, 1)]
+    agents = [event for event in story.events() if event.source == "AGENT"]
+    assert agents == (story.events()[-1:] if story.core._is_finished else [])
+    if story.core._is_finished:
+        assert rounds == story.rounds, "a round that began is not told of"
+    durations = [i for i in story.items if isinstance(i, Metric) and i.name.endswith(".ms")]
+    assert all(metric.value >= 0 for metric in durations)

@@ -1,0 +1,128 @@
+"""The history of a run: everything that was told to people, kept and shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator import effects as fx
+from coordinator.journal import Append, Change, Compact, SqliteJournal
+from coordinator.policy import RunPolicy
+from coordinator.registry import RegistryPolicy
+from coordinator.run_state import HistoryEntry
+from coordinator.view import run_message
+from tests.support.world import RUN, START, Story, a_running_story, a_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def an_eventful_story(**fields: Any) -> Story:
+    """One restart, one agent that leaves, and the end of the budget."""
+    story = a_running_story(2, restarts_max=1, agents_min=1, **fields)
+    story.advance(5)
+    story.fail("a")
+    story.obey_all()
+    story.advance(5)
+    story.leave("b")
+    story.obey_all()
+    story.advance(5)
+    story.fail("a")
+    story.advance(60)
+    return story
+
+
+def told(story: Story) -> list[HistoryEntry]:
+    return story.state().history
+
+
+def test_the_history_is_what_was_told() -> None:
+    seen: list[HistoryEntry] = []
+    story = Story(spec=a_spec(2))
+
+    def watch(effects: list[fx.Effect]) -> None:
+        seen.extend(
+            HistoryEntry(at_s=story.now, decision=e.decision, reason=e.reason, round_id=e.round_id)
+            for e in effects
+            if isinstance(e, fx.Decided)
+        )
+
+    story.watch = watch
+    story.join("a")
+    story.advance(2)
+    story.join("b")
+    story.obey_all()
+    story.advance(3)
+    story.fail("b")
+    story.advance(60)
+    assert told(story) == seen
+    assert [(e.at_s - START, e.decision, e.round_id) for e in seen] == [
+        (0.0, "agent admitted", None),
+        (2.0, "agent admitted", None),
+        (2.0, "round started", 0),
+        (5.0, "run failing", 0),
+        (45.0, "run failed", 0),  # 30 s to stop and 10 s for records that never come
+    ]
+
+
+def test_every_kind_of_decision_has_its_time() -> None:
+    story = an_eventful_story()
+    assert {entry.decision for entry in told(story)} == {
+        "agent admitted", "agent removed", "round started", "round ended", "run failing",
+        "run failed",
+    }  # fmt: skip
+    instants = [entry.at_s for entry in told(story)]
+    assert instants == sorted(instants)
+    assert instants[0] == START
+    assert instants[-1] >= START + 15
+
+
+def test_a_restarted_coordinator_remembers_the_history() -> None:
+    story = an_eventful_story()
+    before = list(told(story))
+    story.restart()
+    assert told(story) == before
+
+
+def test_the_limit_of_the_policy_holds_after_a_restart_too() -> None:
+    story = an_eventful_story(policy=RegistryPolicy(run=RunPolicy(history_max=3)))
+    assert [entry.decision for entry in told(story)][-1] == "run failed"
+    assert len(told(story)) == 3
+    before = list(told(story))
+    story.policy = RegistryPolicy()
+    story.restart()
+    assert told(story) == before
+
+
+def test_a_snapshot_keeps_the_history(tmp_path: Path) -> None:
+    story = an_eventful_story()
+    changes: list[Change] = [Append(run_id=run, record=record) for run, record in story.journal]
+    journal = SqliteJournal(tmp_path)
+    journal.write(changes, now=story.now)
+    (replayed,) = journal.load()
+    journal.write([Compact(state=replayed)], now=story.now)
+    journal.close()
+    journal = SqliteJournal(tmp_path)
+    (loaded,) = journal.load()
+    journal.close()
+    assert replayed.history == loaded.history == told(story)
+    assert loaded == story.state()
+
+
+def test_no_record_is_written_for_the_history_alone() -> None:
+    story = an_eventful_story()
+    decisions = len(told(story))
+    others = {"RunCreated", "GroupSucceeded", "FailureRecorded"}
+    kinds = [type(record).__name__ for _, record in story.journal]
+    assert len([kind for kind in kinds if kind not in others]) == decisions
+
+
+def test_the_history_is_shown_with_ages() -> None:
+    story = a_running_story(1)
+    story.advance(2.5)
+    message = run_message(story.run(RUN), now=story.now)
+    assert [(e.decision, e.age.ToMilliseconds(), e.has_round) for e in message.history] == [
+        ("agent admitted", 2500, False),
+        ("round started", 2500, True),
+    ]
+    assert message.history[0].reason == "a joined"
+    assert message.history[1].round_id == 0
