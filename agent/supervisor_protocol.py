@@ -34,10 +34,16 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         local_rank: Index of the worker on its host.
         env: Variables set on top of the common environment.
+        args: Arguments after the common command line.
+        stdout: File that takes its standard output, emptied first; "" leaves it as it is.
+        stderr: The same for its standard error.
     """
 
     local_rank: int
     env: dict[str, str]
+    args: tuple[str, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
 
 
 class StartWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
