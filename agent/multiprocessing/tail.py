@@ -222,8 +222,10 @@ class Tail:
                     source.finish()
             # Read first, then write: what comes of one round of chunks goes out together.
             is_more = sum([source.step() for source in self._sources.values()]) > 0
+            is_held_up = any(sink.is_full for sink in sinks)
             if sum(sink.flush() for sink in sinks):
                 self._progress_at = time.monotonic()
+                is_more = is_more or is_held_up
             self._drop_ended()
             sinks = tuple(sink for sink in sinks if not sink.is_closed)
             if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
