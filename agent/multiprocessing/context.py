@@ -255,6 +255,7 @@ class PContext(ABC):
             raise RuntimeError("the workers were not started")
         with self._lock:
             if self._selector is None:
+                signals.restore_unused()
                 return  # All is over.
             selector = self._selector
             self._waiters += 1
@@ -278,6 +279,7 @@ class PContext(ABC):
                     self._selector.close()
                     self._selector = None
                     os.close(self._wakeup_fd)
+            signals.restore_unused()
 
     def _left_s(self, deadline: float | None) -> float | None:
         moments = [moment for moment in (deadline, self._give_up_at) if moment is not None]

@@ -198,4 +198,7 @@ class FunctionKeeper(Keeper):
 
     def _join(self, timeout_s: float) -> int | None:
         self._process.join(timeout_s)
-        return self._process.exitcode
+        exit_code = self._process.exitcode
+        if exit_code is not None:
+            self._process.close()
+        return exit_code

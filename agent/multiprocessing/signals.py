@@ -41,10 +41,14 @@ class _Handlers:
         self.pending: int | None = None
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.holds:
+        if not self.users:
+            # The last user was another thread, which could not put the handlers back.
+            restore_unused()
+            os.kill(os.getpid(), number)
+        elif self.holds:
             self.pending = number
-            return
-        _raise(number)
+        else:
+            _raise(number)
 
 
 _HANDLERS = _Handlers()
@@ -90,13 +94,18 @@ def install() -> bool:
 def uninstall() -> None:
     """Undo one `install`; the last one puts the former handlers back.
 
-    Another than the main thread cannot do that: it leaves them to the next who can.
+    Another than the main thread cannot do that; see `restore_unused`.
     """
     _HANDLERS.users -= 1
+    restore_unused()
+
+
+def restore_unused() -> None:
+    """Put the former handlers back if no user is left and this is the main thread."""
     if _HANDLERS.users or not _is_main_thread():
         return
     for number, handler in _HANDLERS.previous.items():
-        if handler is not None and signal.getsignal(number) == _HANDLERS.on_signal:
+        if handler is not None and is_ours(signal.getsignal(number)):
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
     _HANDLERS.previous.clear()
 

@@ -54,6 +54,7 @@ class _Source:
     def finish(self) -> None:
         """Have it end with what is in the file now."""
         if self.end_at is None:
+            self._restart_if_cut()
             self.end_at = os.fstat(self.fd).st_size
 
     def step(self) -> bool:
@@ -69,13 +70,16 @@ class _Source:
         if chunk:
             self._emit(self.cutter.feed(chunk))
             return True
+        return self._restart_if_cut()
+
+    def _restart_if_cut(self) -> bool:
+        """Go back to the beginning of a file that somebody has cut, as log rotation does."""
         size = os.fstat(self.fd).st_size
-        if size < self.position:
-            # Somebody cut it, as log rotation does.
-            self.position = os.lseek(self.fd, 0, os.SEEK_SET)
-            self.end_at = None if self.end_at is None else size
-            return True
-        return False
+        if size >= self.position:
+            return False
+        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
+        self.end_at = None if self.end_at is None else size
+        return True
 
     def _emit(self, block: bytes) -> None:
         self.sink.add(prefixed(block, self.prefix))

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,9 @@ class Reader:
     def data(self) -> bytes:
         return b"".join(self._chunks)
 
+    def has(self, data: bytes) -> bool:
+        return self.data == data
+
 
 def shell(script: str, path: Path) -> None:
     with path.open("wb") as file:
@@ -80,7 +84,7 @@ def test_lines_are_shown_as_they_are_written(tmp_path: Path) -> None:
                 expected = b"[a]:" + b"\n[a]:".join(
                     (b"begun" if index else b"") + b"line %d" % index for index in range(number + 1)
                 )
-                wait_until_sync(lambda e=expected: reader.data == e + b"\n", DEADLINE_S)
+                wait_until_sync(partial(reader.has, expected + b"\n"), DEADLINE_S)
         assert following.close()
         wait_until_sync(lambda: reader.data.endswith(b"\n[a]:begun\n"), DEADLINE_S)
 
@@ -108,7 +112,7 @@ def test_lines_of_several_writers_keep_their_order_and_their_shape(tmp_path: Pat
         following = Tail()
         for name in "abc":
             following.add(str(tmp_path / name), reader.write_fd, prefix=name.encode() + b" ")
-        script = "import sys\nfor i in range(%d): print(i, 'x' * (i %% 50))" % count
+        script = f"for i in range({count}): print(i, 'x' * (i % 50))"
         writers = []
         for name in "abc":
             with (tmp_path / name).open("wb") as file:
