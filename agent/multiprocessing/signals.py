@@ -39,6 +39,13 @@ class _Handlers:
         self.previous: dict[int, object] = {}
         self.holds = 0
         self.pending: int | None = None
+        os.register_at_fork(after_in_child=self._forget_users)
+
+    def _forget_users(self) -> None:
+        """A forked child has contexts of its own only; it may be forked within `held`."""
+        self.users = 0
+        self.holds = 0
+        self.pending = None
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         if not self.users:

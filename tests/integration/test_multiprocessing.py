@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import multiprocessing
+import operator
 import os
 import signal
 import subprocess
@@ -226,6 +228,12 @@ def test_a_function_may_start_processes(start: Callable[..., PContext], tmp_path
     assert path.read_text() == "done"
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_function_may_be_a_launcher_itself(start: Callable[..., PContext], method: str) -> None:
+    result = ended(start(entrypoints.run_nested, (), start_method=method))
+    assert result.return_values == {0: "SIGTERM"}
+
+
 @pytest.mark.parametrize("is_command", [False, True])
 def test_what_ignores_sigterm_is_killed_after_the_timeout(
     start: Callable[..., PContext], tmp_path: Path, is_command: bool
@@ -273,7 +281,7 @@ def test_commands_get_their_own_arguments_and_environment(start: Callable[..., P
 def test_a_command_that_fails_stops_the_others_and_comes_first(
     start: Callable[..., PContext],
 ) -> None:
-    context = start("sh", sh("sleep 600"), sh("exit 3"), sh("true"))
+    context = start("sh", sh("sleep 600"), sh("exit 3"))
     result = ended(context)
     assert [(rank, failure.exitcode) for rank, failure in result.failures.items()] == [
         (1, 3),
@@ -476,3 +484,38 @@ def test_no_workers_are_done_at_once(tmp_path: Path) -> None:
         context = start_processes("w", entrypoint, {}, {}, DefaultLogsSpecs(str(tmp_path)))
         assert ended(context) == RunProcsResult()
         assert context.pids() == {}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "name",
+    [
+        "start_processes",
+        "SubprocessContext",
+        "MultiprocessContext",
+        "RunProcsResult",
+        "SignalException",
+        "DefaultLogsSpecs",
+        "LogsDest",
+        "to_map",
+        "PContext.wait",
+        "PContext.close",
+        "PContext.pids",
+        "PContext.start",
+        "Std.from_str",
+        "LogsSpecs.reify",
+    ],
+)
+def test_arguments_are_those_of_torch(name: str) -> None:
+    """Names, order and defaults, so that only the import has to be changed."""
+    theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    ours = sys.modules["agent.multiprocessing"]
+
+    def arguments(package: Any) -> list[tuple[str, object]]:
+        signature = inspect.signature(operator.attrgetter(name)(package))
+        return [(each.name, each.default) for each in signature.parameters.values()]
+
+    if name in ("LogsDest", "RunProcsResult"):
+        assert [each for each, _ in arguments(ours)] == [each for each, _ in arguments(theirs)]
+    else:
+        assert str(arguments(ours)) == str(arguments(theirs))

@@ -100,3 +100,17 @@ def leave_something(path: str) -> None:
     subprocess.run(["sh", "-c", SLEEP_ELSEWHERE.format(path=path)], check=True)
     while not Path(path).exists():
         time.sleep(0.005)
+
+
+def run_nested() -> str:
+    """Run workers of one's own, and be told of a signal while waiting for them."""
+    from agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+
+    context = start_processes("inner", "sleep", {0: (600,)}, {0: {}}, DefaultLogsSpecs(os.devnull))
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        context.wait()
+    except SignalException as error:
+        context.close(error.sigval)
+        return error.sigval.name
+    return "nothing"
