@@ -6,10 +6,10 @@ import errno
 import os
 import signal
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +37,33 @@ class SpawnError(Exception):
         return self.message
 
 
+class WorkerSpawner(Protocol):
+    """How a supervisor starts its workers."""
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cpus: Collection[int] = (),
+        stdout: str = "",
+        stderr: str = "",
+    ) -> int:
+        """Return the pid of a process that runs `argv` and that the caller reaps.
+
+        Args:
+            argv: Command line.
+            env: Complete environment.
+            cpus: CPUs it may run on, as far as the system allows; empty: those of this process.
+            stdout: File for its standard output, emptied first; "" leaves it as it is.
+            stderr: The same for its standard error.
+
+        Raises:
+            SpawnError: It could not be started; nothing is left of the attempt.
+        """
+        ...
+
+
 class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
@@ -55,25 +82,41 @@ class Spawner:
         )
 
     def spawn(
-        self, argv: Sequence[str], env: Mapping[str, str], *, cpus: Collection[int] = ()
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cpus: Collection[int] = (),
+        stdout: str = "",
+        stderr: str = "",
     ) -> int:
-        """Return the pid of a process that has begun to execute `argv`.
-
-        The caller reaps it.
-
-        Args:
-            argv: Command line.
-            env: Its whole environment.
-            cpus: CPUs it may run on, as far as the system allows; empty: those of this process.
+        """Return the pid of a process that has begun to execute `argv`; see `WorkerSpawner`.
 
         Raises:
             SpawnError: It could not be started; nothing is left of the attempt.
         """
+        with ExitStack() as stack:
+            outputs: list[int | None] = []
+            for path in (stdout, stderr):
+                outputs.append(open_output(path) if path else None)
+                if outputs[-1] is not None:
+                    stack.callback(os.close, outputs[-1])
+            return self._spawn(argv, env, cpus, outputs)
+
+    def _spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cpus: Collection[int],
+        outputs: Sequence[int | None],
+    ) -> int:
         try:
             # The child of a single-threaded process may run Python before exec.
             process = subprocess.Popen(  # noqa: S603 - running what the user asked for is the job
                 argv,
                 env=env,
+                stdout=outputs[0],
+                stderr=outputs[1],
                 start_new_session=True,
                 preexec_fn=partial(self._prepare_child, cpus),  # noqa: PLW1509
             )
@@ -96,6 +139,22 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._control.die_with(self._pid)
+
+
+def open_output(path: str) -> int:
+    """Return a descriptor of the emptied file that is to take a worker's output.
+
+    Everything is appended, so that a file cut by somebody else meanwhile gets no hole.
+
+    Raises:
+        SpawnError: It cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        message = f"cannot write the worker's output to {path}: {error.strerror}"
+        raise SpawnError(error.errno or 0, message) from error
 
 
 def describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:

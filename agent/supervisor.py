@@ -21,7 +21,7 @@ from agent import supervisor_protocol as protocol
 from agent import worker_group_messages as messages
 from agent.prctl import ProcessControl
 from agent.process_tree import kill_descendants, list_remaining
-from agent.spawn import Spawner, SpawnError
+from agent.spawn import Spawner, SpawnError, WorkerSpawner
 from agent.worker_group import KILL_WAIT_S, WorkerGroup
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _KEPT_SIGNALS = frozenset(
 class Supervisor:
     """Serves one agent over its end of a socketpair."""
 
-    def __init__(self, agent: socket.socket, spawner: Spawner) -> None:
+    def __init__(self, agent: socket.socket, spawner: WorkerSpawner) -> None:
         self._agent = agent
         self._agent.setblocking(False)
         self._spawner = spawner
@@ -171,7 +171,11 @@ class Supervisor:
         for worker in command.workers:
             try:
                 pids[worker.local_rank] = self._spawner.spawn(
-                    command.argv, {**command.env, **worker.env}, cpus=worker.cpus
+                    (*command.argv, *worker.args),
+                    {**command.env, **worker.env},
+                    cpus=worker.cpus,
+                    stdout=worker.stdout,
+                    stderr=worker.stderr,
                 )
             except SpawnError as error:
                 failure = messages.SpawnFailure(
@@ -204,6 +208,11 @@ class Supervisor:
         self._selector.modify(self._agent, wanted)
 
 
+def ignorable_signals() -> set[signal.Signals]:
+    """Return the signals whose sender is not to be obeyed, and which can be ignored."""
+    return signal.valid_signals() - _KEPT_SIGNALS
+
+
 def end_everything() -> bool:
     """SIGKILL and reap all below this process; return whether nothing is left.
 
@@ -230,7 +239,7 @@ def main(argv: Sequence[str]) -> int:
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
-    for number in signal.valid_signals() - _KEPT_SIGNALS:
+    for number in ignorable_signals():
         signal.signal(number, signal.SIG_IGN)
     control = ProcessControl()
     control.become_subreaper()

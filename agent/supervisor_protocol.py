@@ -39,11 +39,17 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
         local_rank: Index of the worker on its host.
         env: Variables set on top of the common environment.
         cpus: CPUs it may run on; empty: those of the supervisor.
+        args: Arguments after the common command line.
+        stdout: File that takes its standard output, emptied first; "" leaves it as it is.
+        stderr: The same for its standard error.
     """
 
     local_rank: int
     env: dict[str, str]
     cpus: tuple[int, ...] = ()
+    args: tuple[str, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a CPU has no possible number."""

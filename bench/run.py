@@ -15,6 +15,7 @@ from bench import (
     bench_rendezvous,
     bench_restart,
     bench_start_to_exit,
+    bench_tee,
 )
 from bench.harness import main
 
@@ -25,6 +26,7 @@ QUESTIONS = (
     *bench_rendezvous.QUESTIONS,
     *bench_coordinator_back.QUESTIONS,
     *bench_memory.QUESTIONS,
+    *bench_tee.QUESTIONS,
 )
 
 if __name__ == "__main__":

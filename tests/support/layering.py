@@ -53,6 +53,9 @@ ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/context.py": "the names, and a worker's view of them",
     "agent/preflight.py": "what workers inherit",
+    "agent/multiprocessing/subprocess_context.py": "what workers inherit",
+    "agent/multiprocessing/guard.py": "the environment of the worker it is about to be",
+    "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
 }
 
 FUNCTION_LINES_MAX = 60

@@ -1,0 +1,141 @@
+"""Shell. Turns a signal to end into an exception of the main thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_LOGGER = logging.getLogger(__name__)
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class SignalException(Exception):
+    """This process was told to end; whoever catches it closes the context and ends.
+
+    Attributes:
+        sigval: The signal.
+    """
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+class _Handlers:
+    """The handlers of this process, installed while at least one context needs them."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.previous: dict[int, object] = {}
+        self.holds = 0
+        self.pending: int | None = None
+        os.register_at_fork(after_in_child=self._forget_users)
+
+    def _forget_users(self) -> None:
+        """A forked child has contexts of its own only; it may be forked within `held`."""
+        self.users = 0
+        self.holds = 0
+        self.pending = None
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if not self.users:
+            # The last user was another thread, which could not put the handlers back.
+            restore_unused()
+            os.kill(os.getpid(), number)
+        elif self.holds:
+            self.pending = number
+        else:
+            _raise(number)
+
+
+_HANDLERS = _Handlers()
+
+
+def _raise(number: int) -> None:
+    sigval = signal.Signals(number)
+    raise SignalException(f"process {os.getpid()} got {sigval.name}", sigval)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def install() -> bool:
+    """Have `SignalException` raised in the main thread, until `uninstall`; from there only.
+
+    The signals are named by ``TORCHELASTIC_SIGNALS_TO_HANDLE``. Returns whether it was done,
+    and thus whether `uninstall` is due.
+    """
+    if not _is_main_thread():
+        _LOGGER.warning(
+            "workers are started by another than the main thread: signals are left alone"
+        )
+        return False
+    _HANDLERS.users += 1
+    if _HANDLERS.users > 1:
+        return True
+    for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
+        number = getattr(signal, name.strip(), None)
+        if not isinstance(number, signal.Signals):
+            _LOGGER.warning("%s: there is no signal %r", SIGNALS_VARIABLE, name)
+            continue
+        if is_ours(signal.getsignal(number)):
+            continue  # Left there by another thread's `uninstall`.
+        try:
+            _HANDLERS.previous[number] = signal.signal(number, _HANDLERS.on_signal)
+        except (OSError, ValueError) as error:
+            _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_VARIABLE, name, error)
+    return True
+
+
+def uninstall() -> None:
+    """Undo one `install`; the last one puts the former handlers back.
+
+    Another than the main thread cannot do that; see `restore_unused`.
+    """
+    _HANDLERS.users -= 1
+    restore_unused()
+
+
+def restore_unused() -> None:
+    """Put the former handlers back if no user is left and this is the main thread."""
+    if _HANDLERS.users or not _is_main_thread():
+        return
+    for number, handler in _HANDLERS.previous.items():
+        if handler is not None and is_ours(signal.getsignal(number)):
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+    _HANDLERS.previous.clear()
+
+
+def is_ours(handler: object) -> bool:
+    """Return whether `handler` is the one that raises `SignalException`."""
+    return handler == _HANDLERS.on_signal
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Raise at the end what comes meanwhile, so that the steps inside are not torn apart.
+
+    Matters in the main thread, where the exception would be raised; elsewhere it does nothing.
+    """
+    if not _is_main_thread():
+        yield
+        return
+    _HANDLERS.holds += 1
+    try:
+        yield
+    finally:
+        _HANDLERS.holds -= 1
+        if not _HANDLERS.holds and _HANDLERS.pending is not None:
+            number, _HANDLERS.pending = _HANDLERS.pending, None
+            _raise(number)
