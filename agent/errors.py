@@ -9,15 +9,20 @@ AgentError                    1  anything else
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
  ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
- └─ SupervisorLost            1  the process that holds the workers dies again and again
+ ├─ SupervisorLost            1  the process that holds the workers dies again and again
+ └─ ChildFailedError          1  workers failed; of the Python API, in ``process_failure``
 
-A failed run is not an error of the agent: its exit code comes with the verdict.
+A failed run is not an error of the command: its exit code comes with the verdict.
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from drumbeat.durations import format_duration
 from drumbeat.violation import Violation
+
+if TYPE_CHECKING:
+    from agent.process_failure import ChildFailedError as ChildFailedError  # noqa: PLC0414
+    from agent.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
 
 
 class AgentError(Exception):
@@ -158,3 +163,12 @@ class SupervisorLost(AgentError):
 
     def __str__(self) -> str:
         return f"the agent's supervisor died {self.deaths} times; the last one {self.ending}"
+
+
+def __getattr__(name: str) -> object:
+    """Hand on what reads files; whoever only computes never asks for it."""
+    if name not in ("ChildFailedError", "ProcessFailure"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+
+    return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]
