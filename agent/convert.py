@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
-
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import AgentConfig
 from agent.devices.model import Gpu
-from agent.model import Assignment, Beat, Desired, Exit, Failure, Pace, Standby, Stop
+from agent.failures import signal_name
+from agent.model import Assignment, Beat, Desired, Exit, Failure, Pace, Standby, Stop, WorkerError
 from agent.report import render_report
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
@@ -29,10 +27,28 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
         case "exit":
             verdict = message.exit.verdict
             report = "" if verdict.is_success else render_report(verdict, name)
-            state = Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+            state = Exit(
+                is_success=verdict.is_success,
+                reason=verdict.reason,
+                report=report,
+                cause=None if verdict.is_success else _cause(verdict),
+            )
         case _:
             return None
     return Desired(state=state, master_port_spent=message.master_port_spent)
+
+
+def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
+    """Read the root cause; of several that can't be told apart, the first."""
+    if not verdict.report.root_causes:
+        return None
+    record = verdict.report.root_causes[0]
+    silent = f"rank {record.worker.rank} on {record.host} recorded no error"
+    return WorkerError(
+        message=record.message or silent,
+        traceback=record.traceback,
+        error_code=record.exit_code,
+    )
 
 
 def pace_from(message: session_pb2.Pace) -> Pace:
@@ -101,15 +117,6 @@ def failure_message(
         traceback=failure.traceback,
         is_stopped_by_agent=failure.is_stopped_by_agent,
     )
-
-
-def signal_name(exit_code: int) -> str:
-    """Return the name of the signal behind a negative exit code, empty for an exit."""
-    if exit_code >= 0:
-        return ""
-    with suppress(ValueError):
-        return signal.Signals(-exit_code).name
-    return f"signal {-exit_code}"
 
 
 def duration(seconds: float) -> Duration:

@@ -174,7 +174,7 @@ class AgentCore:
         self._replace_spent_port()
         if isinstance(state, Exit):
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
-            self._end(fx.Finish(exit_code=code, report=state.report))
+            self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
 
     def _announce(self, desired: Desired) -> None:
         match desired.state:

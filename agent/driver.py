@@ -17,13 +17,13 @@ import structlog
 from agent import effects as fx
 from agent import supervisor_protocol as supervisor
 from agent.config import AgentConfig
-from agent.convert import failure_message, signal_name
+from agent.convert import failure_message
 from agent.core import AgentCore, AgentPolicy
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.model import format_cpu_list
 from agent.devices.visible import VISIBLE_DEVICES
 from agent.environment import Host, common_environment, needs_omp_default, worker_environments
-from agent.error_file import read_error_file
+from agent.error_file import read_error_file, read_faults
 from agent.events import (
     DeadlineReached,
     Event,
@@ -37,8 +37,10 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
+from agent.failures import signal_name
+from agent.launcher import tell_launcher
 from agent.layout import WorkerFiles, spool_directory
-from agent.model import Assignment, Failure
+from agent.model import Assignment, Failure, WorkerError
 from agent.ports import Ports
 from agent.preflight import inherited_environment, visible_gpus
 from agent.reporter import Reporter
@@ -48,6 +50,7 @@ from agent.supervisor_client import SupervisorClient, become_subreaper
 from agent.telemetry.feed import Telemetry
 from agent.transport import Transport, TransportError
 from drumbeat.durations import format_duration
+from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
 
@@ -88,6 +91,11 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
     finally:
         await driver.close()
         files.close()
+    cause = finish.cause
+    if finish.error is not None:
+        cause = WorkerError(message=str(finish.error))
+    if cause is not None:
+        tell_launcher(inherited_environment().get(ERROR_FILE), cause)
     if finish.error is not None:
         raise finish.error
     if finish.report:
@@ -437,6 +445,9 @@ class Driver:
 
     def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
         path = self._files.error_file(event.round_id, event.local_rank)
+        if event.exit_code and (stacks := read_faults(path)):
+            # Python writes them to one place only, and users look for them here.
+            print(stacks, file=sys.stderr, flush=True)
         self._submit(
             WorkerExited(
                 round_id=event.round_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.errors import AgentError
-from agent.model import Assignment, Beat, Failure
+from agent.model import Assignment, Beat, Failure, WorkerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,12 @@ class Tell:
 class Finish:
     """End the agent: with an error of its own, or with the run's outcome.
 
-    ``report`` is for standard error, as it is.
+    ``report`` is for standard error, as it is; ``cause`` for a launcher further out.
     """
 
     exit_code: int
     report: str = ""
+    cause: WorkerError | None = None
     error: AgentError | None = None
 
 

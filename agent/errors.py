@@ -13,15 +13,20 @@ AgentError                    1  anything else
  ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
  ├─ SupervisorLost            1  the process that holds the workers dies again and again
  ├─ ProcessesStuck            1  processes of an old round can't be ended
- └─ RunForgotten              1  the coordinator does not know the run any more
+ ├─ RunForgotten              1  the coordinator does not know the run any more
+ └─ ChildFailedError          1  workers failed; of the Python API, in ``process_failure``
 
-A failed run is not an error of the agent: its exit code comes with the verdict.
+A failed run is not an error of the command: its exit code comes with the verdict.
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from drumbeat.durations import format_duration
 from drumbeat.violation import Violation
+
+if TYPE_CHECKING:
+    from agent.process_failure import ChildFailedError as ChildFailedError  # noqa: PLC0414
+    from agent.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
 
 
 class AgentError(Exception):
@@ -219,3 +224,12 @@ class RunForgotten(AgentError):
             f"round {self.assigned} was assigned after round {self.latest}: "
             "the coordinator does not know this run any more"
         )
+
+
+def __getattr__(name: str) -> object:
+    """Hand on what reads files; whoever only computes never asks for it."""
+    if name not in ("ChildFailedError", "ProcessFailure"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+
+    return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import Signals
 
 from agent.events import WorkerExited, WorkerStartFailed
-from agent.model import Assignment, Failure
+from agent.model import Assignment, Failure, WorkerError
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127
 _SIGKILL = 9
+_SIGNAL_NAMES = {int(number): number.name for number in Signals}
+_INNERMOST = "(the innermost process ended by "
+
+
+def signal_name(exit_code: int) -> str:
+    """Return the name of the signal behind a negative exit code, empty for an exit."""
+    if exit_code >= 0:
+        return ""
+    return _SIGNAL_NAMES.get(-exit_code, f"signal {-exit_code}")
 
 
 def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Failure:
@@ -19,7 +29,7 @@ def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Fail
         failure,
         pid=event.pid,
         exit_code=event.exit_code,
-        message=event.error.message if event.error else "",
+        message=_message(event.error, event.exit_code) if event.error else "",
         traceback=event.error.traceback if event.error else "",
         is_stopped_by_agent=event.is_stopped,
     )
@@ -40,6 +50,15 @@ def killed_with_supervisor(
     failure = _seated(assignment, local_rank, sequence, happened_at=now)
     message = f"the agent's supervisor {ending}; its workers were killed with it"
     return replace(failure, exit_code=-_SIGKILL, message=message)
+
+
+def _message(error: WorkerError, exit_code: int) -> str:
+    """Return the message; if it is that of a process further in, with how that one ended."""
+    code = error.error_code
+    # A launcher in between has said it already, and ended in a way of its own.
+    if not code or code == exit_code or _INNERMOST in error.message:
+        return error.message
+    return f"{error.message}\n{_INNERMOST}{signal_name(code) or f'exit code {code}'})"
 
 
 def _seated(

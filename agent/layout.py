@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from agent.errors import LogDirectoryUnusable
+from worker_sdk.context import FAULT_FILE_SUFFIX
 
 
 class WorkerFiles:
@@ -25,11 +27,15 @@ class WorkerFiles:
             raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
 
     def prepare(self, round_id: int, local_world_size: int) -> dict[int, str]:
-        """Make the directories of a round; return each worker's error file by local rank."""
+        """Make the directories of a round; return each worker's error file by local rank.
+
+        The file for the stacks of a crash is made beside it: it tells the worker to use it.
+        """
         files: dict[int, str] = {}
         for local_rank in range(local_world_size):
             path = self.error_file(round_id, local_rank)
             path.parent.mkdir(parents=True, exist_ok=True)
+            Path(f"{path}{FAULT_FILE_SUFFIX}").touch()
             files[local_rank] = str(path)
         return files
 
@@ -38,9 +44,14 @@ class WorkerFiles:
         return self._root / f"attempt_{round_id}" / str(local_rank) / "error.json"
 
     def close(self) -> None:
-        """Remove the files, unless the user asked for them."""
+        """Remove the files, unless the user asked for them; then only those without content."""
         if not self._is_kept:
             shutil.rmtree(self._root, ignore_errors=True)
+            return
+        for path in self._root.rglob(f"*{FAULT_FILE_SUFFIX}"):
+            with suppress(OSError):
+                if not path.stat().st_size:
+                    path.unlink()
 
 
 def spool_directory(run_id: str) -> Path:

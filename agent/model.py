@@ -86,12 +86,28 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerError:
+    """What a worker left in its error file. Texts are bounded by who read them."""
+
+    message: str
+    traceback: str = ""
+    error_code: int | None = None
+    """Exit code of the process that failed, if that is one within the worker."""
+    timestamp: int | None = None
+    """When it was recorded, in seconds since 1970 by the worker's clock; for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The run is over. ``report`` is the readable failure report, empty on success."""
+    """The run is over. ``report`` is the readable failure report, empty on success.
+
+    ``cause`` is its root cause, for a launcher that this agent runs under.
+    """
 
     is_success: bool
     reason: str
     report: str
+    cause: WorkerError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +116,6 @@ class Desired:
 
     state: Standby | Assignment | Stop | Exit
     master_port_spent: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerError:
-    """What a worker left in its error file. Texts are bounded by who read them."""
-
-    message: str
-    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,3 +25,7 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"
+
+FAULT_FILE_SUFFIX = ".faulthandler"
+"""Appended to the name of the error file: where Python's fault handler writes if the
+file is there. An agent makes it, empty; that says that somebody will read it."""

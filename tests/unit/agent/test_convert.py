@@ -6,6 +6,7 @@ import pytest
 
 from agent import convert
 from agent.config import AgentConfig
+from agent.failures import signal_name
 from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment
@@ -151,7 +152,7 @@ def test_a_failure_is_written_whole_but_for_its_age() -> None:
 
 @pytest.mark.parametrize(("code", "name"), [(0, ""), (3, ""), (-9, "SIGKILL"), (-99, "signal 99")])
 def test_signals_have_names(code: int, name: str) -> None:
-    assert convert.signal_name(code) == name
+    assert signal_name(code) == name
 
 
 def test_durations_are_exact_to_the_nanosecond() -> None:

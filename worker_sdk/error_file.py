@@ -1,0 +1,157 @@
+"""Shell. Puts an error into words and into a file, in torch's format.
+
+``{"message": {"message": …, "extraInfo": {"py_callstack": …, "timestamp": …}}}``,
+the timestamp in whole seconds as a text; beside the inner message ``errorCode``
+if the error is that of another process.
+Source: ``torch/distributed/elastic/multiprocessing/errors/error_handler.py`` (2.13.0).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+# Even if JSON writes each byte as six, both fit into the file.
+MESSAGE_BYTES_MAX = 64 * 1024
+STACK_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 1024 * 1024
+
+NO_ERROR_FILE = "<N/A>"
+"""What stands for the error file of a process that left none."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LEFT_OUT = "\n… (left out) …\n"
+
+Content = dict[str, Any]
+
+
+def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:
+    """Return the content of an error file, its texts cut to their limits."""
+    inner: Content = {"message": bounded(message, MESSAGE_BYTES_MAX)}
+    if error_code is not None:
+        inner["errorCode"] = error_code
+    inner["extraInfo"] = {
+        "py_callstack": bounded(stack, STACK_BYTES_MAX),
+        "timestamp": str(int(time.time())),
+    }
+    return {"message": inner}
+
+
+def describe(error: BaseException) -> Content:
+    """Return the content of an error file for ``error``, whatever its methods do."""
+    failure = first_failure(error)
+    code = getattr(failure, "exitcode", None)
+    return compose(
+        _message(error),
+        stack=_stack(error),
+        error_code=code if isinstance(code, int) else None,
+    )
+
+
+def first_failure(error: BaseException) -> Any | None:
+    """Return the failure that a launcher's error stands for, ``None`` for any other error.
+
+    Known by what it offers: torch's ``ChildFailedError`` and the agent's are the
+    same here, and neither package is imported for it.
+    """
+    if not callable(getattr(error, "get_first_failure", None)):
+        return None
+    try:
+        _, failure = error.get_first_failure()  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - somebody else's class
+        return None
+    return failure
+
+
+def read(path: str) -> Content:
+    """Return the content of an error file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is longer than ``FILE_BYTES_MAX``, or no JSON object.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - a matter of content here
+    return content
+
+
+def write(path: str, content: Content) -> None:
+    """Put ``content`` into the file at ``path``, whole or not at all where that can be.
+
+    A file that cannot be replaced, say one that is mounted, is overwritten in place.
+    Raises ``OSError`` if neither is possible.
+    """
+    text = json.dumps(content).encode()
+    path = os.path.realpath(path)
+    if _is_replaceable(path):
+        draft = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
+        try:
+            _write_to(draft, text, os.O_EXCL)
+            os.replace(draft, path)  # noqa: PTH105 - no Path is needed for one call
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(draft)  # noqa: PTH108
+            if error.errno in _NO_SPACE:
+                raise  # in place it would only be cut off
+        else:
+            return
+    _write_to(path, text, os.O_TRUNC)
+
+
+def bounded(text: str, bytes_max: int) -> str:
+    """Return ``text`` without lone surrogates, its middle left out if it is too long."""
+    if len(text) <= bytes_max:
+        encoded = text.encode("utf-8", "backslashreplace")
+        if len(encoded) <= bytes_max:
+            return encoded.decode()
+    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
+    # Cut before it is encoded as well: the text may be many times the limit.
+    head = text[:half].encode("utf-8", "backslashreplace")[:half]
+    tail = text[-half:].encode("utf-8", "backslashreplace")[-half:]
+    return head.decode("utf-8", "ignore") + _LEFT_OUT + tail.decode("utf-8", "ignore")
+
+
+def _is_replaceable(path: str) -> bool:
+    """Return whether there is nothing yet, or a plain file; never a device or a pipe."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return True
+
+
+def _write_to(path: str, text: bytes, flag: int) -> None:
+    # A pipe that nobody reads must not hold training up.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flag
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        file.write(text)
+
+
+def _message(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except BaseException as problem:  # noqa: BLE001 - the user's __str__ may do anything
+        return f"{name}: (its message is not available: {type(problem).__name__})"
+
+
+def _stack(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as problem:  # noqa: BLE001 - as above, or no memory is left
+        return f"(the traceback is not available: {type(problem).__name__})"

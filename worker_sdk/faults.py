@@ -1,0 +1,77 @@
+"""Shell. Stacks of all threads when the process is ended by a fatal signal.
+
+Python's fault handler writes to one file only. Under an agent that is a file
+beside the error file: the agent reads it, and repeats it on the standard error
+that it shares with its workers. Everywhere else it is the standard error itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import stat
+
+from worker_sdk.context import FAULT_FILE_SUFFIX
+
+log = logging.getLogger("worker_sdk")
+
+
+class _State:
+    """The one fault handler of this process."""
+
+    path: str = ""
+    descriptor: int | None = None
+    is_fork_noticed: bool = False
+
+
+def enable(error_file: str | None) -> None:
+    """Have stacks written when a fatal signal comes, beside ``error_file`` if that is wanted.
+
+    Never raises; says so in the log if it is not possible.
+    """
+    path = f"{error_file}{FAULT_FILE_SUFFIX}" if error_file else ""
+    if path and path == _State.path:
+        descriptor = _State.descriptor
+    else:
+        descriptor = _open(path) if path else None
+    try:
+        if descriptor is None:
+            faulthandler.enable(all_threads=True)
+        else:
+            faulthandler.enable(file=descriptor, all_threads=True)
+    except (AttributeError, OSError, RuntimeError, ValueError) as error:
+        # No standard error, or one that is no file.
+        log.warning("no stacks will be written on a crash: %s", error)
+        return
+    _keep(path, descriptor)
+
+
+def _keep(path: str, descriptor: int | None) -> None:
+    """Hold the descriptor open for as long as the handler may write to it."""
+    if _State.descriptor not in (None, descriptor):
+        os.close(_State.descriptor)
+    _State.path, _State.descriptor = (path, descriptor) if descriptor is not None else ("", None)
+    if descriptor is not None and not _State.is_fork_noticed:
+        _State.is_fork_noticed = True
+        os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: write to the standard error, the file tells of the parent."""
+    if _State.descriptor is not None:
+        faulthandler.disable()
+        enable(None)
+
+
+def _open(path: str) -> int | None:
+    """Open a file that is there already, ``None`` if there is no plain one."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
