@@ -15,6 +15,7 @@ from agent.environment import worker_environments
 from agent.events import (
     DeadlineReached,
     Event,
+    GpuMemoryFree,
     PortReserved,
     SignalReceived,
     SupervisorDied,
@@ -60,6 +61,7 @@ class Host:
         self.spool: list[Spooled] = []
         self.habits: Callable[[Random], Habits] = lambda _random: Habits()
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
+        self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
         self._number = 1000
         self._incarnations = 0
 
@@ -128,6 +130,7 @@ class Agent:
                 join_timeout_s=config.join_timeout_s,
                 coordinator_grace_s=config.coordinator_grace_s,
                 shutdown_timeout_s=config.shutdown_timeout_s,
+                is_gpu_memory_awaited=host.awaits_gpu_memory,
             )
         )
         self.session: SimSession | None = None
@@ -217,6 +220,10 @@ class Agent:
             case fx.StartSupervisor():
                 self._commands.clear()
                 self._start_supervisor()
+            case fx.AwaitGpuMemory():
+                event = GpuMemoryFree(note="")
+                delay = self.random.uniform(0.0, 3.0)
+                self.clock.after(delay, self.actor, lambda: self.submit(event))
             case fx.StartWorkers(assignment=assignment):
                 self._start_workers(assignment)
             case fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s):
