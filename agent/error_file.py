@@ -97,10 +97,14 @@ def timestamp_of(content: dict[str, Any]) -> int | None:
 def _read(path: Path) -> bytes:
     """Read at most one byte more than the limit, from a regular file only."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "not a regular file")
-        return file.read(FILE_BYTES_MAX + 1)
+        # Not owned by the object: it would not close what it refuses to read.
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _checked(text: bytes) -> ErrorFile:
