@@ -198,6 +198,43 @@ def test_an_agents_own_error_is_the_cause_further_out(tmp_path: Path) -> None:
     assert "message   : no coordinator answered at 127.0.0.1:9 within " in report
 
 
+def test_the_fault_handler_follows_the_error_file(tmp_path: Path) -> None:
+    """Goal: one file is open, the latest. Method: also in a child, which has one of its own."""
+    body = (
+        "from worker_sdk import get_error_handler\n"
+        "def held():\n"
+        "    links = [os.path.realpath(f'/proc/self/fd/{fd}') for fd in range(30)]\n"
+        "    return [os.path.basename(to) for to in links if to.endswith('.faulthandler')]\n"
+        "def aim(name):\n"
+        "    os.environ['TORCHELASTIC_ERROR_FILE'] = name\n"
+        "    get_error_handler().initialize()\n"
+        "print(held())\n"
+        "for name in 'a', 'a', 'b':\n"
+        "    aim(name)\n"
+        "    print(held(), flush=True)\n"
+        "if not os.fork():\n"
+        "    print(held())\n"
+        "    aim('b')\n"
+        "    print(held())\n"
+        "    aim('a.of-child')\n"
+        "    print(held(), flush=True)\n"
+        "    ctypes.string_at(0)\n"
+        "os.wait()\n"
+        "aim('c')\n"
+        "print(held(), faulthandler.is_enabled())"
+    )
+    for name in ("a", "b", "a.of-child"):
+        (tmp_path / f"{name}.faulthandler").touch()
+    os.mkfifo(tmp_path / "c.faulthandler")
+    done = run(sys.executable, script(tmp_path, body), cwd=tmp_path)
+    a, b, child = ["a.faulthandler"], ["b.faulthandler"], ["a.of-child.faulthandler"]
+    wanted = [[], a, a, b, [], [], child, [], True]
+    assert done.stdout.split("\n")[:-1] == [*map(str, wanted[:-2]), "[] True"], done.stderr
+    assert "Fatal Python error" not in done.stderr
+    assert "Segmentation fault" in (tmp_path / child[0]).read_text()
+    assert (tmp_path / b[0]).read_text() == ""
+
+
 def test_the_package_is_light(tmp_path: Path) -> None:
     code = (
         "import sys, typing\n"
