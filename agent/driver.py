@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -447,7 +448,8 @@ class Driver:
         path = self._files.error_file(event.round_id, event.local_rank)
         if event.exit_code and (stacks := read_faults(path)):
             # Python writes them to one place only, and users look for them here.
-            print(stacks, file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+                print(stacks, file=sys.stderr, flush=True)
         self._submit(
             WorkerExited(
                 round_id=event.round_id,

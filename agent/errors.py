@@ -226,10 +226,12 @@ class RunForgotten(AgentError):
         )
 
 
-def __getattr__(name: str) -> object:
-    """Hand on what reads files; whoever only computes never asks for it."""
-    if name not in ("ChildFailedError", "ProcessFailure"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agent.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
-    return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]
+    def __getattr__(name: str) -> object:
+        """Hand on what reads files; whoever only computes never asks for it."""
+        if name not in ("ChildFailedError", "ProcessFailure"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from agent.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+
+        return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]

@@ -19,10 +19,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Load what was asked for. Python calls this once per name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
+
+    def __getattr__(name: str) -> object:
+        """Load what was asked for. Python calls this once per name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found

@@ -75,11 +75,16 @@ def read(path: str) -> Content:
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is longer than ``FILE_BYTES_MAX``, or no JSON object.
+        ValueError: It is no plain file, longer than ``FILE_BYTES_MAX``, or no JSON object.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        text = file.read(FILE_BYTES_MAX + 1)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
     if len(text) > FILE_BYTES_MAX:
         raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
     try:

@@ -166,7 +166,7 @@ def check_purity(module: Module, pure_names: frozenset[str]) -> Iterator[str]:
     handed_on = HANDED_ON.get(str(module.path), frozenset())
     deferred = {
         line
-        for node in module.tree.body
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }

@@ -110,6 +110,28 @@ def test_a_pure_module_that_computes_passes(body: str) -> None:
     assert list(layering.check_purity(module, PURE_HERE)) == []
 
 
+HAND_ON = "def __getattr__(name):\n    from agent.process_failure import ProcessFailure\n"
+
+
+def test_a_pure_module_may_hand_on_what_it_does_not_load() -> None:
+    module = Module.parse("agent/errors.py", f'"""Pure. Indeed."""\n{HAND_ON}')
+    assert list(layering.check_purity(module, PURE_HERE)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("agent/core.py", HAND_ON),
+        ("agent/errors.py", HAND_ON.replace("__getattr__", "load")),
+        ("agent/errors.py", HAND_ON.replace("process_failure", "session")),
+        ("agent/errors.py", "from agent.process_failure import ProcessFailure"),
+    ],
+)
+def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> None:
+    module = Module.parse(path, f'"""Pure. Not so."""\n{body}')
+    assert list(layering.check_purity(module, PURE_HERE))
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -39,7 +39,10 @@ def test_a_worker_that_left_nothing_has_no_error(path: Path) -> None:
 def test_the_format_of_torch_is_understood(path: Path) -> None:
     path.write_text(json.dumps(torch_error("ValueError: no \u2603 today")))
     assert read_error_file(path) == WorkerError(
-        message="ValueError: no \u2603 today", traceback="Traceback: boom"
+        message="ValueError: no \u2603 today",
+        traceback="Traceback: boom",
+        error_code=1,
+        timestamp=1690000000,
     )
 
 
@@ -70,7 +73,7 @@ def test_a_plain_message_is_taken_as_it_is(path: Path) -> None:
 @pytest.mark.parametrize("stack", [None, 7, ["a"], {}])
 def test_a_call_stack_of_another_kind_is_left_out(path: Path, stack: object) -> None:
     path.write_text(json.dumps(torch_error("boom", stack)))
-    assert read_error_file(path) == WorkerError(message="boom")
+    assert read_error_file(path) == WorkerError(message="boom", error_code=1, timestamp=1690000000)
 
 
 @pytest.mark.parametrize(

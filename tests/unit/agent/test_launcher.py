@@ -1,0 +1,72 @@
+"""What an agent leaves for a launcher that it runs under, and where it keeps its workers' files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from agent.convert import desired_from
+from agent.error_file import read_error_file
+from agent.launcher import tell_launcher
+from agent.layout import WorkerFiles
+from agent.model import Exit, WorkerError
+from drumbeat.v1 import failure_pb2, session_pb2
+
+CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)
+
+
+def test_the_cause_is_left_as_a_worker_would(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    tell_launcher(str(path), CAUSE)
+    message = json.loads(path.read_text())["message"]
+    assert list(message) == ["message", "errorCode", "extraInfo"]
+    error = read_error_file(path)
+    assert error is not None
+    assert (error.message, error.traceback, error.error_code) == (
+        CAUSE.message,
+        CAUSE.traceback,
+        CAUSE.error_code,
+    )
+    tell_launcher(str(path), WorkerError(message="no code"))
+    assert "errorCode" not in json.loads(path.read_text())["message"]
+
+
+def test_nobody_to_tell_and_no_place_for_it_change_nothing(tmp_path: Path) -> None:
+    tell_launcher(None, CAUSE)
+    tell_launcher(str(tmp_path / "no" / "such"), CAUSE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def exit_of(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> Exit:
+    report = failure_pb2.FailureReport(root_causes=causes)
+    verdict = session_pb2.Verdict(is_success=is_success, reason="r", report=report)
+    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    desired = desired_from(message, name="train.py")
+    assert desired is not None
+    assert isinstance(desired.state, Exit)
+    return desired.state
+
+
+def test_a_failed_verdict_brings_its_first_root_cause() -> None:
+    worker = failure_pb2.WorkerRanks(rank=4)
+    first = failure_pb2.FailureRecord(
+        host="node7", worker=worker, exit_code=-11, message=CAUSE.message, traceback="Traceback"
+    )
+    other = failure_pb2.FailureRecord(host="node8", exit_code=1, message="other")
+    assert exit_of(first, other).cause == CAUSE
+    first.ClearField("message")
+    first.ClearField("traceback")
+    silent = WorkerError(message="rank 4 on node7 recorded no error", error_code=-11)
+    assert exit_of(first).cause == silent
+    assert exit_of().cause is None
+    assert exit_of(first, is_success=True).cause is None
+
+
+def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -> None:
+    files = WorkerFiles(str(tmp_path), "run")
+    paths = files.prepare(0, 2)
+    stacks = [Path(f"{paths[rank]}.faulthandler") for rank in (0, 1)]
+    assert [path.read_text() for path in stacks] == ["", ""]
+    stacks[1].write_text("Fatal Python error")
+    files.close()
+    assert [path.exists() for path in stacks] == [False, True]
