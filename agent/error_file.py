@@ -63,8 +63,11 @@ def read_error_file(path: Path) -> WorkerError | None:
     error = WorkerError(message=found.note) if found.content is None else _parse(found.content)
     if not stacks:
         return error
-    parts = (error.traceback.rstrip(), stacks)
-    return replace(error, traceback="\n\n".join(part for part in parts if part))
+    if not error.traceback:
+        return replace(error, traceback=stacks)
+    # Together no longer than one alone: a failure record must not outgrow its limit.
+    first, then = (_cut(text, TRACEBACK_CHARACTERS_MAX // 2) for text in (error.traceback, stacks))
+    return replace(error, traceback=f"{first.rstrip()}\n\n{then}")
 
 
 def read_faults(path: Path) -> str:

@@ -16,6 +16,9 @@ from agent.error_file import (
     read_faults,
 )
 from agent.model import WorkerError
+from coordinator.config import Limits
+
+RECORD_BYTES_MAX = Limits().failure_record_bytes_max * 0.9
 
 
 @pytest.fixture
@@ -119,6 +122,17 @@ def test_a_crash_after_an_error_is_told_after_it(path: Path) -> None:
     assert read_error_file(path) == WorkerError(
         message="ValueError: boom", traceback="Traceback\n\nFatal Python error: Aborted"
     )
+
+
+def test_an_error_and_a_crash_together_fit_into_a_failure_record(path: Path) -> None:
+    extra = {"py_callstack": "<" + "é" * 40_000 + ">"}
+    path.write_text(json.dumps({"message": {"message": "🥁" * 40_000, "extraInfo": extra}}))
+    faults_of(path, "[" + "🥁" * 100_000 + "]")
+    error = read_error_file(path)
+    assert error is not None
+    assert error.traceback.startswith("<é")
+    assert error.traceback.endswith("🥁]")
+    assert len((error.message + error.traceback).encode()) < RECORD_BYTES_MAX
 
 
 def test_the_stacks_of_many_threads_are_cut_and_the_crashed_one_kept(path: Path) -> None:
