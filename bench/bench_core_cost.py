@@ -11,8 +11,10 @@ import argparse
 import gc
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bench.harness import Question
 from coordinator.events import (
     BeatReceived,
     DeadlineReached,
@@ -233,6 +235,24 @@ def main(sizes: Sequence[int] = SIZES) -> Results:
         print(name.ljust(38), *(f"{row[size]:9.2f}" for size in sizes), f"{growth:8.1f}x")
     return results
 
+
+def median_us(name: str, size: int) -> float:
+    """Return one kind of event's cost at one size, in microseconds."""
+    gc.collect()
+    return statistics.median(MEASURES[name](size))
+
+
+QUESTIONS = tuple(
+    Question(
+        name=f"core_cost_{name.replace(' ', '_').replace(',', '')}_{size}",
+        text=f"pure core, {name}, {size:,} agents",
+        unit="us",
+        repeats=1,
+        ours=partial(median_us, name, size),
+    )
+    for name in MEASURES
+    for size in SIZES
+)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -11,7 +11,9 @@ import sys
 from bench import (
     bench_agent_loss,
     bench_coordinator_back,
+    bench_core_cost,
     bench_memory,
+    bench_processes,
     bench_rendezvous,
     bench_restart,
     bench_start_to_exit,
@@ -26,6 +28,8 @@ QUESTIONS = (
     *bench_rendezvous.QUESTIONS,
     *bench_coordinator_back.QUESTIONS,
     *bench_memory.QUESTIONS,
+    *bench_core_cost.QUESTIONS,
+    *bench_processes.QUESTIONS,
     *bench_tee.QUESTIONS,
 )
 
