@@ -138,6 +138,7 @@ class Driver:
         self._queue: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
+        self._mistake: BaseException | None = None
         self._ports = Ports()
         self._reporter = Reporter(spool)
         self._supervisor = SupervisorClient(
@@ -167,6 +168,8 @@ class Driver:
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
         while self._finish is None:
             await self._wait_for_work()
+            if self._mistake is not None:
+                raise self._mistake
             event = self._queue.popleft() if self._queue else DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
@@ -205,8 +208,15 @@ class Driver:
     def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_done)
         return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._mistake = self._mistake or error
+            self._arrived.set()
 
     # Effects.
 
