@@ -19,9 +19,11 @@ from click.core import ParameterSource
 from agent import preflight
 from agent.config import (
     RESTARTS_MAX,
+    SIGNALS_HANDLED,
     AgentConfig,
     count_workers,
     parse_nnodes,
+    parse_signals,
     worker_command,
 )
 from agent.devices.numa import NumaMode
@@ -53,6 +55,7 @@ _OPTION_OF_FIELD = {
     "role": "--role",
     "run_id": "--run-id",
     "shutdown_timeout_s": "--shutdown-timeout",
+    "signals_to_handle": "--signals-to-handle",
 }
 
 _EPILOG = """\b
@@ -213,6 +216,14 @@ def agent() -> None:
     help="Time that workers have between SIGTERM and SIGKILL.",
 )
 @options.option(
+    "--signals-to-handle",
+    section="Workers",
+    metavar="NAME,...",
+    default=",".join(SIGNALS_HANDLED),
+    help="Signals that end this agent, and with it its workers, who get the same. "
+    "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
+)
+@options.option(
     "--local-addr",
     section="Network",
     metavar="ADDR",
@@ -351,6 +362,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         exit_barrier_timeout_s=params["exit_barrier_timeout"],
         coordinator_grace_s=params["coordinator_grace"],
         shutdown_timeout_s=params["shutdown_timeout"],
+        signals_to_handle=parse_signals(params["signals_to_handle"]),
         numa_binding=NumaMode(params["numa_binding"]) if params["numa_binding"] else None,
         is_local_rank_virtual=params["virtual_local_rank"],
         gpu_memory_wait_s=params["gpu_memory_wait"],

@@ -28,6 +28,20 @@ DURATION_MAX_S = 30 * 24 * 3600.0
 RUN_ID_ALLOWED = "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'"
 
 # It names a directory, where dots alone mean another one.
+SIGNALS_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""Signals that end an agent unless it is told otherwise; torchrun's."""
+
+SIGNALS_ALLOWED = (
+    *SIGNALS_HANDLED,
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGPWR",
+    "SIGXCPU",
+    "SIGXFSZ",
+)
+"""Signals that can be handled at all, and that mean nothing else to an agent."""
+
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -93,6 +107,9 @@ class AgentConfig:
 
     is_local_rank_virtual: bool = False
     """Whether each worker sees its own GPU only and has LOCAL_RANK 0."""
+
+    signals_to_handle: tuple[str, ...] = SIGNALS_HANDLED
+    """Names of the signals that end this agent; its workers get the same one."""
 
     gpu_memory_wait_s: float = 50.0
     """Seconds that a new round waits for the GPU memory of the old one, at most; NVRx's value."""
@@ -180,7 +197,15 @@ class AgentConfig:
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
         found += self._violations_of_telemetry()
+        found += self._violations_of_signals()
         return found
+
+    def _violations_of_signals(self) -> list[Violation]:
+        names = self.signals_to_handle
+        if names and all(name in SIGNALS_ALLOWED for name in names):
+            return []
+        allowed = f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}"
+        return [Violation("signals_to_handle", ",".join(names), allowed)]
 
     def _violations_of_telemetry(self) -> list[Violation]:
         found: list[Violation] = []
@@ -263,6 +288,11 @@ def count_workers(text: str, *, cores: int, gpus: int) -> int:
             "auto, gpu or cpu"
         )
     return count
+
+
+def parse_signals(text: str) -> tuple[str, ...]:
+    """Read names separated by commas, each once; whether they are allowed is for ``validate``."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def worker_command(

@@ -83,6 +83,7 @@ def beat_message(beat: Beat) -> session_pb2.Beat:
         master_port=beat.master_port,
         failures_written=beat.failures_written,
         workers_alive=beat.workers_alive,
+        is_start_impossible=beat.is_start_impossible,
     )
 
 
@@ -116,6 +117,7 @@ def failure_message(
         message=failure.message,
         traceback=failure.traceback,
         is_stopped_by_agent=failure.is_stopped_by_agent,
+        explanation=failure.explanation,
     )
 
 

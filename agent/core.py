@@ -23,6 +23,7 @@ from agent.events import (
     SessionLost,
     SessionWelcomed,
     SignalReceived,
+    SignalToForward,
     SupervisorDied,
     WorkerExited,
     WorkersStarted,
@@ -131,6 +132,8 @@ class AgentCore:
                 self._on_gone(event, now)
             case SignalReceived():
                 self._on_signal(event.signum)
+            case SignalToForward():
+                self._on_signal_to_forward(event.signum)
             case DeadlineReached():
                 self._on_deadline(now)
             case _:
@@ -288,9 +291,7 @@ class AgentCore:
         for local_rank in self._group.lose_all():
             assert assignment is not None, "workers without a round"
             sequence = self._next_sequence()
-            self._write(
-                killed_with_supervisor(assignment, local_rank, event.ending, sequence, now=now)
-            )
+            self._write(killed_with_supervisor(assignment, local_rank, event, sequence, now=now))
 
     def _assigned(self) -> Assignment:
         assert self._group.assignment is not None, "a worker of no round"
@@ -312,6 +313,17 @@ class AgentCore:
                     round_id=round_id, signum=signum, timeout_s=self._policy.shutdown_timeout_s
                 )
             )
+
+    def _on_signal_to_forward(self, signum: int) -> None:
+        """Hand a signal on. Workers that are being stopped have heard what they need."""
+        round_id = self._group.round_to_signal
+        if round_id is None:
+            why = f"signal {signum} came while no workers run, so nobody gets it"
+            self._effects.append(fx.Tell(what="signal dropped", why=why))
+            return
+        self._effects.append(fx.SignalWorkers(round_id=round_id, signum=signum))
+        why = f"signal {signum} goes to the workers"
+        self._effects.append(fx.Tell(what="signal forwarded", why=why, round_id=round_id))
 
     # The end.
 
@@ -386,6 +398,7 @@ class AgentCore:
             master_port=self._next_port,
             failures_written=self._failures_written,
             workers_alive=group.workers_alive,
+            is_start_impossible=group.is_start_impossible,
         )
 
     def _flush(self, now: float) -> list[fx.Effect]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import socket
 import sys
 import time
@@ -31,13 +30,13 @@ from agent.events import (
     GpuMemoryFree,
     PortReserved,
     SessionLost,
-    SignalReceived,
     SupervisorDied,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
 )
+from agent.explain.evidence import Explainer
 from agent.failures import signal_name
 from agent.launcher import tell_launcher
 from agent.layout import WorkerFiles, spool_directory
@@ -46,6 +45,7 @@ from agent.ports import Ports
 from agent.preflight import inherited_environment, visible_gpus
 from agent.reporter import Reporter
 from agent.session import Identity, Session
+from agent.signals import take_signals
 from agent.spool import Spool, Spooled
 from agent.supervisor_client import SupervisorClient, become_subreaper
 from agent.telemetry.feed import Telemetry
@@ -54,9 +54,6 @@ from drumbeat.durations import format_duration
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
-
-# Signals that end an agent; its workers get the same one.
-HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 # How long a goodbye may take to leave; nothing depends on it but the others' speed.
 GOODBYE_TIMEOUT_S = 1.0
@@ -141,6 +138,7 @@ class Driver:
         self._mistake: BaseException | None = None
         self._ports = Ports()
         self._reporter = Reporter(spool)
+        self._explainer = Explainer(config.command)
         self._supervisor = SupervisorClient(
             on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
         )
@@ -154,9 +152,7 @@ class Driver:
     async def run(self) -> fx.Finish:
         """Drive the core until it finishes."""
         become_subreaper()
-        loop = asyncio.get_running_loop()
-        for signum in HANDLED_SIGNALS:
-            loop.add_signal_handler(signum, self._submit, SignalReceived(signum=signum))
+        take_signals(self._config.signals_to_handle, self._submit)
         if needs_omp_default(self._base_environment, self._config.local_world_size):
             log.info(
                 "OMP_NUM_THREADS set to 1",
@@ -184,6 +180,7 @@ class Driver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._supervisor.close()
         self._reporter.close()
+        self._explainer.close()
         self._ports.close()
         await self._telemetry.close()
 
@@ -234,7 +231,13 @@ class Driver:
                     # Meant for the dead one: the core has just counted those workers as lost.
                     self._commands.clear()
                     self._spawn(self._start_supervisor())
-                case fx.AwaitGpuMemory() | fx.StartWorkers() | fx.StopWorkers() | fx.KillWorkers():
+                case (
+                    fx.AwaitGpuMemory()
+                    | fx.StartWorkers()
+                    | fx.StopWorkers()
+                    | fx.KillWorkers()
+                    | fx.SignalWorkers()
+                ):
                     self._execute_workers(effect)
                 case fx.ReservePort():
                     self._submit(PortReserved(port=self._reserve_port()))
@@ -247,9 +250,7 @@ class Driver:
                 case fx.Finish():
                     self._finish = effect
 
-    def _execute_workers(
-        self, effect: fx.AwaitGpuMemory | fx.StartWorkers | fx.StopWorkers | fx.KillWorkers
-    ) -> None:
+    def _execute_workers(self, effect: fx.WorkersEffect) -> None:
         match effect:
             case fx.AwaitGpuMemory():
                 self._spawn(self._await_gpu_memory())
@@ -265,6 +266,10 @@ class Driver:
                 )
             case fx.KillWorkers():
                 self._command(supervisor.KillWorkers())
+            case fx.SignalWorkers():
+                self._command(
+                    supervisor.SignalWorkers(round_id=effect.round_id, signal=effect.signum)
+                )
 
     def _execute_session(
         self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
@@ -401,6 +406,7 @@ class Driver:
                 WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=message)
             )
             return
+        self._explainer.begin_round()
         workers = worker_environments(
             host,
             assignment,
@@ -440,6 +446,7 @@ class Driver:
     def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
         match event:
             case supervisor.WorkersStarted():
+                self._explainer.note_workers(event.pids.values())
                 self._submit(WorkersStarted(round_id=event.round_id, pids=event.pids))
             case supervisor.WorkerStartFailed():
                 self._submit(
@@ -456,7 +463,9 @@ class Driver:
 
     def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
         path = self._files.error_file(event.round_id, event.local_rank)
-        if event.exit_code and (stacks := read_faults(path)):
+        stacks = read_faults(path) if event.exit_code else ""
+        error = read_error_file(path) if event.exit_code else None
+        if stacks:
             # Python writes them to one place only, and users look for them here.
             with suppress(OSError, ValueError):  # closed, or nobody reads it any more
                 print(stacks, file=sys.stderr, flush=True)
@@ -468,7 +477,14 @@ class Driver:
                 exit_code=event.exit_code,
                 is_stopped=event.is_stopped,
                 ended_at=event.ended_at,
-                error=read_error_file(path) if event.exit_code else None,
+                error=error,
+                explanation=self._explainer.explain(
+                    event.exit_code,
+                    event.pid,
+                    is_stopped=event.is_stopped,
+                    error=error,
+                    stacks=stacks,
+                ),
             )
         )
 
@@ -476,4 +492,5 @@ class Driver:
         self._commands.clear()
         name = signal_name(returncode)
         ending = f"was ended by {name}" if name else f"exited with code {returncode}"
-        self._submit(SupervisorDied(ending=ending))
+        why = self._explainer.explain_supervisor(returncode)
+        self._submit(SupervisorDied(ending=ending, explanation=why))

@@ -80,6 +80,14 @@ class KillWorkers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalWorkers:
+    """Hand a signal to the workers of a round, without stopping them."""
+
+    round_id: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -109,6 +117,8 @@ class Finish:
     error: AgentError | None = None
 
 
+WorkersEffect = AwaitGpuMemory | StartWorkers | StopWorkers | KillWorkers | SignalWorkers
+
 Effect = (
     OpenSession
     | CloseSession
@@ -121,6 +131,7 @@ Effect = (
     | StartWorkers
     | StopWorkers
     | KillWorkers
+    | SignalWorkers
     | WriteFailure
     | Tell
     | Finish

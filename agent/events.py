@@ -85,6 +85,7 @@ class WorkerExited:
     is_stopped: bool
     ended_at: float
     error: WorkerError | None = None
+    explanation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class SupervisorDied:
     """The supervisor ended by itself, and all its workers with it."""
 
     ending: str
+    explanation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,13 @@ class GpuMemoryFree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalReceived:
     """Somebody wants this agent to end."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalToForward:
+    """Somebody has a signal for the workers, e.g. a batch system's warning."""
 
     signum: int
 
@@ -134,5 +143,6 @@ Event = (
     | SupervisorDied
     | GpuMemoryFree
     | SignalReceived
+    | SignalToForward
     | DeadlineReached
 )

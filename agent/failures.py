@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from signal import Signals
 
-from agent.events import WorkerExited, WorkerStartFailed
+from agent.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.model import Assignment, Failure, WorkerError
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127
+NEVER_BEGAN = "the workers' program could not be started, so nothing of it ever ran: see message"
 _SIGKILL = 9
 _SIGNAL_NAMES = {int(number): number.name for number in Signals}
 _INNERMOST = "(the innermost process ended by "
@@ -32,6 +33,7 @@ def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Fail
         message=_message(event.error, event.exit_code) if event.error else "",
         traceback=event.error.traceback if event.error else "",
         is_stopped_by_agent=event.is_stopped,
+        explanation=event.explanation,
     )
 
 
@@ -40,16 +42,21 @@ def not_started(
 ) -> Failure:
     """Describe a worker that could not be started."""
     failure = _seated(assignment, event.local_rank, sequence, happened_at=now)
-    return replace(failure, exit_code=EXIT_NOT_STARTED, message=event.message)
+    return replace(
+        failure,
+        exit_code=EXIT_NOT_STARTED,
+        message=event.message,
+        explanation=NEVER_BEGAN,
+    )
 
 
 def killed_with_supervisor(
-    assignment: Assignment, local_rank: int, ending: str, sequence: int, *, now: float
+    assignment: Assignment, local_rank: int, event: SupervisorDied, sequence: int, *, now: float
 ) -> Failure:
     """Describe a worker that died because its supervisor did."""
     failure = _seated(assignment, local_rank, sequence, happened_at=now)
-    message = f"the agent's supervisor {ending}; its workers were killed with it"
-    return replace(failure, exit_code=-_SIGKILL, message=message)
+    message = f"the agent's supervisor {event.ending}; its workers were killed with it"
+    return replace(failure, exit_code=-_SIGKILL, message=message, explanation=event.explanation)
 
 
 def _message(error: WorkerError, exit_code: int) -> str:

@@ -48,6 +48,8 @@ class Group:
         self._residue = Residue.NONE
         self._has_left = False
         self.has_failed = False
+        self._has_ever_run = False
+        self._is_start_impossible = False
 
     @property
     def is_free(self) -> bool:
@@ -58,6 +60,18 @@ class Group:
     def workers_alive(self) -> int:
         """Workers alive; at least 1 while processes are being ended."""
         return max(len(self._alive), 1 if self._residue is Residue.DOOMED else 0)
+
+    @property
+    def round_to_signal(self) -> int | None:
+        """The round whose workers can be signalled: alive, and not told to stop."""
+        if self.assignment is None or not self._alive or self._residue is not Residue.LIVE:
+            return None
+        return self.assignment.round_id
+
+    @property
+    def is_start_impossible(self) -> bool:
+        """Whether the group failed at its start, and no worker has ever run here."""
+        return self._is_start_impossible and self.state is GroupState.FAILED
 
     def assign(self, assignment: Assignment, local_world_size: int) -> None:
         """Begin a round."""
@@ -70,6 +84,7 @@ class Group:
 
     def started(self, round_id: int) -> None:
         """All workers run."""
+        self._has_ever_run = True
         if self._is_current(round_id) and self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
 
@@ -77,6 +92,7 @@ class Group:
         """Note a worker's end; ``False`` if it is not one of this round's or known already."""
         if not self._is_current(round_id) or local_rank not in self._alive:
             return False
+        self._has_ever_run = True
         self._alive.discard(local_rank)
         if self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
@@ -93,6 +109,8 @@ class Group:
         if not self._is_current(round_id) or self.state is not GroupState.STARTING:
             return False
         self._alive = {rank for rank in self._alive if rank < local_rank}
+        self._has_ever_run = self._has_ever_run or bool(self._alive)
+        self._is_start_impossible = not self._has_ever_run
         self._enter(GroupState.FAILED)
         return True
 

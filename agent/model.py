@@ -43,6 +43,7 @@ class Beat:
     master_port: int
     failures_written: int
     workers_alive: int
+    is_start_impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +139,5 @@ class Failure:
     message: str
     traceback: str = ""
     is_stopped_by_agent: bool = False
+    explanation: str = ""
+    """The likely why, as far as this host can tell."""

@@ -47,6 +47,8 @@ def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
     )
     pid = f" (pid {record.pid})" if record.pid else ""
     yield f"  ended by  : {_ending(record)}{pid}"
+    if record.explanation:
+        yield f"  likely why: {_indented(record.explanation, 14).lstrip()}"
     if record.message:
         yield f"  message   : {_indented(record.message, 14).lstrip()}"
     if record.traceback:

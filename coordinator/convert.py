@@ -153,6 +153,7 @@ def failure_reported(
             traceback=record.traceback[:limit],
             stderr_tail=record.stderr_tail[:limit],
             is_stopped_by_agent=record.is_stopped_by_agent,
+            explanation=record.explanation[:limit],
         ),
     )
 
@@ -203,6 +204,7 @@ def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence) -> Beat:
         master_port=beat.master_port,
         failures_written=beat.failures_written,
         workers_alive=beat.workers_alive,
+        is_start_impossible=beat.is_start_impossible,
     )
 
 
@@ -341,4 +343,5 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         traceback=record.traceback,
         stderr_tail=record.stderr_tail,
         is_stopped_by_agent=record.is_stopped_by_agent,
+        explanation=record.explanation,
     )

@@ -17,6 +17,8 @@ CAUSES_SHOWN_MAX = 4
 VICTIMS_SHOWN_MAX = 16
 # Of a victim people need who and how, not every line.
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
+# Of what kept a worker from starting, in a reason that names several.
+CAUSE_CHARACTERS_MAX = 300
 
 
 def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
@@ -55,13 +57,18 @@ def make_report(
 
 def describe(causes: Sequence[FailureRecord]) -> str:
     """Name the causes in one line, for people."""
-    shown = [
-        f"rank {record.worker.rank} on {record.host} ({record.ending()})"
-        for record in causes[:CAUSES_SHOWN_MAX]
-    ]
+    shown = [_named(record) for record in causes[:CAUSES_SHOWN_MAX]]
     if hidden := len(causes) - len(shown):
         shown.append(f"one of {hidden} others")
     return " or ".join(shown)
+
+
+def _named(record: FailureRecord) -> str:
+    who = f"rank {record.worker.rank} on {record.host}"
+    lines = record.message.splitlines()
+    if record.has_never_run and lines:
+        return f"{who}: {lines[0][:CAUSE_CHARACTERS_MAX]}"
+    return f"{who} ({record.ending()})"
 
 
 def insert_most_telling(records: list[FailureRecord], record: FailureRecord, limit: int) -> None:
@@ -81,5 +88,9 @@ def _telling(record: FailureRecord) -> tuple[int, bool, float]:
 
 def _shortened(record: FailureRecord) -> FailureRecord:
     return replace(
-        record, message=record.message[:VICTIM_MESSAGE_CHARACTERS_MAX], traceback="", stderr_tail=""
+        record,
+        message=record.message[:VICTIM_MESSAGE_CHARACTERS_MAX],
+        traceback="",
+        stderr_tail="",
+        explanation=record.explanation[:VICTIM_MESSAGE_CHARACTERS_MAX],
     )

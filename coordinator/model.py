@@ -8,6 +8,9 @@ from enum import StrEnum
 # Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
 
+# What an agent reports of a worker that it could not start, with a process id of 0.
+EXIT_NOT_STARTED = 127
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
@@ -61,6 +64,7 @@ class Beat:
 
     ``round_id`` is the round of ``state``, ``None`` if the agent holds none.
     ``master_port`` is a port it holds for the next round it leads, 0 if none.
+    ``is_start_impossible``: the group failed at its start, and the agent never had another.
     """
 
     state: GroupState
@@ -68,6 +72,7 @@ class Beat:
     master_port: int = 0
     failures_written: int = 0
     workers_alive: int = 0
+    is_start_impossible: bool = False
 
     @property
     def rounds_seen(self) -> int:
@@ -137,6 +142,12 @@ class FailureRecord:
     traceback: str = ""
     stderr_tail: str = ""
     is_stopped_by_agent: bool = False
+    explanation: str = ""
+
+    @property
+    def has_never_run(self) -> bool:
+        """Whether the worker could not even be started."""
+        return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
     def ending(self) -> str:
         """Say how the worker ended, for people."""

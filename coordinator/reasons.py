@@ -9,11 +9,23 @@ from coordinator.model import FailureRecord, Round
 
 NAMES_SHOWN_MAX = 10
 
+_COULD_NOT_START = " could not start: "
+
 
 def round_failed(current: Round, causes: Sequence[FailureRecord], failed: Collection[str]) -> str:
     """Name the root cause if its record is there, else the hosts that reported a failure."""
     what = describe(causes) if causes else f"a worker on {_hosts(current, failed)}"
     return f"round {current.round_id} failed: {what}"
+
+
+def start_impossible(
+    current: Round, causes: Sequence[FailureRecord], unable: Collection[str]
+) -> str:
+    """Name what can't be started and where if its record is there, else the hosts."""
+    what = describe([cause for cause in causes if cause.has_never_run])
+    if not what:
+        what = f"a worker on {_hosts(current, unable)}"
+    return f"round {current.round_id}{_COULD_NOT_START}{what}"
 
 
 def restart(what: str, *, used: int, allowed: int) -> str:
@@ -39,6 +51,9 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
 def run_failed(reason: str, causes: Sequence[FailureRecord]) -> str:
     """Add to a reason the root cause, if its record came too late to be in it."""
     cause = describe(causes) if causes else ""
+    round_, found, _ = reason.partition(_COULD_NOT_START)
+    if found and causes and causes[0].has_never_run:
+        return f"{round_}{found}{cause}"  # all that was known before is in it
     return reason if cause in reason else f"{reason}; root cause: {cause}"
 
 

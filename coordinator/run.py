@@ -283,6 +283,9 @@ class Run:
         assert current is not None, "running without a round"
         if len(self.state.succeeded) == len(current.seats):
             self._end(is_success=True, reason="all workers succeeded", now=now)
+        elif unable := self._unable():
+            causes = root_causes(self.state.failures, current.round_id)
+            self._start_ending(reasons.start_impossible(current, causes, unable), now)
         elif self._lost:
             self._end_round(RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now)
         elif self._failed:
@@ -295,6 +298,11 @@ class Run:
                 self._review_at = self._barrier_since + limit
         else:
             self._review_scale_up(current, now)
+
+    def _unable(self) -> list[str]:
+        """Return failed members that can't start the command; no restart would help."""
+        presences = self.members.presences
+        return [i for i in self._failed if presences[i].beat.is_start_impossible]
 
     def _review_failure(self, current: Round, now: float) -> None:
         """Decide on a failed group, once it is known whether a machine died with it."""

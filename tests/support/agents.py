@@ -44,9 +44,9 @@ def an_assignment(round_id: int = 0, **fields: Any) -> Assignment:
     return Assignment(**(given | fields))
 
 
-def a_beat(state: GroupState = GroupState.IDLE, round_id: int | None = None, **more: int) -> Beat:
+def a_beat(state: GroupState = GroupState.IDLE, round_id: int | None = None, **more: Any) -> Beat:
     """Return what the agent says of itself; by default it holds one port and no workers."""
-    given = {"master_port": PORT, "failures_written": 0, "workers_alive": 0}
+    given: dict[str, Any] = {"master_port": PORT, "failures_written": 0, "workers_alive": 0}
     return Beat(state=state, round_id=round_id, **(given | more))
 
 

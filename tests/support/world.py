@@ -94,6 +94,7 @@ class StoryAgent:
     state: GroupState = GroupState.IDLE
     round_id: int | None = None
     workers_alive: int = 0
+    is_start_impossible: bool = False
     sequence: int = 0
     is_silent: bool = False
     has_exited: bool = False
@@ -107,6 +108,7 @@ class StoryAgent:
             master_port=self.port,
             failures_written=self.sequence,
             workers_alive=self.workers_alive,
+            is_start_impossible=self.is_start_impossible,
         )
 
     def obey(self) -> bool:

@@ -87,6 +87,7 @@ class FailureRecord(google.protobuf.message.Message):
     TRACEBACK_FIELD_NUMBER: builtins.int
     STDERR_TAIL_FIELD_NUMBER: builtins.int
     IS_STOPPED_BY_AGENT_FIELD_NUMBER: builtins.int
+    EXPLANATION_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -108,6 +109,11 @@ class FailureRecord(google.protobuf.message.Message):
     is_stopped_by_agent: builtins.bool
     """Whether the worker was already being stopped by its agent when it ended.
     Such a worker is a victim, never a root cause.
+    """
+    explanation: builtins.str
+    """The likely why in a sentence or two, from the exit status and what the
+    agent found on its host right after; e.g. that the kernel ran out of
+    memory. For people: nothing is decided by it. Bounded; empty if unknown.
     """
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
@@ -140,9 +146,10 @@ class FailureRecord(google.protobuf.message.Message):
         traceback: builtins.str = ...,
         stderr_tail: builtins.str = ...,
         is_stopped_by_agent: builtins.bool = ...,
+        explanation: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "fence", b"fence", "host", b"host", "is_stopped_by_agent", b"is_stopped_by_agent", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "host", b"host", "is_stopped_by_agent", b"is_stopped_by_agent", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
 

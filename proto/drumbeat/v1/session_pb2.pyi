@@ -197,6 +197,7 @@ class Beat(google.protobuf.message.Message):
     MASTER_PORT_FIELD_NUMBER: builtins.int
     FAILURES_WRITTEN_FIELD_NUMBER: builtins.int
     WORKERS_ALIVE_FIELD_NUMBER: builtins.int
+    IS_START_IMPOSSIBLE_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -207,6 +208,11 @@ class Beat(google.protobuf.message.Message):
     """Sequence of the newest failure record the agent has written; 0: none."""
     workers_alive: builtins.int
     """Workers of any round that are alive on this host."""
+    is_start_impossible: builtins.bool
+    """Only with `GROUP_STATE_FAILED`: the command could not even be started, and
+    this agent has never had a worker that ran. A restart would meet the same,
+    so the run ends with what is wrong, whatever restarts are left.
+    """
     def __init__(
         self,
         *,
@@ -214,8 +220,9 @@ class Beat(google.protobuf.message.Message):
         master_port: builtins.int = ...,
         failures_written: builtins.int = ...,
         workers_alive: builtins.int = ...,
+        is_start_impossible: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "master_port", b"master_port", "state", b"state", "workers_alive", b"workers_alive"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "state", b"state", "workers_alive", b"workers_alive"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 

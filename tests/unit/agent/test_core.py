@@ -249,7 +249,8 @@ def test_a_host_with_stuck_processes_leaves_instead_of_another_round() -> None:
     assert of(effects, fx.StartWorkers) == []
     (finish,) = of(effects, fx.Finish)
     assert isinstance(finish.error, ProcessesStuck)
-    assert of(effects, fx.SendGoodbye)
+    (goodbye,) = of(effects, fx.SendGoodbye)
+    assert goodbye.reason == "processes of round 0 outlived SIGKILL: pid 71"
 
 
 def test_stuck_processes_do_not_change_a_verdict() -> None:
@@ -380,15 +381,16 @@ def test_a_signal_to_an_idle_agent_ends_it_at_once() -> None:
 def test_workers_that_died_with_their_supervisor_are_recorded_each() -> None:
     story = AgentStory().running()
     ending = "was ended by SIGKILL"
+    event = SupervisorDied(ending=ending, explanation="no memory")
     records = [
         fx.WriteFailure(
             failure=killed_with_supervisor(
-                an_assignment(), local_rank, ending, local_rank + 1, now=story.now
+                an_assignment(), local_rank, event, local_rank + 1, now=story.now
             )
         )
         for local_rank in (0, 1)
     ]
-    assert story.feed(SupervisorDied(ending=ending)) == [
+    assert story.feed(event) == [
         fx.Tell(what="supervisor died", why=ending),
         fx.StartSupervisor(),
         *records,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.events import WorkerExited, WorkerStartFailed
-from agent.failures import ended_by, killed_with_supervisor, not_started
+from agent.events import SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.failures import NEVER_BEGAN, ended_by, killed_with_supervisor, not_started
 from agent.model import Failure, WorkerError
 from tests.support.agents import an_assignment
 
@@ -56,10 +56,15 @@ def test_a_victim_is_marked() -> None:
 def test_a_worker_that_never_ran_has_no_pid() -> None:
     event = WorkerStartFailed(round_id=5, local_rank=1, message="cannot start x")
     failure = not_started(ASSIGNMENT, event, 9, now=3.0)
-    assert failure == a_failure(happened_at=3.0, pid=0, exit_code=127, message="cannot start x")
+    assert failure == a_failure(
+        happened_at=3.0, pid=0, exit_code=127, message="cannot start x", explanation=NEVER_BEGAN
+    )
 
 
 def test_the_supervisors_end_is_the_workers_end() -> None:
-    failure = killed_with_supervisor(ASSIGNMENT, 1, "was ended by SIGKILL", 9, now=3.0)
+    event = SupervisorDied(ending="was ended by SIGKILL", explanation="no memory")
+    failure = killed_with_supervisor(ASSIGNMENT, 1, event, 9, now=3.0)
     message = "the agent's supervisor was ended by SIGKILL; its workers were killed with it"
-    assert failure == a_failure(happened_at=3.0, pid=0, exit_code=-9, message=message)
+    assert failure == a_failure(
+        happened_at=3.0, pid=0, exit_code=-9, message=message, explanation="no memory"
+    )

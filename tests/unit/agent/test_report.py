@@ -41,6 +41,7 @@ def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
         exit_code=-11,
         signal_name="SIGSEGV",
         message="first\nsecond",
+        explanation="native code\nwent astray",
         traceback="Traceback:\n  File x\n",
         stderr_tail="last words\n",
     )
@@ -54,6 +55,8 @@ def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
         "  host      : node-1",
         "  rank      : 3 (local rank 1, group rank 1, role trainer)",
         "  ended by  : SIGSEGV (pid 77)",
+        "  likely why: native code",
+        "              went astray",
         "  message   : first",
         "              second",
         "  traceback :",

@@ -49,14 +49,15 @@ def test_other_rounds_explain_nothing() -> None:
 
 def test_a_report_names_causes_in_full_and_victims_in_short() -> None:
     long = "x" * (VICTIM_MESSAGE_CHARACTERS_MAX + 1)
-    cause = at(1.0, 0, message=long, traceback="where", stderr_tail="tail")
-    victim = at(2.0, 1, message=long, traceback="where", stderr_tail="tail")
+    cause = at(1.0, 0, message=long, traceback="where", explanation=long)
+    victim = at(2.0, 1, message=long, traceback="where", stderr_tail="tail", explanation=long)
     report = make_report([victim, cause], 0, world_size=8)
     assert report is not None
     assert report.root_causes == (cause,)
     assert (report.victims_count, report.world_size) == (7, 8)
     (shown,) = report.victims
     assert (shown.message, shown.traceback, shown.stderr_tail) == (long[:-1], "", "")
+    assert shown.explanation == long[:-1]
 
 
 def test_a_report_of_stopped_workers_only_has_no_cause() -> None:
