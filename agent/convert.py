@@ -115,6 +115,7 @@ def failure_message(
         signal_name=signal_name(failure.exit_code),
         message=failure.message,
         traceback=failure.traceback,
+        stderr_tail=failure.stderr_tail,
         is_stopped_by_agent=failure.is_stopped_by_agent,
     )
 

@@ -85,6 +85,7 @@ class WorkerExited:
     is_stopped: bool
     ended_at: float
     error: WorkerError | None = None
+    stderr_tail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,4 +137,5 @@ class Failure:
     exit_code: int
     message: str
     traceback: str = ""
+    stderr_tail: str = ""
     is_stopped_by_agent: bool = False
