@@ -29,6 +29,7 @@ from agent.config import (
 from agent.devices.numa import NumaMode
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
+from agent.log_options import log_options, output_of
 from agent.telemetry import catalog
 from drumbeat import options
 from worker_sdk import context
@@ -202,12 +203,6 @@ def agent() -> None:
     help="How long a restart waits for the GPU memory of the workers before it, at most.",
 )
 @options.option(
-    "--log-dir",
-    section="Workers",
-    metavar="DIR",
-    help="Directory for the files of the workers; created if needed.",
-)
-@options.option(
     "--shutdown-timeout",
     section="Workers",
     type=options.DURATION,
@@ -215,6 +210,7 @@ def agent() -> None:
     default="30s",
     help="Time that workers have between SIGTERM and SIGKILL.",
 )
+@log_options
 @options.option(
     "--signals-to-handle",
     section="Workers",
@@ -366,6 +362,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         numa_binding=NumaMode(params["numa_binding"]) if params["numa_binding"] else None,
         is_local_rank_virtual=params["virtual_local_rank"],
         gpu_memory_wait_s=params["gpu_memory_wait"],
+        output=output_of(params),
         log_format=params["log_format"],
         event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),
         event_log_file=event_log,

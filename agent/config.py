@@ -7,10 +7,11 @@ Precedence there: argument over environment over default.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.devices.numa import NumaMode
+from agent.output_config import OutputConfig
 from drumbeat.violation import Violation, check_range
 
 AGENTS_MAX = 1_000_000
@@ -116,6 +117,9 @@ class AgentConfig:
 
     log_dir: str | None = None
     """Absolute path of the directory for the workers' files; None: they are not kept."""
+
+    output: OutputConfig = field(default_factory=OutputConfig)
+    """Where the output of the workers goes."""
 
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the agent's own log is written; see ``drumbeat.logs``."""

@@ -116,6 +116,7 @@ def failure_message(
         signal_name=signal_name(failure.exit_code),
         message=failure.message,
         traceback=failure.traceback,
+        stderr_tail=failure.stderr_tail,
         is_stopped_by_agent=failure.is_stopped_by_agent,
         explanation=failure.explanation,
     )

@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
@@ -22,7 +23,13 @@ from agent.core import AgentCore, AgentPolicy
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.model import format_cpu_list
 from agent.devices.visible import VISIBLE_DEVICES
-from agent.environment import Host, common_environment, needs_omp_default, worker_environments
+from agent.environment import (
+    Host,
+    common_environment,
+    needs_omp_default,
+    round_environment,
+    worker_environments,
+)
 from agent.error_file import read_error_file, read_faults
 from agent.events import (
     DeadlineReached,
@@ -39,8 +46,9 @@ from agent.events import (
 from agent.explain.evidence import Explainer
 from agent.failures import signal_name
 from agent.launcher import tell_launcher
-from agent.layout import WorkerFiles, spool_directory
+from agent.layout import spool_directory
 from agent.model import Assignment, Failure, WorkerError
+from agent.output import OutputError, WorkerOutput
 from agent.ports import Ports
 from agent.preflight import inherited_environment, visible_gpus
 from agent.reporter import Reporter
@@ -80,15 +88,16 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
     spool = Spool(spool_directory(config.run_id), incarnation)
-    files = WorkerFiles(config.log_dir, config.run_id)
+    output = WorkerOutput(config)
     driver = Driver(
-        config, transport, incarnation=incarnation, files=files, spool=spool, devices=devices
+        config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
     )
     try:
         finish = await driver.run()
     finally:
         await driver.close()
-        files.close()
+        # Whoever reads the console may be slow, and signals still have to arrive.
+        await asyncio.to_thread(output.close)
     cause = finish.cause
     if finish.error is not None:
         cause = WorkerError(message=str(finish.error))
@@ -110,14 +119,14 @@ class Driver:
         transport: Transport,
         *,
         incarnation: str,
-        files: WorkerFiles,
+        output: WorkerOutput,
         spool: Spool,
         devices: HostDevices | None = None,
     ) -> None:
         self._config = config
         self._transport = transport
         self._incarnation = incarnation
-        self._files = files
+        self._output = output
         self._devices = devices or HostDevices()
         self._host = socket.gethostname()
         self._identity: Identity | None = None
@@ -398,21 +407,21 @@ class Driver:
             restarts_max=config.restarts_max,
             is_local_rank_virtual=config.is_local_rank_virtual,
         )
+        # Each with all of the round, for whoever decides on files looks at names of it.
+        of_round = round_environment(host, assignment)
+        visible = self._base_environment.get(VISIBLE_DEVICES)
+        envs = {
+            local_rank: {**of_round, **env}
+            for local_rank, env in worker_environments(host, assignment, visible_devices=visible)
+        }
         try:
-            files = self._files.prepare(assignment.round_id, config.local_world_size)
-        except OSError as error:
-            message = f"{error.filename}: {error.strerror}"
+            streams = self._output.prepare(assignment.round_id, envs)
+        except OutputError as error:
             self._submit(
-                WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=message)
+                WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=str(error))
             )
             return
         self._explainer.begin_round()
-        workers = worker_environments(
-            host,
-            assignment,
-            files,
-            visible_devices=self._base_environment.get(VISIBLE_DEVICES),
-        )
         cpus = self._bind_workers()
         self._command(
             supervisor.StartWorkers(
@@ -421,9 +430,13 @@ class Driver:
                 env=common_environment(self._base_environment, host, assignment),
                 workers=tuple(
                     supervisor.WorkerStart(
-                        local_rank=local_rank, env=env, cpus=cpus.get(local_rank, ())
+                        local_rank=local_rank,
+                        env=env,
+                        cpus=cpus.get(local_rank, ()),
+                        stdout=streams[local_rank][0],
+                        stderr=streams[local_rank][1],
                     )
-                    for local_rank, env in workers
+                    for local_rank, env in envs.items()
                 ),
             )
         )
@@ -462,30 +475,37 @@ class Driver:
                 self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))
 
     def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
-        path = self._files.error_file(event.round_id, event.local_rank)
-        stacks = read_faults(path) if event.exit_code else ""
-        error = read_error_file(path) if event.exit_code else None
+        self._output.ended(event.round_id, event.local_rank)
+        exited = WorkerExited(
+            round_id=event.round_id,
+            local_rank=event.local_rank,
+            pid=event.pid,
+            exit_code=event.exit_code,
+            is_stopped=event.is_stopped,
+            ended_at=event.ended_at,
+        )
+        self._submit(self._examined(exited) if event.exit_code else exited)
+
+    def _examined(self, exited: WorkerExited) -> WorkerExited:
+        """Add what a worker that ended badly left behind, and what that says."""
+        path = self._output.error_file(exited.round_id, exited.local_rank)
+        stacks = read_faults(path) if path is not None else ""
+        error = read_error_file(path) if path is not None else None
         if stacks:
             # Python writes them to one place only, and users look for them here.
             with suppress(OSError, ValueError):  # closed, or nobody reads it any more
                 print(stacks, file=sys.stderr, flush=True)
-        self._submit(
-            WorkerExited(
-                round_id=event.round_id,
-                local_rank=event.local_rank,
-                pid=event.pid,
-                exit_code=event.exit_code,
-                is_stopped=event.is_stopped,
-                ended_at=event.ended_at,
+        return replace(
+            exited,
+            error=error,
+            explanation=self._explainer.explain(
+                exited.exit_code,
+                exited.pid,
+                is_stopped=exited.is_stopped,
                 error=error,
-                explanation=self._explainer.explain(
-                    event.exit_code,
-                    event.pid,
-                    is_stopped=event.is_stopped,
-                    error=error,
-                    stacks=stacks,
-                ),
-            )
+                stacks=stacks,
+            ),
+            stderr_tail=self._output.last_lines(exited.round_id, exited.local_rank),
         )
 
     def _on_supervisor_death(self, returncode: int) -> None:

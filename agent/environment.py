@@ -42,10 +42,8 @@ def needs_omp_default(base: Mapping[str, str], local_world_size: int) -> bool:
     return local_world_size > 1 and context.OMP_NUM_THREADS not in base
 
 
-def common_environment(
-    base: Mapping[str, str], host: Host, assignment: Assignment
-) -> dict[str, str]:
-    """Return what all workers of this host get in this round, on top of ``base``."""
+def round_environment(host: Host, assignment: Assignment) -> dict[str, str]:
+    """Return what a round says to all workers of this host."""
     added = {
         context.WORLD_SIZE: assignment.world_size,
         context.LOCAL_WORLD_SIZE: host.local_world_size,
@@ -62,7 +60,14 @@ def common_environment(
         context.RUN_ID: host.run_id,
         context.ROUND: assignment.round_id,
     }
-    environment = {**base, **{name: str(value) for name, value in added.items()}}
+    return {name: str(value) for name, value in added.items()}
+
+
+def common_environment(
+    base: Mapping[str, str], host: Host, assignment: Assignment
+) -> dict[str, str]:
+    """Return what all workers of this host get in this round, on top of ``base``."""
+    environment = {**base, **round_environment(host, assignment)}
     environment.setdefault(context.NCCL_ASYNC_ERROR_HANDLING, "1")
     if needs_omp_default(base, host.local_world_size):
         environment[context.OMP_NUM_THREADS] = "1"
@@ -72,7 +77,7 @@ def common_environment(
 def worker_environments(
     host: Host,
     assignment: Assignment,
-    error_files: Mapping[int, str],
+    error_files: Mapping[int, str] | None = None,
     *,
     visible_devices: str | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
@@ -81,7 +86,7 @@ def worker_environments(
     Args:
         host: What they have in common.
         assignment: The round.
-        error_files: Where each leaves its error, by local rank.
+        error_files: Where each leaves its error, by local rank; None: that is added by others.
         visible_devices: The agent's own ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
     for local_rank in range(host.local_world_size):
@@ -89,8 +94,9 @@ def worker_environments(
             context.LOCAL_RANK: str(local_rank),
             context.RANK: str(assignment.rank_first + local_rank),
             context.ROLE_RANK: str(assignment.role_rank_first + local_rank),
-            context.ERROR_FILE: error_files[local_rank],
         }
+        if error_files is not None:
+            environment[context.ERROR_FILE] = error_files[local_rank]
         if host.is_local_rank_virtual:
             environment[context.LOCAL_RANK] = "0"
             environment[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)

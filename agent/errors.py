@@ -6,7 +6,9 @@ AgentError                    1  anything else
  │   ├─ ScriptNotFound        2  there is nothing to run at that path
  │   ├─ LogDirectoryUnusable  2  --log-dir cannot be written
  │   ├─ EventLogUnusable      2  --event-log-file cannot be written
- │   └─ UnknownEventHandler   2  --event-log-handler names nobody
+ │   ├─ UnknownEventHandler   2  --event-log-handler names nobody
+ │   ├─ UnknownLogsSpecs      2  --logs-specs names nobody
+ │   └─ LogsSpecsUnusable     2  what --logs-specs names can't be loaded or made
  ├─ SpecRefused               2  the run was started with other settings
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
@@ -113,6 +115,31 @@ class UnknownEventHandler(UsageError):
         self.args = (name, known)
         self.name = name
         self.known = known
+
+
+class UnknownLogsSpecs(UsageError):
+    """No installed package offers logs specs of that name; those there are are listed."""
+
+    hint = "logs specs are an entry point of the group drumbeat.logs_specs or torchrun.logs_specs"
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        allowed = f"one of {', '.join(known)}" if known else "nothing: no package offers any"
+        super().__init__(str(Violation("--logs-specs", name, allowed)))
+        self.args = (name, known)
+        self.name = name
+        self.known = known
+
+
+class LogsSpecsUnusable(UsageError):
+    """The logs specs of that name can't be loaded or made."""
+
+    hint = "the package that offers them has to be repaired; without --logs-specs ours are used"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the logs specs {name} cannot be used: {why}")
+        self.args = (name, why)
+        self.name = name
+        self.why = why
 
 
 class SpecRefused(AgentError):

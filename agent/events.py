@@ -86,6 +86,7 @@ class WorkerExited:
     ended_at: float
     error: WorkerError | None = None
     explanation: str = ""
+    stderr_tail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

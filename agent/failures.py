@@ -32,6 +32,7 @@ def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Fail
         exit_code=event.exit_code,
         message=_message(event.error, event.exit_code) if event.error else "",
         traceback=event.error.traceback if event.error else "",
+        stderr_tail=event.stderr_tail,
         is_stopped_by_agent=event.is_stopped,
         explanation=event.explanation,
     )

@@ -138,6 +138,7 @@ class Failure:
     exit_code: int
     message: str
     traceback: str = ""
+    stderr_tail: str = ""
     is_stopped_by_agent: bool = False
     explanation: str = ""
     """The likely why, as far as this host can tell."""

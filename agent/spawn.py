@@ -144,14 +144,15 @@ class Spawner:
 def open_output(path: str) -> int:
     """Return a descriptor of the emptied file that is to take a worker's output.
 
-    Everything is appended, so that a file cut by somebody else meanwhile gets no hole.
+    Everything is appended, so that a file cut by somebody else meanwhile gets no hole. A terminal
+    does not become that of this process's session.
 
     Raises:
         SpawnError: It cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags | os.O_NOCTTY, 0o666)
     except OSError as error:
         message = f"cannot write the worker's output to {path}: {error.strerror}"
         raise SpawnError(error.errno or 0, message) from error

@@ -45,6 +45,7 @@ class _Source:
     prefix: bytes
     needles: tuple[bytes, ...]
     filtered_sink: Sink | None
+    turn: int
     cutter: LineCutter = field(default_factory=LineCutter)
     position: int = 0
     end_at: int | None = None
@@ -57,9 +58,14 @@ class _Source:
             self._restart_if_cut()
             self.end_at = os.fstat(self.fd).st_size
 
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Where it leads."""
+        return (self.sink,) if self.filtered_sink is None else (self.sink, self.filtered_sink)
+
     def step(self) -> bool:
         """Pass one chunk on; return whether there may be more to do at once."""
-        if self.sink.is_full or (self.filtered_sink is not None and self.filtered_sink.is_full):
+        if any(sink.is_full for sink in self.sinks):
             return False
         if self.end_at is not None and self.position >= self.end_at:
             self._emit(self.cutter.end())
@@ -124,6 +130,7 @@ class Tail:
         prefix: bytes = b"",
         filters: Sequence[str] = (),
         filtered: int | TextIO | None = None,
+        turn: int = 0,
     ) -> None:
         """Show the lines of a file, from its beginning, at `destination`.
 
@@ -133,6 +140,8 @@ class Tail:
             prefix: Written before each line.
             filters: Lines that contain one of them are also written to `filtered`.
             filtered: Destination of such lines; None leaves them out.
+            turn: A file waits for those of a lower turn that lead to the same place to be finished
+                and shown.
 
         Raises:
             OSError: The file cannot be read, or there is no such destination.
@@ -149,6 +158,7 @@ class Tail:
                     prefix=prefix,
                     needles=tuple(needle.encode() for needle in filters),
                     filtered_sink=None if filtered is None else self._sink(filtered),
+                    turn=turn,
                 )
                 self._commands.append(lambda: self._sources.update({fd: source}))
                 if self._thread is None:
@@ -225,7 +235,7 @@ class Tail:
                 for source in self._sources.values():
                     source.finish()
             # Read first, then write: what comes of one round of chunks goes out together.
-            is_more = sum([source.step() for source in self._sources.values()]) > 0
+            is_more = sum([source.step() for source in self._in_turn()]) > 0
             is_held_up = any(sink.is_full for sink in sinks)
             if sum(sink.flush() for sink in sinks):
                 self._progress_at = time.monotonic()
@@ -238,6 +248,18 @@ class Tail:
                 self._give_up(sinks)
                 return
             self._wait(sinks, 0.0 if is_more else self._timeout_s(is_closing=is_closing))
+
+    def _in_turn(self) -> list[_Source]:
+        """Return the files that wait for no other."""
+        first: dict[int, int] = {}
+        for source in self._sources.values():
+            for sink in source.sinks:
+                first[id(sink)] = min(source.turn, first.get(id(sink), source.turn))
+        return [
+            source
+            for source in self._sources.values()
+            if all(source.turn == first[id(sink)] for sink in source.sinks)
+        ]
 
     def _timeout_s(self, *, is_closing: bool) -> float | None:
         if is_closing:

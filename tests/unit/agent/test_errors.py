@@ -31,6 +31,16 @@ EXAMPLES = [
         2,
         "--event-log-handler: 'x' is given, allowed is one of null, mine",
     ),
+    (
+        errors.UnknownLogsSpecs("x", ("a", "b")),
+        2,
+        "--logs-specs: 'x' is given, allowed is one of a, b",
+    ),
+    (
+        errors.LogsSpecsUnusable("x", "OSError: full"),
+        2,
+        "the logs specs x cannot be used: OSError: full",
+    ),
     (errors.SpecRefused("r", "agents_max"), 2, "run 'r' refused this agent: agents_max"),
     (errors.RunRefused("r", "it has ended"), 2, "run 'r' refused this agent: it has ended"),
     (
