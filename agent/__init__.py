@@ -1,5 +1,31 @@
-"""The agent: owns one host's worker group, for one run.
+"""Shell. The agent: owns one host's worker group, for one run.
 
 It holds one session with the coordinator, makes its host's processes match the
 state the coordinator desires, and reports what they do. See ``docs/architecture.md``.
+What programs may ask of the package itself is loaded when it is first asked for:
+the supervisor imports the package too, and has to stay small.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.launching.config import LaunchConfig
+    from agent.launching.launch import elastic_launch, launch
+
+__all__ = ["LaunchConfig", "elastic_launch", "launch"]
+
+_HOMES = {
+    "LaunchConfig": "agent.launching.config",
+    "elastic_launch": "agent.launching.launch",
+    "launch": "agent.launching.launch",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what was asked for. Python calls this once per name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with the real driver; ``argv`` None stands for this process's own."""
-    return cli.main(argv, run=_run)
+    return cli.main(argv, run=run)
 
 
-def _run(config: "AgentConfig") -> int:
+def run(config: "AgentConfig") -> int:
+    """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
     module = "standalone" if config.is_standalone else "agent.driver"
-    run: Callable[[AgentConfig], int] = import_module(module).run
-    return run(config)
+    chosen: Callable[[AgentConfig], int] = import_module(module).run
+    return chosen(config)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.config import AgentConfig
 from agent.errors import InvalidConfiguration
 from agent.model import Assignment, GroupState
 from drumbeat.violation import Violation, check_range
+
+if TYPE_CHECKING:
+    from agent.errors import ProcessFailure
 
 PORT_MAX = 65535
 UNASSIGNED = -1
@@ -151,13 +154,13 @@ class RunResult:
     """How the workers of this host ended: all succeeded, or the group did not.
 
     Both tables are by global rank and never share one. ``return_values`` is for
-    functions; a program has none. ``failures`` holds an ``agent.errors.ProcessFailure``
-    for each worker that failed by itself; one the agent stopped is in neither.
+    functions; a program has none. ``failures`` holds each worker that failed by itself;
+    one the agent stopped is in neither.
     """
 
     state: WorkerState
     return_values: Mapping[int, Any] = field(default_factory=dict)
-    failures: Mapping[int, Any] = field(default_factory=dict)
+    failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
         """Return whether the group failed."""

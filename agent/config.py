@@ -133,15 +133,21 @@ class AgentConfig:
     command: tuple[str, ...]
     """The complete argument vector of a worker."""
 
+    name: str = ""
+    """What the workers run, for people; empty: as the command says."""
+
+    outcome_file: str | None = None
+    """Where a program that launched this agent reads how it ended; None: it has not."""
+
     @property
     def title(self) -> str:
         """What the workers run, for people: the command without the interpreter."""
-        return " ".join(self._behind_the_interpreter())
+        return self.name or " ".join(self._behind_the_interpreter())
 
     @property
     def script(self) -> tuple[str, ...]:
         """Script, module or program of the workers, and its arguments."""
-        words = self._behind_the_interpreter()
+        words = (self.name,) if self.name else self._behind_the_interpreter()
         return words[1:] if words[0] == "-m" else words
 
     def _behind_the_interpreter(self) -> tuple[str, ...]:

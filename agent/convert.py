@@ -7,7 +7,18 @@ from google.protobuf.duration_pb2 import Duration
 from agent.config import AgentConfig
 from agent.devices.model import Gpu
 from agent.failures import signal_name
-from agent.model import Assignment, Beat, Desired, Exit, Failure, Pace, Standby, Stop, WorkerError
+from agent.model import (
+    Assignment,
+    Beat,
+    Desired,
+    Exit,
+    Failure,
+    Pace,
+    RootCause,
+    Standby,
+    Stop,
+    WorkerError,
+)
 from agent.report import render_report
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
@@ -32,6 +43,7 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
                 reason=verdict.reason,
                 report=report,
                 cause=None if verdict.is_success else _cause(verdict),
+                root_causes=tuple(map(_root_cause, verdict.report.root_causes)),
             )
         case _:
             return None
@@ -48,6 +60,18 @@ def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
         message=record.message or silent,
         traceback=record.traceback,
         error_code=record.exit_code,
+    )
+
+
+def _root_cause(record: failure_pb2.FailureRecord) -> RootCause:
+    return RootCause(
+        rank=record.worker.rank,
+        local_rank=record.worker.local_rank,
+        host=record.host,
+        pid=record.pid,
+        exit_code=record.exit_code,
+        message=record.message,
+        traceback=record.traceback,
     )
 
 

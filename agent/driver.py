@@ -46,6 +46,8 @@ from agent.events import (
 from agent.explain.evidence import Explainer
 from agent.failures import signal_name
 from agent.launcher import tell_launcher
+from agent.launching.files import write_outcome
+from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.layout import spool_directory
 from agent.model import Assignment, Failure, WorkerError
 from agent.output import OutputError, WorkerOutput
@@ -103,9 +105,11 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         cause = WorkerError(message=str(finish.error))
     if cause is not None:
         tell_launcher(inherited_environment().get(ERROR_FILE), cause)
+    if config.outcome_file is not None:
+        write_outcome(config.outcome_file, driver.outcome(finish))
     if finish.error is not None:
         raise finish.error
-    if finish.report:
+    if finish.report and config.outcome_file is None:
         print(finish.report, file=sys.stderr, flush=True)
     return finish.exit_code
 
@@ -141,6 +145,7 @@ class Driver:
             )
         )
         self._telemetry = Telemetry(config, host=self._host)
+        self._recorder = OutcomeRecorder(config.local_world_size)
         self._queue: deque[Event] = deque()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -193,6 +198,10 @@ class Driver:
         self._ports.close()
         await self._telemetry.close()
 
+    def outcome(self, finish: fx.Finish) -> Outcome:
+        """Return how this agent ended, for a program that launched it."""
+        return self._recorder.outcome(finish)
+
     def _submit(self, event: Event) -> None:
         self._queue.append(event)
         self._arrived.set()
@@ -229,6 +238,7 @@ class Driver:
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
         """Do what the core wants done about an event, and let telemetry know."""
         self._telemetry.saw(event, effects, now=now)
+        self._recorder.saw(event, effects)
         self._execute(effects)
 
     def _execute(self, effects: list[fx.Effect]) -> None:

@@ -16,6 +16,10 @@ AgentError                    1  anything else
  ├─ SupervisorLost            1  the process that holds the workers dies again and again
  ├─ ProcessesStuck            1  processes of an old round can't be ended
  ├─ RunForgotten              1  the coordinator does not know the run any more
+ ├─ FunctionNotPortable      1  ``agent.launch``: a function can't be handed to workers
+ ├─ ValueNotReadable         1  ``agent.launch``: a worker's return value can't be read
+ ├─ AgentProcessLost         1  ``agent.launch``: the agent's process was ended
+ ├─ RunFailed                1  ``agent.launch``: and not because of a failed worker
  └─ ChildFailedError          1  workers failed; of the Python API, in ``process_failure``
 
 A failed run is not an error of the command: its exit code comes with the verdict.
@@ -251,6 +255,53 @@ class RunForgotten(AgentError):
             f"round {self.assigned} was assigned after round {self.latest}: "
             "the coordinator does not know this run any more"
         )
+
+
+class FunctionNotPortable(AgentError):
+    """The function or its arguments cannot be pickled for the workers."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name = name
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.name} or its arguments cannot be handed to workers: {self.why}"
+
+
+class ValueNotReadable(AgentError):
+    """A worker has returned a value that this process cannot read."""
+
+    def __init__(self, rank: int, why: str) -> None:
+        super().__init__(rank, why)
+        self.rank = rank
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the return value of rank {self.rank} cannot be read here: {self.why}"
+
+
+class AgentProcessLost(AgentError):
+    """The process that a launch runs the agent in has ended before the run; so have its workers."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+    def __str__(self) -> str:
+        return f"the agent's process {self.ending}; its workers are gone with it"
+
+
+class RunFailed(AgentError):
+    """The run failed, and no record of a failed worker says why; ``reason`` does."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} failed: {self.reason}"
 
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name

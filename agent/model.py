@@ -99,16 +99,31 @@ class WorkerError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """A worker, of any host, whose failure made the run fail."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    exit_code: int
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """The run is over. ``report`` is the readable failure report, empty on success.
 
-    ``cause`` is its root cause, for a launcher that this agent runs under.
+    ``cause`` is its root cause, for a launcher that this agent runs under, and
+    ``root_causes`` are all that can't be told apart, for a program that launched it.
     """
 
     is_success: bool
     reason: str
     report: str
     cause: WorkerError | None = None
+    root_causes: tuple[RootCause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,11 @@ class ProcessFailure:
     """Its outer message, which torch's format makes an object; else a sentence of ours."""
     timestamp: int = field(init=False)
     """When it failed, in seconds since 1970: by its error file, or when this was made."""
+    host: str = field(init=False)
+    """Name of its host."""
 
     def __post_init__(self) -> None:
+        self.host = socket.gethostname()
         path = Path(self.error_file)
         now = int(time.time())
         found = load_error_file(path)
@@ -89,7 +92,10 @@ class ProcessFailure:
 
 
 class ChildFailedError(AgentError):
-    """Workers failed. ``failures`` has those of this host, by their rank in the world.
+    """Workers failed. ``failures`` has them by their rank in the world.
+
+    Of a launcher of one's own it has those of this host. Of ``agent.launch`` it has the
+    root causes of the run, of whatever host; several are too close in time to be told apart.
 
     Raised within a function that ``worker_sdk.record`` decorates, it is the root
     cause's own error file that reaches the launcher further out.
@@ -143,7 +149,7 @@ def _describe(index: int, rank: int, failure: ProcessFailure) -> str:
         [
             f"[{index}]:",
             f"  time      : {failure.timestamp_isoformat()}",
-            f"  host      : {socket.gethostname()}",
+            f"  host      : {failure.host}",
             f"  rank      : {rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exitcode} (pid: {failure.pid}){signal}",
             f"  error_file: {failure.error_file}",

@@ -278,6 +278,19 @@ class Cluster:
         self._processes.append(process)
         return process
 
+    def script(self, text: str, *arguments: str) -> Process:
+        """Start Python on a new file with ``text``, in the directory of the cluster."""
+        path = self.directory / f"script_{next(self._names)}.py"
+        path.write_text(text)
+        process = Process(
+            path.stem,
+            [sys.executable, str(path), *arguments],
+            env=self.environment(),
+            cwd=self.directory,
+        )
+        self._processes.append(process)
+        return process
+
     def strays(self) -> list[psutil.Process]:
         """Return every living process below this cluster, whoever is its parent by now."""
         found = []

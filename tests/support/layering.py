@@ -56,6 +56,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/context.py": "the names, and a worker's view of them",
     "worker_sdk/error_handler.py": "where an error is recorded, which may change while it runs",
     "agent/preflight.py": "what workers inherit",
+    "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",
     "agent/multiprocessing/guard.py": "the environment of the worker it is about to be",
     "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",

@@ -7,7 +7,7 @@ import pytest
 from agent import convert
 from agent.config import AgentConfig
 from agent.failures import signal_name
-from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, Standby, Stop
+from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, RootCause, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 
@@ -65,6 +65,25 @@ def test_a_failed_verdict_comes_with_its_report() -> None:
     assert isinstance(read.state, Exit)
     assert "train.py FAILED" in read.state.report
     assert "round 0 failed" in read.state.report
+
+
+def test_a_failed_verdict_names_its_root_causes() -> None:
+    record = failure_pb2.FailureRecord(
+        host="a",
+        worker=failure_pb2.WorkerRanks(rank=5, local_rank=1),
+        pid=71,
+        exit_code=-9,
+        message="m",
+        traceback="t",
+    )
+    verdict = session_pb2.Verdict(report=failure_pb2.FailureReport(root_causes=[record]))
+    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    read = convert.desired_from(message, name="train.py")
+    assert read is not None
+    assert isinstance(read.state, Exit)
+    assert read.state.root_causes == (
+        RootCause(rank=5, local_rank=1, host="a", pid=71, exit_code=-9, message="m", traceback="t"),
+    )
 
 
 def test_a_kind_of_a_later_version_is_nothing() -> None:

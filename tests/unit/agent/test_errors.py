@@ -68,6 +68,22 @@ EXAMPLES = [
         1,
         "round 0 was assigned after round 5: the coordinator does not know this run any more",
     ),
+    (
+        errors.FunctionNotPortable("train", "TypeError: a lock"),
+        1,
+        "train or its arguments cannot be handed to workers: TypeError: a lock",
+    ),
+    (
+        errors.ValueNotReadable(3, "EOFError: it ends"),
+        1,
+        "the return value of rank 3 cannot be read here: EOFError: it ends",
+    ),
+    (
+        errors.AgentProcessLost("was ended by SIGKILL"),
+        1,
+        "the agent's process was ended by SIGKILL; its workers are gone with it",
+    ),
+    (errors.RunFailed("r", "too few agents"), 1, "run 'r' failed: too few agents"),
 ]
 
 

@@ -1,0 +1,169 @@
+"""Pure. What a program says of the job that it launches.
+
+Fields that ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too have its
+names and places. What it says of a rendezvous is left out: ``coordinator`` names the
+one place where that is decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Literal, cast
+
+from agent.config import AgentConfig
+from agent.devices.numa import NumaMode
+from agent.errors import InvalidConfiguration
+from drumbeat.violation import Violation
+
+_FIELD_OF_AGENT = {
+    "agents_max": "max_nodes",
+    "agents_min": "min_nodes",
+    "coordinator_grace_s": "coordinator_grace",
+    "exit_barrier_timeout_s": "exit_barrier_timeout",
+    "gpu_memory_wait_s": "gpu_memory_wait",
+    "join_timeout_s": "join_timeout",
+    "last_call_s": "last_call",
+    "local_world_size": "nproc_per_node",
+    "restarts_max": "max_restarts",
+    "shutdown_timeout_s": "shutdown_timeout",
+}
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number of seconds"),
+    "float | None": ((int, float, type(None)), "a number of seconds, or None"),
+    "str": ((str,), "a text"),
+    "str | None": ((str, type(None)), "a text, or None"),
+    "bool": ((bool,), "True or False"),
+}
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """One job, as this host takes part in it. Durations are in seconds.
+
+    Raises:
+        InvalidConfiguration: Names every field that is impossible.
+    """
+
+    min_nodes: int
+    """Fewest hosts that train together."""
+    max_nodes: int
+    """Most hosts; more stand by."""
+    nproc_per_node: int
+    """Workers on this host."""
+    _: KW_ONLY
+    coordinator: str | None = None
+    """Address "host:port" of ``coordinator serve``; None: this host trains alone."""
+    run_id: str = ""
+    """Name of the job, the same on all its hosts. Empty: made up, for a job of one host."""
+    role: str = "default"
+    """Role of this host's workers."""
+    max_restarts: int = 3
+    """Restarts after failed workers that the whole job may use; torch's default."""
+    monitor_interval: float = 0.1
+    """No meaning: the end of a worker is told, not looked for."""
+    start_method: str = "spawn"
+    """Only "spawn": every worker is a new interpreter."""
+    local_addr: str | None = None
+    """Address at which the other hosts reach this one; None: found."""
+    master_addr: str = ""
+    """Fixed MASTER_ADDR; empty: the host of rank 0."""
+    master_port: int = 0
+    """Fixed MASTER_PORT; 0: a free one each round."""
+    join_timeout: float = 600.0
+    """How long to wait for the coordinator, and for ``min_nodes`` hosts."""
+    last_call: float = 30.0
+    """How long to wait for more hosts than ``min_nodes``, at most."""
+    exit_barrier_timeout: float | None = None
+    """How long hosts that are done wait for the others; None: while they are alive."""
+    coordinator_grace: float = 600.0
+    """How long training goes on while the coordinator is away."""
+    shutdown_timeout: float = 30.0
+    """From SIGTERM to SIGKILL for workers."""
+    virtual_local_rank: bool = False
+    """Whether each worker sees its own GPU only, and has LOCAL_RANK 0."""
+    numa_binding: str | None = None
+    """How workers are bound to CPUs near their GPUs; the modes of ``agent join``."""
+    gpu_memory_wait: float = 50.0
+    """How long a restart waits for the GPU memory of the workers before it, at most."""
+    log_dir: str | None = None
+    """Directory for the workers' files, created if needed; None: they are not kept."""
+    log_format: str = "auto"
+    """How the agent's own log is written: auto, console or json."""
+    event_log_handler: str = ""
+    """Who takes structured events; empty: jsonl if there is a file, else nobody."""
+    event_log_file: str | None = None
+    """The file to which "jsonl" appends, created if needed."""
+
+    def __post_init__(self) -> None:
+        violations = self._violations_of_types() or self._violations()
+        if violations:
+            raise InvalidConfiguration(tuple(violations))
+
+    def agent_config(
+        self,
+        command: tuple[str, ...],
+        *,
+        run_id: str,
+        name: str = "",
+        outcome_file: str | None = None,
+    ) -> AgentConfig:
+        """Return what this host's agent is told: the job as above, with these workers."""
+        handler = self.event_log_handler or ("jsonl" if self.event_log_file else "null")
+        return AgentConfig(
+            coordinator=self.coordinator,
+            is_standalone=self.coordinator is None,
+            run_id=run_id,
+            agents_min=self.min_nodes,
+            agents_max=self.max_nodes,
+            local_world_size=self.nproc_per_node,
+            restarts_max=self.max_restarts,
+            role=self.role,
+            local_addr=self.local_addr,
+            master_addr=self.master_addr,
+            master_port=self.master_port,
+            join_timeout_s=self.join_timeout,
+            last_call_s=self.last_call,
+            exit_barrier_timeout_s=self.exit_barrier_timeout,
+            coordinator_grace_s=self.coordinator_grace,
+            shutdown_timeout_s=self.shutdown_timeout,
+            numa_binding=NumaMode(self.numa_binding) if self.numa_binding else None,
+            is_local_rank_virtual=self.virtual_local_rank,
+            gpu_memory_wait_s=self.gpu_memory_wait,
+            log_format=cast("Literal['auto', 'console', 'json']", self.log_format),
+            event_log_handler=handler,
+            command=command,
+            name=name,
+            outcome_file=outcome_file,
+        )
+
+    def _violations_of_types(self) -> list[Violation]:
+        found = []
+        for field in fields(self):
+            kinds, allowed = _KINDS[cast("str", field.type)]
+            value = getattr(self, field.name)
+            is_wrong_bool = isinstance(value, bool) and bool not in kinds
+            if is_wrong_bool or not isinstance(value, kinds):
+                found.append(Violation(field.name, repr(value), allowed))
+        return found
+
+    def _violations(self) -> list[Violation]:
+        found: list[Violation] = []
+        if self.start_method != "spawn":
+            allowed = '"spawn", for every worker is a new interpreter'
+            found.append(Violation("start_method", self.start_method, allowed))
+        if self.max_nodes > 1 and self.coordinator is not None and not self.run_id:
+            allowed = "a name that all hosts of this job give, and those of no other"
+            found.append(Violation("run_id", self.run_id, allowed))
+        modes = [mode.value for mode in NumaMode]
+        if self.numa_binding is not None and self.numa_binding not in modes:
+            allowed = f"None, or one of {', '.join(modes)}"
+            return [*found, Violation("numa_binding", self.numa_binding, allowed)]
+        config = self.agent_config(("worker",), run_id=self.run_id or "made-up")
+        return found + [
+            Violation(_FIELD_OF_AGENT.get(rule.field, rule.field), rule.value, rule.allowed)
+            for rule in config.validate()
+            # Only a host knows where a file is; that rule is for what the host has found.
+            if rule.field != "event_log_file" or self.event_log_file is None
+        ]

@@ -1,0 +1,69 @@
+"""Shell. The private directory through which a launch, its agent and its workers speak.
+
+``agent`` holds what the agent is told, ``call`` what a worker does, ``outcome`` how
+the agent ended, and ``values/<round>/<rank>`` what a worker has returned. Only this
+user can read or write there, so all of it is pickled. Nothing of it leaves the host.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import LogDirectoryUnusable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.launching.outcome import Outcome
+
+AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
+
+
+def make_directory() -> Path:
+    """Return a new directory of this user only. Raises ``LogDirectoryUnusable``."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="drumbeat_launch_"))
+    except OSError as error:
+        raise LogDirectoryUnusable(tempfile.gettempdir(), error.strerror or str(error)) from error
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove it with all that is in it, as far as possible."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def write(path: Path, parts: Iterable[bytes]) -> None:
+    """Put pickles into a new file of this user only, whole or not at all. Raises ``OSError``."""
+    draft = path.with_name(f"{path.name}.draft")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        for part in parts:
+            file.write(part)
+    draft.replace(path)
+
+
+def read(path: Path) -> Any:
+    """Return what is in a file of ours. Raises what its content makes pickle raise."""
+    with path.open("rb") as file:
+        return pickle.load(file)  # noqa: S301 - written by this user for this launch
+
+
+def write_outcome(path: str, outcome: Outcome) -> None:
+    """Say how an agent ended; without a reader there is nobody to tell."""
+    with suppress(OSError):
+        write(Path(path), [pickle.dumps(outcome)])
+
+
+def read_outcome(directory: Path) -> Outcome | None:
+    """Return how the agent ended, ``None`` if it could not say."""
+    try:
+        found: Outcome = read(directory / OUTCOME)
+    except FileNotFoundError:
+        return None
+    return found

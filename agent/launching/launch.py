@@ -1,0 +1,266 @@
+"""Shell. ``agent.launch``: a function or a command as an elastic job, called like a function.
+
+The agent runs in a process of its own. So nothing of the program that launches is
+changed or waited for: its signal handlers, its event loop, its other children.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from agent import preflight
+from agent.api import RunResult, WorkerState
+from agent.devices.visible import VISIBLE_DEVICES, entries
+from agent.errors import (
+    AgentProcessLost,
+    FunctionNotPortable,
+    InvalidConfiguration,
+    RunFailed,
+    ValueNotReadable,
+)
+from agent.failures import signal_name
+from agent.launching import files
+from agent.process_failure import ChildFailedError, ProcessFailure
+from agent.telemetry import catalog
+from drumbeat import options
+from drumbeat.violation import Violation
+from worker_sdk import context, error_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.config import AgentConfig
+    from agent.launching.config import LaunchConfig
+    from agent.launching.outcome import Outcome
+    from agent.model import RootCause
+
+WORKER = Path(__file__).with_name("worker.py")
+NAME_LENGTH_MAX = 128
+
+
+def launch(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str
+) -> Callable[..., dict[int, Any]]:
+    """Return what runs ``entrypoint`` as an elastic job when it is called.
+
+    The call blocks until the job is over, on all its hosts, and returns what this
+    host's workers returned in the last round, by global rank; None for a command.
+    Its positional arguments are those of every worker, a command's as texts.
+
+    The call raises:
+        ChildFailedError: Workers failed, of whatever host; it has the root cause.
+        KeyboardInterrupt: After the workers were stopped.
+        AgentError: Everything else that ends an agent; see ``agent.errors``.
+    """
+
+    def call(*args: Any) -> dict[int, Any]:
+        return _launch(config, entrypoint, args)
+
+    return call
+
+
+elastic_launch = launch
+"""Its name in ``torch.distributed.launcher``."""
+
+
+def _launch(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
+) -> dict[int, Any]:
+    name = _name_of(entrypoint)
+    directory = files.make_directory()
+    try:
+        if isinstance(entrypoint, str):
+            preflight.check_program(entrypoint, search_path=_path())
+            command = (entrypoint, *map(str, args))
+        else:
+            files.write(directory / files.CALL, _pack(name, entrypoint, args))
+            command = (sys.executable, "-P", "-u", str(WORKER), str(directory))
+        agent_config = _agent_config(config, command, name, directory)
+        outcome = _run(agent_config, directory)
+        result = _result(agent_config, outcome, directory)
+    finally:
+        files.remove_directory(directory)
+    if result.is_failed():
+        raise ChildFailedError(name, result.failures)
+    return dict(result.return_values)
+
+
+def _path() -> str | None:
+    return preflight.inherited_environment().get("PATH")
+
+
+def _name_of(entrypoint: Callable[..., Any] | str) -> str:
+    """Return what runs, in a few printable characters."""
+    if isinstance(entrypoint, str):
+        return entrypoint
+    name = getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__)
+    return str(name)[:NAME_LENGTH_MAX]
+
+
+def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes, bytes]:
+    """Return where a worker looks for modules, and then what it does with them."""
+    if not callable(function):
+        allowed = "a function, or the program of a command"
+        raise InvalidConfiguration((Violation("entrypoint", repr(function), allowed),))
+    try:
+        call = cloudpickle.dumps((function, args))
+    except Exception as error:
+        # Whatever the user's types raise.
+        raise FunctionNotPortable(name, f"{type(error).__name__}: {error}") from error
+    return pickle.dumps((list(sys.path), list(sys.argv))), call
+
+
+def _agent_config(
+    config: LaunchConfig, command: tuple[str, ...], name: str, directory: Path
+) -> AgentConfig:
+    """Return what the agent is told, checked against this host."""
+    found = config.agent_config(
+        command,
+        run_id=config.run_id or uuid.uuid4().hex,
+        name=" ".join(command) if command[0] == name else name,
+        outcome_file=str(directory / files.OUTCOME),
+    )
+    named = entries(preflight.inherited_environment().get(VISIBLE_DEVICES, ""))
+    if found.is_local_rank_virtual and 0 < len(named) < found.local_world_size:
+        allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
+        raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
+    catalog.check_name(found.event_log_handler)
+    if found.coordinator is not None:
+        try:
+            address = str(options.parse_host_port(found.coordinator))
+        except ValueError:
+            violation = Violation(
+                "coordinator", found.coordinator, "HOST:PORT, HOST or [IPV6]:PORT"
+            )
+            raise InvalidConfiguration((violation,)) from None
+        found = dataclasses.replace(found, coordinator=address)
+    if config.event_log_file is not None:
+        path = str(Path(config.event_log_file).absolute())
+        preflight.prepare_event_log(path)
+        found = dataclasses.replace(found, event_log_file=path)
+    if config.log_dir is not None:
+        found = dataclasses.replace(found, log_dir=preflight.prepare_log_dir(config.log_dir))
+    return found
+
+
+def _run(config: AgentConfig, directory: Path) -> Outcome:
+    """Run the agent in a process of its own, and return how it ended.
+
+    Whatever interrupts this ends the agent first: SIGINT for a KeyboardInterrupt,
+    SIGTERM for what else a signal handler of the program raises.
+    """
+    files.write(directory / files.AGENT, [pickle.dumps(config)])
+    env = preflight.inherited_environment()
+    # Of this process. Who launches is told of failures by an error, not in a file.
+    env.pop(context.ERROR_FILE, None)
+    lifeline, held = os.pipe2(os.O_CLOEXEC)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            [
+                *(sys.executable, "-P", "-m", "agent.launching.process"),
+                *(str(directory), str(lifeline), str(os.getpid())),
+            ],
+            env=env,
+            pass_fds=(lifeline,),
+            # Ctrl-C is for the program; the agent hears of it from here.
+            start_new_session=True,
+        )
+        _wait(process)
+    finally:
+        os.close(held)
+        os.close(lifeline)
+    outcome = files.read_outcome(directory)
+    if outcome is None or (outcome.error is None and not outcome.is_verdict):
+        raise AgentProcessLost(_ending(process.returncode))
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process has ended; then raise what came in between, the first of it."""
+    interruption: BaseException | None = None
+    while process.returncode is None:
+        try:
+            _sleep_until_ended(process.pid)
+            process.wait()
+        except BaseException as error:  # noqa: BLE001 - of the program's signal handlers
+            is_interrupt = isinstance(error, KeyboardInterrupt)
+            process.send_signal(signal.SIGINT if is_interrupt else signal.SIGTERM)
+            interruption = interruption or error
+    if interruption is not None:
+        raise interruption
+
+
+def _sleep_until_ended(pid: int) -> None:
+    # Unlike `Popen.wait`, this lets an interrupt through at once.
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return  # somebody else in this program has reaped it
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
+    finally:
+        os.close(pidfd)
+
+
+def _ending(returncode: int | None) -> str:
+    if returncode is None:
+        return "has ended"
+    name = signal_name(returncode if returncode < 0 else 128 - returncode)
+    return f"was ended by {name}" if name else f"exited with code {returncode}"
+
+
+def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult:
+    """Return how this host's workers ended. Raises ``RunFailed`` or ``ValueNotReadable``."""
+    if outcome.exit_code == 0:
+        values = directory / files.VALUES / str(outcome.round_id)
+        found = {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=found)
+    if not outcome.root_causes:
+        raise RunFailed(config.run_id, outcome.reason)
+    failures: Mapping[int, ProcessFailure] = {
+        cause.rank: _failure(cause) for cause in outcome.root_causes
+    }
+    return RunResult(state=WorkerState.FAILED, failures=failures)
+
+
+def _value(path: Path, rank: int) -> Any:
+    try:
+        return files.read(path)
+    except FileNotFoundError:
+        return None  # also that of a worker that left by `os._exit(0)`
+    except Exception as error:
+        # Whatever the constructors of the user's types raise.
+        raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
+
+
+def _failure(cause: RootCause) -> ProcessFailure:
+    """Return a failed worker of any host, as if its error file was here."""
+    failure = ProcessFailure(
+        local_rank=cause.local_rank,
+        pid=cause.pid,
+        exitcode=cause.exit_code,
+        error_file=error_file.NO_ERROR_FILE,
+    )
+    failure.host = cause.host
+    if cause.message:
+        content = error_file.compose(
+            cause.message, stack=cause.traceback, error_code=cause.exit_code
+        )
+        failure.error_file_data = content
+        failure.message = content["message"] if cause.traceback else cause.message
+    return failure

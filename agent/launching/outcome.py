@@ -1,0 +1,75 @@
+"""Pure. How an agent ended, for the program that launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent import effects as fx
+from agent.errors import AgentError
+from agent.events import DesiredReceived, Event, WorkerExited
+from agent.model import Assignment, Exit, RootCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of an agent: the run's verdict, an error of its own, or a signal.
+
+    ``round_id`` and ``ranks`` tell where this host's workers have succeeded; without
+    ranks, it took no part in the end of the run.
+    """
+
+    exit_code: int
+    reason: str = ""
+    root_causes: tuple[RootCause, ...] = ()
+    error: AgentError | None = None
+    is_verdict: bool = False
+    round_id: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+class OutcomeRecorder:
+    """Watches an agent's core, and knows at its end how that was."""
+
+    def __init__(self, local_world_size: int) -> None:
+        self._local_world_size = local_world_size
+        self._assignment: Assignment | None = None
+        self._succeeded: set[int] = set()
+        self._exit: Exit | None = None
+
+    def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
+        """Note one event, and then what the core made of it."""
+        match event:
+            case DesiredReceived(desired=desired) if isinstance(desired.state, Exit):
+                self._exit = desired.state
+            case WorkerExited(exit_code=0) if self._is_current(event.round_id):
+                self._succeeded.add(event.local_rank)
+        for effect in effects:
+            if isinstance(effect, fx.StartWorkers):
+                self._assignment, self._succeeded = effect.assignment, set()
+
+    def outcome(self, finish: fx.Finish) -> Outcome:
+        """Return how the agent ended."""
+        verdict, seat = self._exit, self._assignment
+        # A signal or an error of its own may have ended it before the verdict came.
+        is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
+        if finish.error is not None or verdict is None or not is_verdict:
+            return Outcome(exit_code=finish.exit_code, error=finish.error)
+        is_complete = seat is not None and len(self._succeeded) == self._local_world_size
+        if not verdict.is_success or seat is None or not is_complete:
+            return Outcome(
+                exit_code=finish.exit_code,
+                reason=verdict.reason,
+                root_causes=verdict.root_causes,
+                is_verdict=True,
+            )
+        return Outcome(
+            exit_code=finish.exit_code,
+            reason=verdict.reason,
+            is_verdict=True,
+            round_id=seat.round_id,
+            ranks=tuple(range(seat.rank_first, seat.rank_first + self._local_world_size)),
+        )
+
+    def _is_current(self, round_id: int) -> bool:
+        return self._assignment is not None and self._assignment.round_id == round_id

@@ -1,0 +1,72 @@
+"""Shell. A worker that runs a function: ``python -P -u …/agent/launching/worker.py DIR``.
+
+Run by its path and never imported as a part of ``agent``: what the function imports
+is found where its launcher finds it, and a folder of the user's may be called
+``agent`` too.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+CALL, VALUES = "call", "values"  # as in `files`, which is not imported here
+
+# By these names, because the user's function may change the environment later.
+RANK, ROUND = "RANK", "DRUMBEAT_ROUND"
+
+
+def work(directory: Path) -> None:
+    """Make the call that is in ``directory``, and leave there what it returns.
+
+    Raises:
+        BaseException: What the function raises.
+        TypeError: What it returns cannot be pickled.
+    """
+    path = directory / VALUES / os.environ[ROUND] / os.environ[RANK]
+    with (directory / CALL).open("rb") as file:
+        sys.path[:], sys.argv[:] = pickle.load(file)  # noqa: S301 - from our own launcher
+        function, args = pickle.load(file)  # noqa: S301 - the same
+    try:
+        value = function(*args)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+        return
+    if value is not None:
+        _write(path, value)
+
+
+def _write(path: Path, value: object) -> None:
+    # With what its types were handed over: they may be those of a script.
+    import cloudpickle  # noqa: PLC0415 - in the launcher's path, which is known only by now
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.draft")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+        try:
+            cloudpickle.dump(value, file)
+        except OSError:
+            raise
+        except Exception as error:
+            # Whatever the user's types raise.
+            kind = type(value).__qualname__
+            raise TypeError(f"the return value, a {kind}, cannot be pickled: {error}") from error
+    draft.replace(path)
+
+
+def _recorded() -> Any:
+    # Ours, wherever the user's path leads.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    try:
+        from worker_sdk.error_handler import record  # noqa: PLC0415
+    finally:
+        del sys.path[0]
+    return record(work)
+
+
+if __name__ == "__main__":
+    _recorded()(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""How an agent ended, for the program that launched it."""
+
+from __future__ import annotations
+
+from agent import effects as fx
+from agent.errors import RunForgotten
+from agent.events import WorkerExited
+from agent.launching.outcome import Outcome, OutcomeRecorder
+from agent.model import Exit, RootCause
+from tests.support.agents import WORKERS, an_assignment, desired
+
+SUCCEEDED = Exit(is_success=True, reason="all succeeded", report="")
+CAUSE = RootCause(rank=0, local_rank=0, host="a", pid=1, exit_code=9, message="m")
+FAILED = Exit(is_success=False, reason="round 0 failed", report="r", root_causes=(CAUSE,))
+
+
+def exited(local_rank: int, round_id: int = 0, exit_code: int = 0) -> WorkerExited:
+    return WorkerExited(
+        round_id=round_id,
+        local_rank=local_rank,
+        pid=1,
+        exit_code=exit_code,
+        is_stopped=False,
+        ended_at=0.0,
+        error=None,
+    )
+
+
+def recorder(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> OutcomeRecorder:
+    """Return one that has seen round 0 start and these ends."""
+    recorder = OutcomeRecorder(WORKERS)
+    recorder.saw(None, [fx.StartWorkers(assignment=an_assignment(0))])
+    for event in exits:
+        recorder.saw(event, [])
+    if verdict is not None:
+        recorder.saw(desired(verdict), [])
+    return recorder
+
+
+def test_success_names_the_ranks_of_this_host() -> None:
+    outcome = recorder(exited(0), exited(1)).outcome(fx.Finish(exit_code=0))
+    assert outcome == Outcome(
+        exit_code=0, reason="all succeeded", is_verdict=True, round_id=0, ranks=(2, 3)
+    )
+
+
+def test_a_host_that_did_not_succeed_itself_has_no_ranks() -> None:
+    """It stood by at the end, or left the round before."""
+    for seen in (recorder(exited(0)), recorder(exited(0), exited(1, exit_code=1))):
+        assert seen.outcome(fx.Finish(exit_code=0)).ranks == ()
+    bystander = OutcomeRecorder(WORKERS)
+    bystander.saw(desired(SUCCEEDED), [])
+    assert bystander.outcome(fx.Finish(exit_code=0)).ranks == ()
+
+
+def test_only_the_last_round_counts() -> None:
+    seen = recorder(exited(0), exited(1), verdict=None)
+    seen.saw(None, [fx.StartWorkers(assignment=an_assignment(1))])
+    seen.saw(exited(0, round_id=0), [])
+    seen.saw(exited(0, round_id=1), [])
+    seen.saw(desired(SUCCEEDED), [])
+    assert seen.outcome(fx.Finish(exit_code=0)).ranks == ()
+
+
+def test_a_failed_run_has_its_root_causes() -> None:
+    outcome = recorder(verdict=FAILED).outcome(fx.Finish(exit_code=1, report="r"))
+    assert outcome == Outcome(
+        exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True
+    )
+
+
+def test_a_signal_or_an_error_that_came_first_counts() -> None:
+    seen = recorder(exited(0), exited(1))
+    assert seen.outcome(fx.Finish(exit_code=130)) == Outcome(exit_code=130)
+    error = RunForgotten(0, 5)
+    assert seen.outcome(fx.Finish(exit_code=1, error=error)) == Outcome(exit_code=1, error=error)
