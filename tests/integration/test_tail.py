@@ -313,3 +313,22 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         following.add(str(tmp_path / "a"), 987)
     assert following.close()
+
+
+def test_a_file_waits_for_those_of_earlier_turns(tmp_path: Path) -> None:
+    """However much of them is still to be shown, and only if they lead to the same place."""
+    size = 4 * tail.CHUNK_BYTES
+    (tmp_path / "first").write_bytes(b"1" * size)
+    (tmp_path / "second").write_bytes(b"2\n")
+    (tmp_path / "elsewhere").write_bytes(b"3\n")
+    with Reader() as reader, Reader() as other:
+        following = Tail()
+        following.add(str(tmp_path / "first"), reader.write_fd, turn=1)
+        following.add(str(tmp_path / "second"), reader.write_fd, turn=2)
+        following.add(str(tmp_path / "elsewhere"), other.write_fd, turn=2)
+        wait_until_sync(partial(other.has, b"3\n"), DEADLINE_S)
+        with (tmp_path / "first").open("ab") as file:
+            file.write(b"\nend")
+        following.finish(str(tmp_path / "first"))
+        assert following.close()
+    assert reader.data == b"1" * size + b"\nend\n2\n"
