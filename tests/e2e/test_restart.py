@@ -129,6 +129,7 @@ def test_the_report_names_the_signal_that_ended_a_worker(cluster: Cluster) -> No
     assert agent.wait() == 1
     report = report_of(agent)
     assert re.search(r"ended by +: SIGSEGV \(pid \d+\)", report)
+    assert "likely why: native code used memory that is not its own" in report
     assert "rank 1 on" in report
 
 
@@ -165,6 +166,17 @@ def test_a_program_that_cannot_be_started_fails_the_run_with_its_name(cluster: C
     script = cluster.directory / "train.sh"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    agent = cluster.agent("--no-python", str(script), coordinator=cluster.coordinator())
+    coordinator = cluster.coordinator()
+    agent = cluster.agent(
+        "--max-restarts", "3", "--no-python", str(script), coordinator=coordinator
+    )
     assert agent.wait() == 1
-    assert "its interpreter '/no/such/interpreter' does not exist" in report_of(agent)
+    verdict = coordinator.run("run").verdict
+    assert verdict.reason == (
+        f"round 0 could not start: rank 0 on {socket.gethostname()}: cannot start {script}: "
+        "its interpreter '/no/such/interpreter' does not exist"
+    )
+    assert (verdict.restart_count, verdict.round_id) == (0, 0), "restarts would meet the same"
+    report = report_of(agent)
+    assert "its interpreter '/no/such/interpreter' does not exist" in report
+    assert "likely why: the workers' program could not be started" in report

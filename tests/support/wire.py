@@ -189,7 +189,7 @@ class FakeAgent(Raw):
         """Say hello."""
         await self.send(session_pb2.OpenRequest(fence=self.fence, hello=self.hello))
 
-    async def say(self, state: session_pb2.GroupState.ValueType, **beat: int) -> None:
+    async def say(self, state: session_pb2.GroupState.ValueType, **beat: int | bool) -> None:
         """Report an actual state."""
         self.beat.state = state
         for name, value in beat.items():

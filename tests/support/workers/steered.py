@@ -39,15 +39,15 @@ def raise_error(message: str) -> None:
     raise RuntimeError(message)
 
 
-def write_error_file(message: str) -> None:
-    """Leave an error file as torch's ``record`` does."""
+def write_error_file(message: str, stamp: str = "0") -> None:
+    """Leave an error file as torch's ``record`` does; ``stamp`` is what its clock shows."""
     try:
         raise_error(message)
     except RuntimeError as error:
         content = {
             "message": {
                 "message": f"RuntimeError: {error}",
-                "extraInfo": {"py_callstack": traceback.format_exc(), "timestamp": "0"},
+                "extraInfo": {"py_callstack": traceback.format_exc(), "timestamp": stamp},
             }
         }
     Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(content))
@@ -94,6 +94,9 @@ def obey(order: str) -> object:
             return subprocess.Popen(sleeper, start_new_session=True).pid
         case "error":  # error MESSAGE: leave an error file
             write_error_file(rest)
+        case "error-at":  # error-at STAMP MESSAGE: leave one by a clock of its own
+            stamp, message = rest.split(maxsplit=1)
+            write_error_file(message, stamp)
         case "listen":  # listen PORT, as the store of rank 0 does; answers "" or what is wrong
             return listen(int(rest), is_shared=True)
         case "say":  # say TEXT, on standard output

@@ -76,6 +76,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
+        "--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM",
         "--log-format", "json", "--event-log-handler", "jsonl", "--event-log-file", "events",
         "train.py", "--epochs", "3",
     )  # fmt: skip
@@ -95,6 +96,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         exit_barrier_timeout_s=3600.0,
         coordinator_grace_s=120.0,
         shutdown_timeout_s=0.5,
+        signals_to_handle=("SIGTERM", "SIGUSR1"),
         log_dir=str(tmp_path / "logs"),
         log_format="json",
         event_log_handler="jsonl",
@@ -235,6 +237,11 @@ def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str])
         (("--standalone", "--last-call", "never", "train.py"), "'never' is not a duration"),
         (("--standalone", "--log-format", "xml", "train.py"), "'xml'"),
         (("--standalone", "--role", "", "train.py"), "--role: '' is given"),
+        (
+            ("--standalone", "--signals-to-handle", "SIGTERM,SIGKILL", "train.py"),
+            "--signals-to-handle: 'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
+        ),
+        (("--standalone", "--signals-to-handle", "", "train.py"), "--signals-to-handle: '' is"),
         (("--standalone", "--no-such", "train.py"), "--no-such"),
         (("--standalone", "--role"), "--role"),
         (("--standalone",), "SCRIPT is missing"),

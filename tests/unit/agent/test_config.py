@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import AgentConfig, count_workers, parse_nnodes, worker_command
+from agent.config import SIGNALS_ALLOWED, AgentConfig, count_workers, parse_nnodes, worker_command
 
 
 def config_with(**changes: Any) -> AgentConfig:
@@ -61,6 +61,10 @@ def test_the_least_configuration_is_sound() -> None:
         ({"shutdown_timeout_s": 2_592_001.0}, "shutdown_timeout_s"),
         ({"log_dir": "logs"}, "log_dir"),
         ({"log_format": "xml"}, "log_format"),
+        ({"signals_to_handle": ()}, "signals_to_handle"),
+        ({"signals_to_handle": ("SIGTERM", "SIGKILL")}, "signals_to_handle"),
+        ({"signals_to_handle": ("SIGCHLD",)}, "signals_to_handle"),
+        ({"signals_to_handle": ("15",)}, "signals_to_handle"),
     ],
 )
 def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> None:
@@ -80,6 +84,7 @@ def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> N
         {"last_call_s": 0.0, "coordinator_grace_s": 0.0, "shutdown_timeout_s": 0.0},
         {"exit_barrier_timeout_s": 0.1},
         {"log_dir": "/logs"},
+        {"signals_to_handle": SIGNALS_ALLOWED},
     ],
 )
 def test_values_at_the_bounds_are_allowed(changes: dict[str, Any]) -> None:

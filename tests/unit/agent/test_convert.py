@@ -130,12 +130,20 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
 
 @pytest.mark.parametrize("state", list(GroupState))
 def test_every_state_has_its_name_in_the_protocol(state: GroupState) -> None:
-    beat = Beat(state=state, round_id=1, master_port=2, failures_written=3, workers_alive=4)
+    beat = Beat(
+        state=state,
+        round_id=1,
+        master_port=2,
+        failures_written=3,
+        workers_alive=4,
+        is_start_impossible=True,
+    )
     assert convert.beat_message(beat) == session_pb2.Beat(
         state=session_pb2.GroupState.Value(f"GROUP_STATE_{state}"),
         master_port=2,
         failures_written=3,
         workers_alive=4,
+        is_start_impossible=True,
     )
 
 
@@ -153,6 +161,7 @@ def test_a_failure_is_written_whole_but_for_its_age() -> None:
         message="m",
         traceback="t",
         is_stopped_by_agent=True,
+        explanation="why",
     )
     message = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
     assert message == failure_pb2.FailureRecord(
@@ -166,6 +175,7 @@ def test_a_failure_is_written_whole_but_for_its_age() -> None:
         message="m",
         traceback="t",
         is_stopped_by_agent=True,
+        explanation="why",
     )
 
 

@@ -50,3 +50,21 @@ def test_a_cause_that_came_late_is_added_once() -> None:
     assert late == "round 3 failed: a worker on h1; root cause: rank 1 on h1 (exit code 1)"
     assert reasons.run_failed(late, [cause]) == late
     assert reasons.run_failed("too bad", []) == "too bad"
+
+
+def test_a_start_that_is_impossible_names_what_and_where_or_at_least_the_host() -> None:
+    current = a_round(3)
+    cause = a_record(host="h1", rank=2, exit_code=127, message="cannot start ./train: no\nmore")
+    other = a_record(host="h0", rank=0, exit_code=1, pid=7)
+    known = "round 3 could not start: rank 2 on h1: cannot start ./train: no"
+    assert reasons.start_impossible(current, [other, cause], ["h1.1"]) == known
+    early = reasons.start_impossible(current, [other], ["h1.1"])
+    assert early == "round 3 could not start: a worker on h1"
+    assert reasons.run_failed(early, [cause]) == known
+    assert reasons.run_failed(known, [cause]) == known
+    assert reasons.run_failed(early, [other]).startswith(f"{early}; root cause: rank 0 on h0")
+
+
+def test_what_kept_workers_from_starting_is_bounded() -> None:
+    causes = [a_record(rank=i, exit_code=127, message="x" * 10_000) for i in range(100)]
+    assert len(reasons.start_impossible(a_round(1), causes, ["h0.1"])) < 2000

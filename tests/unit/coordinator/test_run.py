@@ -401,3 +401,58 @@ def test_rounds_that_an_agent_has_held_are_not_numbered_again() -> None:
         now=story.now,
     )
     assert story.state().round_id == 6
+
+
+def test_an_impossible_start_ends_the_run_whatever_budget_is_left() -> None:
+    story = a_running_story(3, restarts_max=5)
+    story.beat("b", GroupState.FAILED, workers_alive=0, sequence=1, is_start_impossible=True)
+    stop = Stop(reason="round 0 could not start: a worker on b")
+    assert [e.desired.state for e in story.of(fx.Direct)] == [stop] * 3
+    for name in "ac":
+        story.beat(name, GroupState.STOPPING, workers_alive=0)
+    story.record("b", sequence=1, exit_code=127, rank=1, message="cannot start ./train: gone")
+    verdict = story.verdict("c")
+    assert verdict.reason == "round 0 could not start: rank 1 on b: cannot start ./train: gone"
+    assert (verdict.is_success, verdict.restart_count) == (False, 0)
+
+
+def test_an_impossible_start_whose_record_is_there_is_told_at_once() -> None:
+    story = a_running_story(2, restarts_max=5)
+    story.record("b", sequence=1, exit_code=127, rank=1, message="cannot start ./train: gone")
+    story.beat("b", GroupState.FAILED, workers_alive=0, sequence=1, is_start_impossible=True)
+    reason = "round 0 could not start: rank 1 on b: cannot start ./train: gone"
+    assert [e.desired.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
+
+
+def test_an_impossible_start_is_not_hidden_by_an_agent_that_is_missed() -> None:
+    story = a_running_story(3, agents_min=2, restarts_max=5)
+    story.break_session("a")
+    story.beat("b", GroupState.FAILED, workers_alive=0, is_start_impossible=True)
+    assert story.state().phase is Phase.ENDING
+
+
+def test_a_start_that_failed_after_others_worked_costs_a_restart() -> None:
+    story = a_running_story(2, restarts_max=1)
+    story.beat("b", GroupState.FAILED, workers_alive=0)
+    assert [record.cause for record in story.records(RoundEnded)] == [RoundEnd.WORKER_FAILED]
+
+
+def test_an_agent_that_leaves_over_stuck_processes_is_remembered_with_their_pids() -> None:
+    story = a_running_story(2, agents_min=1, restarts_max=1)
+    why = "processes of round 0 outlived SIGKILL: pid 71, 72"
+    story.leave("b", why)
+    assert any(why in entry.reason for entry in story.state().history)
+
+
+def test_two_that_failed_within_a_millisecond_are_both_shown() -> None:
+    story = a_running_story(3)
+    story.record("b", rank=1, age_s=2.0005)
+    story.record("c", rank=2, age_s=2.0)
+    story.record("a", rank=0, age_s=1.99)
+    for name in "abc":
+        story.beat(name, GroupState.FAILED, workers_alive=0, sequence=1)
+    report = story.verdict("a").report
+    assert [record.worker.rank for record in report.root_causes] == [1, 2]
+    assert [record.worker.rank for record in report.victims] == [0]
+    assert report.victims_count == 1
+    assert "rank 1 on b (exit code 1) or rank 2 on c" in story.verdict("a").reason

@@ -241,3 +241,12 @@ def test_a_run_read_back_from_json_is_the_same_run() -> None:
     state = state_of(*records)
     assert state_of(*map(json_round_trip, records)) == state
     assert msgspec.json.decode(msgspec.json.encode(state), type=RunState) == state
+
+
+def test_records_of_a_journal_from_before_explanations_are_read() -> None:
+    record = FailureRecorded(record=a_record(explanation="no memory"))
+    old = msgspec.to_builtins(record)
+    assert old["record"].pop("explanation") == "no memory"
+    read = msgspec.json.decode(msgspec.json.encode(old), type=FailureRecorded)
+    assert read == FailureRecorded(record=a_record())
+    assert json_round_trip(record) == record
