@@ -117,7 +117,7 @@ class Finish:
     error: AgentError | None = None
 
 
-WorkersEffect = AwaitGpuMemory | StartWorkers | StopWorkers | KillWorkers | SignalWorkers
+WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
 
 Effect = (
     OpenSession

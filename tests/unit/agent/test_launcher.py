@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from agent.config import AgentConfig
 from agent.convert import desired_from
 from agent.error_file import read_error_file
 from agent.launcher import tell_launcher
-from agent.layout import WorkerFiles
 from agent.model import Exit, WorkerError
+from agent.output import WorkerOutput
 from drumbeat.v1 import failure_pb2, session_pb2
+from worker_sdk.context import ROUND, RUN_ID
 
 CAUSE = WorkerError(message="ValueError: boom", traceback="Traceback", error_code=-11)
 
@@ -63,10 +65,18 @@ def test_a_failed_verdict_brings_its_first_root_cause() -> None:
 
 
 def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -> None:
-    files = WorkerFiles(str(tmp_path), "run")
-    paths = files.prepare(0, 2)
-    stacks = [Path(f"{paths[rank]}.faulthandler") for rank in (0, 1)]
+    config = AgentConfig(
+        is_standalone=True,
+        run_id="run",
+        local_world_size=2,
+        log_dir=str(tmp_path),
+        command=("true",),
+    )
+    output = WorkerOutput(config)
+    envs = {rank: {RUN_ID: "run", ROUND: "0"} for rank in (0, 1)}
+    output.prepare(0, envs)
+    stacks = [Path(f"{output.error_file(0, rank)}.faulthandler") for rank in (0, 1)]
     assert [path.read_text() for path in stacks] == ["", ""]
     stacks[1].write_text("Fatal Python error")
-    files.close()
+    output.close()
     assert [path.exists() for path in stacks] == [False, True]

@@ -1,0 +1,244 @@
+"""Shell. This host's workers: what the core wants of them, and what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from agent import effects as fx
+from agent import supervisor_protocol as supervisor
+from agent.config import AgentConfig
+from agent.devices.host import HostDevices
+from agent.devices.model import format_cpu_list
+from agent.devices.visible import VISIBLE_DEVICES
+from agent.environment import (
+    Host,
+    common_environment,
+    needs_omp_default,
+    round_environment,
+    worker_environments,
+)
+from agent.error_file import read_error_file, read_faults
+from agent.events import (
+    Event,
+    GpuMemoryFree,
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
+)
+from agent.explain.evidence import Explainer
+from agent.failures import signal_name
+from agent.model import Assignment
+from agent.output import OutputError, WorkerOutput
+from agent.preflight import inherited_environment, visible_gpus
+from agent.supervisor_client import SupervisorClient
+
+log = structlog.get_logger()
+
+
+class Workers:
+    """Starts and stops workers through a supervisor; what happens goes to ``on_event``."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        output: WorkerOutput,
+        devices: HostDevices,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self._config = config
+        self._output = output
+        self._devices = devices
+        self._submit = on_event
+        self._base_environment = inherited_environment()
+        self._explainer = Explainer(config.command)
+        self._supervisor = SupervisorClient(
+            on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
+        )
+        self._commands: list[supervisor.Command] = []
+
+    async def start(self) -> None:
+        """Start a supervisor, and hand it what was asked for meanwhile."""
+        try:
+            await self._supervisor.start()
+        except OSError as error:
+            self._submit(SupervisorDied(ending=f"could not be started: {error}"))
+            return
+        for command in self._commands:
+            self._supervisor.send(command)
+        self._commands.clear()
+
+    def forget_commands(self) -> None:
+        """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
+        self._commands.clear()
+
+    async def close(self) -> None:
+        """End the supervisor, and with it every worker."""
+        await self._supervisor.close()
+        self._explainer.close()
+
+    def tell_settings(self) -> None:
+        """Tell people what they may not expect: once, before the first round."""
+        if needs_omp_default(self._base_environment, self._config.local_world_size):
+            log.info(
+                "OMP_NUM_THREADS set to 1",
+                reason="several workers share this machine's cores; set it yourself to tune it",
+            )
+        gpus, mode = self._devices.gpus, self._config.numa_binding
+        if gpus:
+            names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
+            log.info("GPUs found", gpus=names)
+        elif mode and visible_gpus(self._base_environment.get(VISIBLE_DEVICES)):
+            why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
+            log.warning("NUMA binding", reason=f"workers not bound: {why}")
+
+    def execute(self, effect: fx.WorkersEffect) -> None:
+        """Do what the core wants of the workers."""
+        match effect:
+            case fx.StartWorkers():
+                self._start_workers(effect.assignment)
+            case fx.StopWorkers():
+                self._command(
+                    supervisor.StopWorkers(
+                        round_id=effect.round_id,
+                        signal=effect.signum,
+                        timeout_s=effect.timeout_s,
+                    )
+                )
+            case fx.KillWorkers():
+                self._command(supervisor.KillWorkers())
+            case fx.SignalWorkers():
+                self._command(
+                    supervisor.SignalWorkers(round_id=effect.round_id, signal=effect.signum)
+                )
+
+    def _command(self, command: supervisor.Command) -> None:
+        """Send a command, or keep it until the supervisor is there."""
+        if self._supervisor.pid is None:
+            self._commands.append(command)
+        else:
+            self._supervisor.send(command)
+
+    def _start_workers(self, assignment: Assignment) -> None:
+        config = self._config
+        host = Host(
+            run_id=config.run_id,
+            role=config.role,
+            local_world_size=config.local_world_size,
+            restarts_max=config.restarts_max,
+            is_local_rank_virtual=config.is_local_rank_virtual,
+        )
+        # Each with all of the round, for whoever decides on files looks at names of it.
+        of_round = round_environment(host, assignment)
+        visible = self._base_environment.get(VISIBLE_DEVICES)
+        envs = {
+            local_rank: {**of_round, **env}
+            for local_rank, env in worker_environments(host, assignment, visible_devices=visible)
+        }
+        try:
+            streams = self._output.prepare(assignment.round_id, envs)
+        except OutputError as error:
+            self._submit(
+                WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=str(error))
+            )
+            return
+        self._explainer.begin_round()
+        cpus = self._bind_workers()
+        self._command(
+            supervisor.StartWorkers(
+                round_id=assignment.round_id,
+                argv=config.command,
+                env=common_environment(self._base_environment, host, assignment),
+                workers=tuple(
+                    supervisor.WorkerStart(
+                        local_rank=local_rank,
+                        env=env,
+                        cpus=cpus.get(local_rank, ()),
+                        stdout=streams[local_rank][0],
+                        stderr=streams[local_rank][1],
+                    )
+                    for local_rank, env in envs.items()
+                ),
+            )
+        )
+
+    def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each worker that is bound to some, and tell people what is new."""
+        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        if is_new:
+            for note in bindings.notes:
+                log.warning("NUMA binding", reason=note)
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            log.info("workers bound to CPUs", mode=str(self._config.numa_binding), cpus=shown)
+        return bindings.cpus
+
+    async def await_gpu_memory(self) -> None:
+        """Wait, for a bounded time, until the memory of dead workers is free."""
+        assert self._devices.memory is not None, "a wait for nobody's memory"
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        self._submit(GpuMemoryFree(note=note))
+
+    def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
+        match event:
+            case supervisor.WorkersStarted():
+                self._explainer.note_workers(event.pids.values())
+                self._submit(WorkersStarted(round_id=event.round_id, pids=event.pids))
+            case supervisor.WorkerStartFailed():
+                self._submit(
+                    WorkerStartFailed(
+                        round_id=event.round_id,
+                        local_rank=event.local_rank,
+                        message=event.message,
+                    )
+                )
+            case supervisor.WorkerExited():
+                self._on_worker_exited(event)
+            case supervisor.WorkersStopped():
+                self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))
+
+    def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
+        self._output.ended(event.round_id, event.local_rank)
+        exited = WorkerExited(
+            round_id=event.round_id,
+            local_rank=event.local_rank,
+            pid=event.pid,
+            exit_code=event.exit_code,
+            is_stopped=event.is_stopped,
+            ended_at=event.ended_at,
+        )
+        self._submit(self._examined(exited) if event.exit_code else exited)
+
+    def _examined(self, exited: WorkerExited) -> WorkerExited:
+        """Add what a worker that ended badly left behind, and what that says."""
+        path = self._output.error_file(exited.round_id, exited.local_rank)
+        stacks = read_faults(path) if path is not None else ""
+        error = read_error_file(path) if path is not None else None
+        if stacks:
+            # Python writes them to one place only, and users look for them here.
+            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+                print(stacks, file=sys.stderr, flush=True)
+        return replace(
+            exited,
+            error=error,
+            explanation=self._explainer.explain(
+                exited.exit_code,
+                exited.pid,
+                is_stopped=exited.is_stopped,
+                error=error,
+                stacks=stacks,
+            ),
+            stderr_tail=self._output.last_lines(exited.round_id, exited.local_rank),
+        )
+
+    def _on_supervisor_death(self, returncode: int) -> None:
+        self._commands.clear()
+        name = signal_name(returncode)
+        ending = f"was ended by {name}" if name else f"exited with code {returncode}"
+        why = self._explainer.explain_supervisor(returncode)
+        self._submit(SupervisorDied(ending=ending, explanation=why))
