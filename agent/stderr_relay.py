@@ -196,7 +196,7 @@ class StderrRelay:
             # Without the lock: a destination on a slow disk must not hold up the other thread.
             if self._sink.flush() or stall_s is None:
                 progress_at = time.monotonic()
-            is_done = self._sink.is_idle and not arrived and not is_more
+            is_done = self._sink.is_idle and not is_more
             left_s = None if stall_s is None else progress_at + stall_s - time.monotonic()
             if left_s is not None and (is_done or left_s <= 0):
                 return

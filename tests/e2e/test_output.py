@@ -200,9 +200,9 @@ def test_a_program_may_open_its_stderr_anew(tmp_path: Path) -> None:
 def test_on_a_terminal_stderr_is_a_terminal(tmp_path: Path) -> None:
     """Of the same size, and line ends are turned once, not twice."""
     (tmp_path / "train.py").write_text(
-        "import os, sys\nsize = os.get_terminal_size(2)\n"
-        "print(os.isatty(2), size.columns, size.lines, file=sys.stderr)\n"
-        "sys.stderr.write('1%\\r2%\\r')\nos._exit(5)\n"
+        "import os\nsize = os.get_terminal_size(2)\n"
+        "said = f'{os.isatty(2)} {size.columns} {size.lines}'\n"
+        "os.write(2, f'{said}\\n1%\\r2%\\r'.encode())\nos._exit(5)\n"
     )
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (33, 77))
@@ -364,8 +364,8 @@ def test_logs_specs_that_cannot_be_made_are_an_error_of_usage(tmp_path: Path) ->
     assert joined.kept() == []
 
 
+@pytest.mark.torch
 def test_torchs_own_logs_specs_work(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     options = ("--logs-specs", "default", "-t", "0:3", "--run-id", "job", "--log-dir")
     joined = Joined(tmp_path, HELLO, *options, str(tmp_path))
     assert joined.code == 0, joined.text
