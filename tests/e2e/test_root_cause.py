@@ -7,10 +7,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from drumbeat.v1 import run_pb2
-from tests.support.cluster import exit_all
+from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
     from drumbeat.v1 import session_pb2
@@ -24,6 +26,8 @@ WORLD = HOSTS * WORKERS
 CULPRIT = 10
 """Rank of the one; on the second host."""
 HOUR_S = 3600
+SILENCE_S = 2
+"""More than a heartbeat interval, so that it began before the last word by a second."""
 
 
 def started(cluster: Cluster) -> tuple[Job, list[Agent], list[Worker]]:
@@ -42,6 +46,15 @@ def foresee_broken_connections(workers: list[Worker], ranks: tuple[int, ...]) ->
         workers[rank].ask(f"error-at {int(time.time())} connection closed by peer")
 
 
+def wait_until_noted(agent: Agent, worker: Worker) -> None:
+    """Return once the supervisor has taken a worker's end in, and down the time of it."""
+    supervisor = agent.supervisor()
+    wait_until_sync(
+        lambda: not psutil.pid_exists(worker.pid) and supervisor.status() == psutil.STATUS_SLEEPING,
+        DEADLINE_S,
+    )
+
+
 def check(verdict: session_pb2.Verdict) -> None:
     report = verdict.report
     (cause,) = report.root_causes
@@ -58,10 +71,10 @@ def test_the_one_is_named_though_its_clock_is_an_hour_ahead(cluster: Cluster) ->
     culprit = workers[CULPRIT]
     victims = (0, 5, 11, 12, 16, 23)
     foresee_broken_connections(workers, victims)
+    for rank in victims:
+        workers[rank].ask("on SIGTERM 1")  # they fail as if by themselves, when they are stopped
     culprit.ask(f"error-at {int(time.time()) + HOUR_S} no such shard")
     culprit.order("exit 1")
-    culprit.wait_gone()
-    exit_all([workers[rank] for rank in victims], 1)  # some are stopped before
     assert [agent.wait() for agent in agents] == [1] * HOSTS
     check(job.state().verdict)
     for agent in agents:
@@ -84,7 +97,11 @@ def test_the_one_is_named_though_its_agent_speaks_last(cluster: Cluster) -> None
     try:
         culprit.ask("error no such shard")
         culprit.order("exit 1")
-        culprit.wait_gone()
+        wait_until_noted(agents[1], culprit)
+        # Peers fail a moment later, which is longer than any record is on its way.
+        job.coordinator.wait_for_run(
+            job.run_id, lambda run: run.agents[1].silence.seconds >= SILENCE_S
+        )
         exit_all([workers[0], workers[16]], 1)
         run = job.coordinator.wait_for_run(
             job.run_id, lambda run: run.phase == run_pb2.RUN_PHASE_ENDING and run.failures_count > 0

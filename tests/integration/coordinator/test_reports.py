@@ -1,0 +1,51 @@
+"""What a failing run tells of its failures, over a real connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.config import Limits
+from drumbeat.v1 import session_pb2
+from tests.support.wire import Client, coordinator, spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    async with coordinator(tmp_path) as client:
+        yield client
+
+
+async def test_an_explanation_is_told_and_an_over_long_one_is_cut(client: Client) -> None:
+    agent = await client.agent().join()
+    await agent.run()
+    long = "why " * 20_000
+    assert await client.report(agent.failure(1, explanation=long)) == [True]
+    await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
+    (cause,) = (await agent.desired("exit")).verdict.report.root_causes
+    assert cause.explanation == long[: len(cause.explanation)]
+    assert 0 < len(cause.explanation) <= Limits().failure_message_bytes_max
+
+
+async def test_an_impossible_start_ends_a_run_that_has_restarts_left(client: Client) -> None:
+    agent = await client.agent(spec=spec(restarts_max=3)).join()
+    await agent.run()
+    record = agent.failure(1, message="cannot start ./train: it does not exist")
+    record.exit_code = 127
+    assert await client.report(record) == [True]
+    await agent.say(
+        session_pb2.GROUP_STATE_FAILED,
+        workers_alive=0,
+        failures_written=1,
+        is_start_impossible=True,
+    )
+    verdict = (await agent.desired("exit")).verdict
+    assert (verdict.is_success, verdict.restart_count) == (False, 0)
+    assert verdict.reason == (
+        "round 0 could not start: rank 0 on alice: cannot start ./train: it does not exist"
+    )
