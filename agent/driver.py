@@ -132,7 +132,8 @@ class Driver:
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        self._reporter = Reporter(spool)
+        self._began_at = time.monotonic()
+        self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
         self._workers = Workers(config, output, devices or HostDevices(), self._submit)
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -280,6 +281,7 @@ class Driver:
                 incarnation=self._incarnation,
                 host=self._host,
                 address=address,
+                began_at=self._began_at,
                 gpus=self._devices.gpus,
             )
         return self._identity

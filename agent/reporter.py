@@ -20,10 +20,15 @@ RETRY_S = 1.0
 
 
 class Reporter:
-    """Holds what is not delivered. ``deliver`` is called anew with each session."""
+    """Holds what is not delivered. ``deliver`` is called anew with each session.
 
-    def __init__(self, spool: Spool) -> None:
+    ``began_at`` is the instant from which this agent's uptime counts, monotonic seconds.
+    """
+
+    def __init__(self, spool: Spool, *, incarnation: str, began_at: float) -> None:
         self._spool = spool
+        self._incarnation = incarnation
+        self._began_at = began_at
         self._pending: dict[tuple[str, int], Spooled] = {}
         self._changed = asyncio.Event()
         for spooled in spool.adopt():
@@ -69,12 +74,15 @@ class Reporter:
             for key, spooled in list(self._pending.items()):
                 if key not in sent:
                     sent.add(key)
-                    yield _request(spooled)
+                    yield self._request(spooled)
             await self._changed.wait()
 
-
-def _request(spooled: Spooled) -> failure_pb2.ReportRequest:
-    record = failure_pb2.FailureRecord()
-    record.CopyFrom(spooled.record)
-    record.age.CopyFrom(duration(max(0.0, time.monotonic() - spooled.happened_at)))
-    return failure_pb2.ReportRequest(record=record)
+    def _request(self, spooled: Spooled) -> failure_pb2.ReportRequest:
+        now = time.monotonic()
+        record = failure_pb2.FailureRecord()
+        record.CopyFrom(spooled.record)
+        record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
+        request = failure_pb2.ReportRequest(record=record)
+        if spooled.incarnation == self._incarnation:
+            request.uptime.CopyFrom(duration(now - self._began_at))
+        return request

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+
+from google.protobuf.duration_pb2 import Duration
 
 from agent import convert
 from agent.config import AgentConfig
@@ -30,11 +33,15 @@ _FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this agent is to the coordinator, for the life of the process."""
+    """Who this agent is to the coordinator, for the life of the process.
+
+    ``began_at`` is the instant from which its uptime counts, monotonic seconds.
+    """
 
     incarnation: str
     host: str
     address: str
+    began_at: float
     gpus: tuple[Gpu, ...] = ()
 
 
@@ -135,6 +142,7 @@ class Session:
         config, identity = self._config, self._identity
         yield session_pb2.OpenRequest(
             fence=self._fence(),
+            uptime=self._uptime(),
             hello=session_pb2.Hello(
                 spec=convert.spec_message(config),
                 host=identity.host,
@@ -149,11 +157,16 @@ class Session:
             await self._changed.wait()
             self._changed.clear()
             yield session_pb2.OpenRequest(
-                fence=self._fence(), beat=convert.beat_message(self._beat)
+                fence=self._fence(),
+                uptime=self._uptime(),
+                beat=convert.beat_message(self._beat),
             )
         goodbye = session_pb2.Goodbye(reason=self._goodbye)
         yield session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye)
         self._said_all.set()
+
+    def _uptime(self) -> Duration:
+        return convert.duration(time.monotonic() - self._identity.began_at)
 
     def _fence(self) -> common_pb2.Fence:
         round_id = self._beat.round_id

@@ -35,6 +35,8 @@ from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 NAME_CHARACTERS_MAX = 256
 LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
+# No agent lives for a century.
+UPTIME_MAX_S = 100 * 366 * 86_400.0
 # Numbers that every JSON reader keeps exact; no run has so many rounds.
 ROUND_ID_MAX = 2**53
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
@@ -71,6 +73,7 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
             local_world_size=hello.local_world_size,
         ),
         beat=_beat(hello.beat, fence),
+        uptime_s=_uptime_s(message),
     )
 
 
@@ -102,6 +105,7 @@ def session_event(
                 session_id=fence.session_id,
                 incarnation=incarnation,
                 beat=_beat(message.beat, fence),
+                uptime_s=_uptime_s(message),
             )
         case "goodbye":
             return AgentLeft(
@@ -133,6 +137,7 @@ def failure_reported(
     return FailureReported(
         run_id=_run_id(fence),
         request_id=request_id,
+        uptime_s=_uptime_s(message),
         record=FailureRecord(
             incarnation=_name("record.fence.incarnation", fence.incarnation),
             sequence=record.sequence,
@@ -156,6 +161,15 @@ def failure_reported(
             explanation=record.explanation[:limit],
         ),
     )
+
+
+def _uptime_s(message: session_pb2.OpenRequest | failure_pb2.ReportRequest) -> float | None:
+    if not message.HasField("uptime"):
+        return None
+    uptime_s = _seconds(message.uptime)
+    if not 0 <= uptime_s <= UPTIME_MAX_S:
+        raise InvalidRequest("uptime", uptime_s, f"0 to {UPTIME_MAX_S:g} seconds")
+    return uptime_s
 
 
 def _age_s(record: failure_pb2.FailureRecord) -> float:

@@ -16,6 +16,7 @@ class SessionOpened:
     spec: RunSpec
     agent: AgentIdentity
     beat: Beat
+    uptime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class BeatReceived:
     session_id: str
     incarnation: str
     beat: Beat
+    uptime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +51,15 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReported:
-    """A failure record arrived; the shell holds its answer under ``request_id``."""
+    """A failure record arrived; the shell holds its answer under ``request_id``.
+
+    ``uptime_s`` is how long its agent had been running when it was sent, if known.
+    """
 
     run_id: str
     request_id: int
     record: FailureRecord
+    uptime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

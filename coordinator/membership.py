@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.deadlines import Deadlines
 from coordinator.model import Beat, Desired, GroupState, Pace
+from coordinator.uptime import Birth
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Presence:
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
     pushed: Desired | None = None
     master_port_spent: int = 0
+    birth: Birth = field(default_factory=Birth)
     is_excused: bool = False
 
 
@@ -87,6 +89,14 @@ class Membership:
         presence.heard_at, presence.beat, presence.is_excused = now, beat, False
         self._deadlines.set(incarnation, now + self.pace.lease_s)
         return presence
+
+    def sent_at(self, incarnation: str, uptime_s: float | None, *, now: float) -> float:
+        """Return when a message that arrived ``now`` was sent, as far as can be told."""
+        presence = self.presences.get(incarnation)
+        if presence is None or uptime_s is None:
+            return now
+        presence.birth.sample(uptime_s, now=now)
+        return presence.birth.instant(uptime_s)
 
     def forget(self, incarnation: str) -> None:
         """Drop what is known of a member."""

@@ -153,9 +153,9 @@ class FailureRecord:
         """Say how the worker ended, for people."""
         return self.signal_name or f"exit code {self.exit_code}"
 
-    def accepted(self, *, now: float) -> FailureRecord:
+    def accepted(self, *, sent_at: float) -> FailureRecord:
         """Return the record placed on the coordinator's clock."""
-        return replace(self, age_s=0.0, happened_at=now - self.age_s)
+        return replace(self, age_s=0.0, happened_at=sent_at - self.age_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.membership import Membership
 from coordinator.model import (
-    Beat,
     FailureRecord,
     GroupState,
     Pace,
@@ -167,11 +166,11 @@ class Run:
             self._extras.add(incarnation)
         self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         self._telling.one(incarnation)
-        self._take_beat(incarnation, event.beat, now)
+        self._take_beat(incarnation, event, now)
 
     def _on_beat(self, event: ev.BeatReceived, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
-            self._take_beat(event.incarnation, event.beat, now)
+            self._take_beat(event.incarnation, event, now)
 
     def _on_agent_left(self, event: ev.AgentLeft, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
@@ -189,7 +188,8 @@ class Run:
         record = event.record
         is_kept = self._is_wanted(record)
         if is_kept:
-            self._commit(rec.FailureRecorded(record=record.accepted(now=now)))
+            sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
+            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
             self._note_finished(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
@@ -219,7 +219,11 @@ class Run:
         self._reject(session_id, StaleSession("it was replaced, or its lease is over"))
         return False
 
-    def _take_beat(self, incarnation: str, beat: Beat, now: float) -> None:
+    def _take_beat(
+        self, incarnation: str, event: ev.SessionOpened | ev.BeatReceived, now: float
+    ) -> None:
+        beat = event.beat
+        self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
         if beat.master_port and not self._port_of(incarnation):
             presence.master_port_spent = beat.master_port

@@ -23,12 +23,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 TORCH_S = 120_000 * MS
 
 HEAD = """
-import json, os, sys, threading, time
+import gc, json, os, sys, threading, time
 import agent
 from agent.errors import AgentError, ChildFailedError
 
 def config(workers=2, **more):
     return agent.LaunchConfig(1, 1, workers, **{"max_restarts": 0, **more})
+
+def say(line):
+    os.write(1, f"{line}\\n".encode())  # at once: unbuffered prints of two workers mix
 
 def failure_of(job, *args):
     try:
@@ -257,7 +260,7 @@ def test_an_interrupt_stops_the_workers_first(cluster: Cluster) -> None:
             import signal
 
             def work():
-                print("working as", os.getpid(), flush=True)
+                say(f"working as {os.getpid()}")
                 time.sleep(600)
 
             before = signal.getsignal(signal.SIGINT)
@@ -284,7 +287,7 @@ def test_the_workers_end_with_the_program(cluster: Cluster) -> None:
         + dedent(
             """
             def work():
-                print("working", flush=True)
+                say("working")
                 time.sleep(600)
 
             agent.launch(config(), work)()
@@ -450,8 +453,12 @@ def test_torch_reduces_between_functions(cluster: Cluster) -> None:
             dist.all_reduce(total)
             model = DistributedDataParallel(torch.nn.Linear(1, 1))
             model(torch.tensor([[float(rank)]])).sum().backward()
+            grad = model.module.weight.grad
             dist.destroy_process_group()
-            return int(total), model.module.weight.grad
+            # As in the example: Gloo's threads live as long as cycles refer to the model.
+            del model
+            gc.collect()
+            return int(total), grad
 
         values = agent.launch(config(), work)(10)
         assert [value[0] for value in values.values()] == [21, 21]

@@ -50,8 +50,11 @@ def script(folder: Path, body: str, name: str = "train.py", sdk: str = "worker_s
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the agent's readable report: what stands between the last two borders."""
-    parts = done.stderr.split("=" * 72)
+    """Return the agent's readable report: what stands between the last two borders.
+
+    An inner agent's report may be quoted in it, among the last lines of standard error.
+    """
+    parts = re.split(r"^={72}$", done.stderr, flags=re.MULTILINE)
     assert len(parts) >= 3, done.stderr
     return parts[-2]
 

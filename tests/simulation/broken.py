@@ -8,6 +8,7 @@ from agent.core import AgentCore
 from agent.events import SessionLost
 from agent.group import Group, Residue
 from agent.model import Exit
+from coordinator.events import BeatReceived, SessionOpened
 from coordinator.membership import Membership
 from coordinator.model import GroupState
 from coordinator.registry import Registry
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from agent.effects import Effect
     from agent.events import Event
-    from coordinator.model import Beat, FailureRecord, Round
+    from coordinator.model import FailureRecord, Round
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
@@ -90,9 +91,9 @@ def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
 def forgets_successes(patch: pytest.MonkeyPatch) -> None:
     """What a beat said in the last life was not journaled."""
 
-    def take(self: Run, incarnation: str, beat: Beat, now: float) -> None:
-        original(self, incarnation, beat, now)
-        if beat.state is GroupState.SUCCEEDED:
+    def take(self: Run, incarnation: str, event: SessionOpened | BeatReceived, now: float) -> None:
+        original(self, incarnation, event, now)
+        if event.beat.state is GroupState.SUCCEEDED:
             self._effects = [e for e in self._effects if "GroupSucceeded" not in repr(e)]
 
     original = Run._take_beat

@@ -27,17 +27,25 @@ class ReportRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RECORD_FIELD_NUMBER: builtins.int
+    UPTIME_FIELD_NUMBER: builtins.int
     @property
     def record(self) -> Global___FailureRecord:
         """The record."""
+
+    @property
+    def uptime(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the agent had been running when it sent this; see
+        `OpenRequest.uptime`. Unset for the record of an earlier agent.
+        """
 
     def __init__(
         self,
         *,
         record: Global___FailureRecord | None = ...,
+        uptime: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["record", b"record"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["record", b"record"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> None: ...
 
 Global___ReportRequest: typing_extensions.TypeAlias = ReportRequest
 

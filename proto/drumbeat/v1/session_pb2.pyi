@@ -72,6 +72,7 @@ class OpenRequest(google.protobuf.message.Message):
     HELLO_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    UPTIME_FIELD_NUMBER: builtins.int
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the message belongs to."""
@@ -90,6 +91,14 @@ class OpenRequest(google.protobuf.message.Message):
         may end at once after it.
         """
 
+    @property
+    def uptime(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the agent had been running when it sent this, by the monotonic
+        clock of its host. The quickest messages of late tell the coordinator when
+        the agent began on its own clock, so that a record that was long under way
+        still counts from when it happened. Unset: not known.
+        """
+
     def __init__(
         self,
         *,
@@ -97,9 +106,10 @@ class OpenRequest(google.protobuf.message.Message):
         hello: Global___Hello | None = ...,
         beat: Global___Beat | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        uptime: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind", "uptime", b"uptime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind", "uptime", b"uptime"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "beat", "goodbye"] | None: ...
 
 Global___OpenRequest: typing_extensions.TypeAlias = OpenRequest

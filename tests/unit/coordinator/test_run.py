@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator import effects as fx
 from coordinator.errors import SessionReplaced, StaleSession
-from coordinator.events import SessionOpened
+from coordinator.events import BeatReceived, FailureReported, SessionOpened
+from coordinator.failures import root_causes
 from coordinator.model import Assignment, Beat, Desired, GroupState, Standby, Stop
 from coordinator.policy import RunPolicy
 from coordinator.records import (
@@ -22,7 +25,7 @@ from coordinator.records import (
 )
 from coordinator.registry import RegistryPolicy
 from coordinator.run_state import Phase
-from tests.support.world import RUN, START, a_running_story, a_story, an_agent
+from tests.support.world import RUN, START, a_record, a_running_story, a_story, an_agent
 
 MET = "2 of 2 agents are there"
 
@@ -456,3 +459,33 @@ def test_two_that_failed_within_a_millisecond_are_both_shown() -> None:
     assert [record.worker.rank for record in report.victims] == [0]
     assert report.victims_count == 1
     assert "rank 1 on b (exit code 1) or rank 2 on c" in story.verdict("a").reason
+
+
+def test_a_record_that_was_long_under_way_is_still_the_cause() -> None:
+    """Goal: the network does not choose the cause. Method: it keeps the first record for 3 s."""
+    story = a_running_story(2)
+    for name in ("a", "b"):
+        agent = story.agents[name]
+        beat = BeatReceived(
+            run_id=RUN,
+            session_id=str(agent.session_id),
+            incarnation=agent.identity.incarnation,
+            beat=agent.beat(),
+            uptime_s=50.0,
+        )
+        story.registry.handle(beat, now=story.now)
+    began = story.now - 50.0
+    for name, happened_at, told_at in (("b", 1.5, 1.6), ("a", 1.0, 4.0)):
+        sent_at = happened_at + 0.1
+        record = replace(
+            a_record(incarnation=story.agents[name].identity.incarnation, age_s=0.1), host=name
+        )
+        story.registry.handle(
+            FailureReported(
+                run_id=RUN, request_id=1, record=record, uptime_s=sent_at + story.now - began
+            ),
+            now=story.now + told_at,
+        )
+    (cause,) = root_causes(story.state().failures, 0)
+    assert cause.host == "a"
+    assert cause.happened_at == pytest.approx(story.now + 1.0)
