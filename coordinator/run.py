@@ -306,7 +306,8 @@ class Run:
     def _unable(self) -> list[str]:
         """Return failed members that can't start the command; no restart would help."""
         presences = self.members.presences
-        return [i for i in self._failed if presences[i].beat.is_start_impossible]
+        founders = self.state.founders
+        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
 
     def _review_failure(self, current: Round, now: float) -> None:
         """Decide on a failed group, once it is known whether a machine died with it."""

@@ -97,6 +97,7 @@ class RunState:
     participants of it; ``verdict`` is set exactly in ``Phase.ENDED``.
     ``failures_heard`` is the highest sequence accepted from each incarnation:
     records arrive in order, so whatever is not above it was counted before.
+    ``founders`` took part in the first round.
     No round below ``rounds_seen`` is started any more.
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
     ``history`` are the latest ``history_max`` decisions, oldest first.
@@ -108,6 +109,7 @@ class RunState:
     members: dict[str, AgentIdentity] = field(default_factory=dict)
     round: Round | None = None
     rounds_seen: int = 0
+    founders: set[str] = field(default_factory=set)
     restart_count: int = 0
     succeeded: set[str] = field(default_factory=set)
     failures: list[FailureRecord] = field(default_factory=list)
@@ -207,6 +209,8 @@ class RunState:
                 self._note(record.at_s, decision, record.verdict.reason)
 
     def _start_round(self, record: RoundStarted) -> None:
+        if self.round is None:
+            self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
         seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
         self.round = Round(
