@@ -50,7 +50,7 @@ soak: $(READY)
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.
 # Left out is one test whose oversize message makes the oldest gRPC leak a task of its own.
 floors: .venv-floors/installed.stamp
-	.venv-floors/bin/python -m pytest tests/unit tests/property tests/integration \
+	.venv-floors/bin/python -m pytest -m "not torch" tests/unit tests/property tests/integration \
 		--deselect tests/integration/coordinator/test_protocol.py::test_a_record_beyond_the_message_limit_is_refused
 
 .venv-floors/installed.stamp: pyproject.toml
