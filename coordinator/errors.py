@@ -11,7 +11,6 @@ CoordinatorError
  ├─ UnknownRun                there is no such run
  └─ StartupError              the process cannot do its work; it ends with `exit_code`
      ├─ InvalidConfiguration  the configuration breaks rules
-     ├─ InsecureBindRefused   an open address without --insecure
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
      ├─ StateDirectoryUnusable  it cannot be created or written
@@ -206,17 +205,6 @@ class InvalidConfiguration(StartupError):
 
     def __str__(self) -> str:
         return "\n".join(str(violation) for violation in self.violations)
-
-
-class InsecureBindRefused(StartupError):
-    """The address can be reached from other machines, and ``--insecure`` was not given."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return str(Violation("host", self.host, BIND_ALLOWED))
 
 
 class PortInUse(StartupError):

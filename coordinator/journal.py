@@ -94,9 +94,6 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that ends with its process: for tests and embedded coordinators."""
 
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-
     def load(self) -> list[RunState]:
         """Return nothing: there was no life before this one."""
         return []

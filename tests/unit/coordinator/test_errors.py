@@ -56,7 +56,6 @@ REFUSALS = [
 ]
 STARTUP = [
     (errors.InvalidConfiguration((Violation("a", 1, "2"),)), "a: 1 is given, allowed is 2"),
-    (errors.InsecureBindRefused("0.0.0.0"), "authentication does not exist yet"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
     (
