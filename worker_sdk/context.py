@@ -26,6 +26,13 @@ OMP_NUM_THREADS = "OMP_NUM_THREADS"
 RUN_ID = "DRUMBEAT_RUN_ID"
 ROUND = "DRUMBEAT_ROUND"
 
+WORKER_SOCKET = "DRUMBEAT_WORKER_SOCKET"
+WORKER_TOKEN = "DRUMBEAT_WORKER_TOKEN"  # noqa: S105 - a name
+WORKER_DIR = "DRUMBEAT_WORKER_DIR"
+"""The worker's private directory: its board and two FIFOs, see ``worker_sdk.board_layout``."""
+FILE_TIMER_ENABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
+FILE_TIMER_PATH = "TORCHELASTIC_TIMER_FILE"
+
 FAULT_FILE_SUFFIX = ".faulthandler"
 """Appended to the name of the error file: where Python's fault handler writes if the
 file is there. An agent makes it, empty; that says that somebody will read it."""

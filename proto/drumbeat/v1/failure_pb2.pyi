@@ -9,6 +9,7 @@ import drumbeat.v1.common_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
 import typing
@@ -19,6 +20,50 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _HangKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _HangKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_HangKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    HANG_KIND_UNSPECIFIED: _HangKind.ValueType  # 0
+    """Never sent."""
+    HANG_KIND_TIMER: _HangKind.ValueType  # 1
+    """A timer was not released in time."""
+    HANG_KIND_SECTION: _HangKind.ValueType  # 2
+    """A section took too long."""
+    HANG_KIND_STARTUP: _HangKind.ValueType  # 3
+    """No first heartbeat came in time after the start."""
+    HANG_KIND_RUNTIME: _HangKind.ValueType  # 4
+    """No thread of the interpreter ran: something holds its lock, or the process
+    is stopped.
+    """
+    HANG_KIND_PROGRESS: _HangKind.ValueType  # 5
+    """No further heartbeat came."""
+    HANG_KIND_EXIT: _HangKind.ValueType  # 6
+    """The interpreter began to end and did not."""
+
+class HangKind(_HangKind, metaclass=_HangKindEnumTypeWrapper):
+    """Which limit a worker broke."""
+
+HANG_KIND_UNSPECIFIED: HangKind.ValueType  # 0
+"""Never sent."""
+HANG_KIND_TIMER: HangKind.ValueType  # 1
+"""A timer was not released in time."""
+HANG_KIND_SECTION: HangKind.ValueType  # 2
+"""A section took too long."""
+HANG_KIND_STARTUP: HangKind.ValueType  # 3
+"""No first heartbeat came in time after the start."""
+HANG_KIND_RUNTIME: HangKind.ValueType  # 4
+"""No thread of the interpreter ran: something holds its lock, or the process
+is stopped.
+"""
+HANG_KIND_PROGRESS: HangKind.ValueType  # 5
+"""No further heartbeat came."""
+HANG_KIND_EXIT: HangKind.ValueType  # 6
+"""The interpreter began to end and did not."""
+Global___HangKind: typing_extensions.TypeAlias = HangKind
 
 @typing.final
 class ReportRequest(google.protobuf.message.Message):
@@ -96,6 +141,7 @@ class FailureRecord(google.protobuf.message.Message):
     STDERR_TAIL_FIELD_NUMBER: builtins.int
     IS_STOPPED_BY_AGENT_FIELD_NUMBER: builtins.int
     EXPLANATION_FIELD_NUMBER: builtins.int
+    HANG_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -139,6 +185,10 @@ class FailureRecord(google.protobuf.message.Message):
     def worker(self) -> Global___WorkerRanks:
         """Who failed."""
 
+    @property
+    def hang(self) -> Global___Hang:
+        """Set if the agent ended the worker because it hung."""
+
     def __init__(
         self,
         *,
@@ -155,11 +205,125 @@ class FailureRecord(google.protobuf.message.Message):
         stderr_tail: builtins.str = ...,
         is_stopped_by_agent: builtins.bool = ...,
         explanation: builtins.str = ...,
+        hang: Global___Hang | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "host", b"host", "is_stopped_by_agent", b"is_stopped_by_agent", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "hang", b"hang", "worker", b"worker"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "is_stopped_by_agent", b"is_stopped_by_agent", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
+
+@typing.final
+class Hang(google.protobuf.message.Message):
+    """What an agent found out about a worker before it ended it for a hang."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    SCOPE_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    ELAPSED_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    STACKS_FIELD_NUMBER: builtins.int
+    EVIDENCE_FIELD_NUMBER: builtins.int
+    kind: Global___HangKind.ValueType
+    """Which limit was over."""
+    scope: builtins.str
+    """Name of the timer or section; empty for the other kinds."""
+    stacks: builtins.str
+    """Python stacks of all its threads, innermost frame first; empty if they
+    could not be had, then `evidence` says why. Bounded.
+    """
+    evidence: builtins.str
+    """What else was seen of the process, for people: its state, the kernel
+    function it waits in. Bounded.
+    """
+    @property
+    def limit(self) -> google.protobuf.duration_pb2.Duration:
+        """The limit."""
+
+    @property
+    def elapsed(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it had really lasted when it was noticed."""
+
+    @property
+    def progress(self) -> Global___WorkerProgress:
+        """Where the worker stood, as it last said itself."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___HangKind.ValueType = ...,
+        scope: builtins.str = ...,
+        limit: google.protobuf.duration_pb2.Duration | None = ...,
+        elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        progress: Global___WorkerProgress | None = ...,
+        stacks: builtins.str = ...,
+        evidence: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "limit", b"limit", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["elapsed", b"elapsed", "evidence", b"evidence", "kind", b"kind", "limit", b"limit", "progress", b"progress", "scope", b"scope", "stacks", b"stacks"]) -> None: ...
+
+Global___Hang: typing_extensions.TypeAlias = Hang
+
+@typing.final
+class WorkerProgress(google.protobuf.message.Message):
+    """Where a worker stands, as far as it says so: a bounded number of bytes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOCAL_RANK_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    STEP_TIME_FIELD_NUMBER: builtins.int
+    HEARTBEAT_AGE_FIELD_NUMBER: builtins.int
+    RUNTIME_AGE_FIELD_NUMBER: builtins.int
+    SCOPE_FIELD_NUMBER: builtins.int
+    SCOPE_AGE_FIELD_NUMBER: builtins.int
+    SCOPES_OPEN_FIELD_NUMBER: builtins.int
+    local_rank: builtins.int
+    """Which of its host."""
+    step: builtins.int
+    """The step of its latest heartbeat; unset: it named none, or there was none."""
+    scope: builtins.str
+    """The innermost open section, else the latest open timer; empty if nothing is open.
+    At most 128 bytes.
+    """
+    scopes_open: builtins.int
+    """How many timers and sections are open."""
+    @property
+    def step_time(self) -> google.protobuf.duration_pb2.Duration:
+        """Time of a step, from the latest two heartbeats; unset: not known."""
+
+    @property
+    def heartbeat_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago the latest heartbeat was, when this was sent; unset: there was none."""
+
+    @property
+    def runtime_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago its runtime last gave a sign of life, when this was sent; unset: it
+        does not use the SDK.
+        """
+
+    @property
+    def scope_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long that has been open, when this was sent."""
+
+    def __init__(
+        self,
+        *,
+        local_rank: builtins.int = ...,
+        step: builtins.int | None = ...,
+        step_time: google.protobuf.duration_pb2.Duration | None = ...,
+        heartbeat_age: google.protobuf.duration_pb2.Duration | None = ...,
+        runtime_age: google.protobuf.duration_pb2.Duration | None = ...,
+        scope: builtins.str = ...,
+        scope_age: google.protobuf.duration_pb2.Duration | None = ...,
+        scopes_open: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "runtime_age", b"runtime_age", "scope_age", b"scope_age", "step", b"step", "step_time", b"step_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step", b"_step", "heartbeat_age", b"heartbeat_age", "local_rank", b"local_rank", "runtime_age", b"runtime_age", "scope", b"scope", "scope_age", b"scope_age", "scopes_open", b"scopes_open", "step", b"step", "step_time", b"step_time"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_step", b"_step"]) -> typing.Literal["step"] | None: ...
+
+Global___WorkerProgress: typing_extensions.TypeAlias = WorkerProgress
 
 @typing.final
 class WorkerRanks(google.protobuf.message.Message):
@@ -205,10 +369,14 @@ class FailureReport(google.protobuf.message.Message):
     VICTIMS_FIELD_NUMBER: builtins.int
     VICTIMS_COUNT_FIELD_NUMBER: builtins.int
     WORLD_SIZE_FIELD_NUMBER: builtins.int
+    STANDINGS_FIELD_NUMBER: builtins.int
+    STANDINGS_COUNT_FIELD_NUMBER: builtins.int
     victims_count: builtins.int
     """All workers of the round that are not root causes."""
     world_size: builtins.int
     """Size of the failed round's world."""
+    standings_count: builtins.int
+    """All workers of the round that say where they stand."""
     @property
     def root_causes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FailureRecord]:
         """Records that nothing earlier in the round explains; several only if they
@@ -221,6 +389,12 @@ class FailureReport(google.protobuf.message.Message):
         total is `victims_count`.
         """
 
+    @property
+    def standings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Standing]:
+        """Where workers stood when the round failed, by rank: who was where. Empty if none
+        of them says so. Bounded; the total is `standings_count`.
+        """
+
     def __init__(
         self,
         *,
@@ -228,7 +402,38 @@ class FailureReport(google.protobuf.message.Message):
         victims: collections.abc.Iterable[Global___FailureRecord] | None = ...,
         victims_count: builtins.int = ...,
         world_size: builtins.int = ...,
+        standings: collections.abc.Iterable[Global___Standing] | None = ...,
+        standings_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["root_causes", b"root_causes", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
 
 Global___FailureReport: typing_extensions.TypeAlias = FailureReport
+
+@typing.final
+class Standing(google.protobuf.message.Message):
+    """Where one worker of a round stood."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank."""
+    host: builtins.str
+    """Its host."""
+    @property
+    def progress(self) -> Global___WorkerProgress:
+        """The latest its agent knew. The ages are those at the time of the failure."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        host: builtins.str = ...,
+        progress: Global___WorkerProgress | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "progress", b"progress", "rank", b"rank"]) -> None: ...
+
+Global___Standing: typing_extensions.TypeAlias = Standing

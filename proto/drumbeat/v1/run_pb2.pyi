@@ -6,6 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
+import drumbeat.v1.failure_pb2
 import drumbeat.v1.session_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
@@ -53,6 +54,42 @@ RUN_PHASE_ENDING: RunPhase.ValueType  # 3
 RUN_PHASE_ENDED: RunPhase.ValueType  # 4
 """Has a verdict."""
 Global___RunPhase: typing_extensions.TypeAlias = RunPhase
+
+@typing.final
+class ResetLimitsRequest(google.protobuf.message.Message):
+    """Asks to forget learned limits."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+
+Global___ResetLimitsRequest: typing_extensions.TypeAlias = ResetLimitsRequest
+
+@typing.final
+class ResetLimitsResponse(google.protobuf.message.Message):
+    """They are forgotten."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FORGOTTEN_FIELD_NUMBER: builtins.int
+    forgotten: builtins.int
+    """How many there were."""
+    def __init__(
+        self,
+        *,
+        forgotten: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten"]) -> None: ...
+
+Global___ResetLimitsResponse: typing_extensions.TypeAlias = ResetLimitsResponse
 
 @typing.final
 class GetRunRequest(google.protobuf.message.Message):
@@ -164,6 +201,7 @@ class Run(google.protobuf.message.Message):
     FAILURES_COUNT_FIELD_NUMBER: builtins.int
     VERDICT_FIELD_NUMBER: builtins.int
     HISTORY_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     phase: Global___RunPhase.ValueType
@@ -194,6 +232,10 @@ class Run(google.protobuf.message.Message):
     def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunEvent]:
         """What was decided so far, oldest first; a limited number of the latest."""
 
+    @property
+    def limits(self) -> drumbeat.v1.session_pb2.LearnedLimits:
+        """What has been learned of how long things take."""
+
     def __init__(
         self,
         *,
@@ -208,9 +250,10 @@ class Run(google.protobuf.message.Message):
         failures_count: builtins.int = ...,
         verdict: drumbeat.v1.session_pb2.Verdict | None = ...,
         history: collections.abc.Iterable[Global___RunEvent] | None = ...,
+        limits: drumbeat.v1.session_pb2.LearnedLimits | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_round", b"has_round", "history", b"history", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["limits", b"limits", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_round", b"has_round", "history", b"history", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
 
@@ -269,6 +312,7 @@ class Agent(google.protobuf.message.Message):
     RANK_FIRST_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     SILENCE_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     host: builtins.str
@@ -291,6 +335,12 @@ class Agent(google.protobuf.message.Message):
     def silence(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was last heard; unset: not since the coordinator started."""
 
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.failure_pb2.WorkerProgress]:
+        """Where its workers stand, by local rank, as far as they say so; the ages are those
+        of now.
+        """
+
     def __init__(
         self,
         *,
@@ -304,8 +354,9 @@ class Agent(google.protobuf.message.Message):
         rank_first: builtins.int = ...,
         state: drumbeat.v1.session_pb2.GroupState.ValueType = ...,
         silence: google.protobuf.duration_pb2.Duration | None = ...,
+        workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "rank_first", b"rank_first", "role", b"role", "silence", b"silence", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "rank_first", b"rank_first", "role", b"role", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent

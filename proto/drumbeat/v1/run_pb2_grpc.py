@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunServiceStub(object):
-    """Lets people and tools look at runs. Changes nothing.
+    """Lets people and tools look at runs.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,15 @@ class RunServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
                 _registered_method=True)
+        self.ResetLimits = channel.unary_unary(
+                '/drumbeat.v1.RunService/ResetLimits',
+                request_serializer=drumbeat_dot_v1_dot_run__pb2.ResetLimitsRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_run__pb2.ResetLimitsResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer(object):
-    """Lets people and tools look at runs. Changes nothing.
+    """Lets people and tools look at runs.
     """
 
     def GetRun(self, request, context):
@@ -61,6 +66,15 @@ class RunServiceServicer(object):
 
     def ListRuns(self, request, context):
         """Returns the identities of all runs the coordinator knows. Does not block.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetLimits(self, request, context):
+        """Forgets what was learned of a run's limits: after a change that makes it slower,
+        say. Does not block; the agents hear of it at once. The one call here that
+        changes something. NOT_FOUND as for `GetRun`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +93,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     request_deserializer=drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.SerializeToString,
             ),
+            'ResetLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetLimits,
+                    request_deserializer=drumbeat_dot_v1_dot_run__pb2.ResetLimitsRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_run__pb2.ResetLimitsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'drumbeat.v1.RunService', rpc_method_handlers)
@@ -88,7 +107,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService(object):
-    """Lets people and tools look at runs. Changes nothing.
+    """Lets people and tools look at runs.
     """
 
     @staticmethod
@@ -135,6 +154,33 @@ class RunService(object):
             '/drumbeat.v1.RunService/ListRuns',
             drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
             drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.RunService/ResetLimits',
+            drumbeat_dot_v1_dot_run__pb2.ResetLimitsRequest.SerializeToString,
+            drumbeat_dot_v1_dot_run__pb2.ResetLimitsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,8 +57,24 @@ _RunServiceListRunsType = typing_extensions.TypeVar(
     ],
 )
 
-class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsType]):
-    """Lets people and tools look at runs. Changes nothing."""
+_RunServiceResetLimitsType = typing_extensions.TypeVar(
+    '_RunServiceResetLimitsType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.ResetLimitsRequest,
+        drumbeat.v1.run_pb2.ResetLimitsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.ResetLimitsRequest,
+        drumbeat.v1.run_pb2.ResetLimitsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.ResetLimitsRequest,
+        drumbeat.v1.run_pb2.ResetLimitsResponse,
+    ],
+)
+
+class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsType, _RunServiceResetLimitsType]):
+    """Lets people and tools look at runs."""
 
     @typing.overload
     def __init__(self: RunServiceStub[
@@ -69,6 +85,10 @@ class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsTy
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.run_pb2.ListRunsRequest,
             drumbeat.v1.run_pb2.ListRunsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.run_pb2.ResetLimitsRequest,
+            drumbeat.v1.run_pb2.ResetLimitsResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -82,6 +102,10 @@ class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsTy
             drumbeat.v1.run_pb2.ListRunsRequest,
             drumbeat.v1.run_pb2.ListRunsResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.run_pb2.ResetLimitsRequest,
+            drumbeat.v1.run_pb2.ResetLimitsResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _RunServiceGetRunType
@@ -92,6 +116,12 @@ class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsTy
     ListRuns: _RunServiceListRunsType
     """Returns the identities of all runs the coordinator knows. Does not block."""
 
+    ResetLimits: _RunServiceResetLimitsType
+    """Forgets what was learned of a run's limits: after a change that makes it slower,
+    say. Does not block; the agents hear of it at once. The one call here that
+    changes something. NOT_FOUND as for `GetRun`.
+    """
+
 RunServiceAsyncStub: typing_extensions.TypeAlias = RunServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.run_pb2.GetRunRequest,
@@ -101,10 +131,14 @@ RunServiceAsyncStub: typing_extensions.TypeAlias = RunServiceStub[
         drumbeat.v1.run_pb2.ListRunsRequest,
         drumbeat.v1.run_pb2.ListRunsResponse,
     ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.ResetLimitsRequest,
+        drumbeat.v1.run_pb2.ResetLimitsResponse,
+    ],
 ]
 
 class RunServiceServicer(metaclass=abc.ABCMeta):
-    """Lets people and tools look at runs. Changes nothing."""
+    """Lets people and tools look at runs."""
 
     @abc.abstractmethod
     def GetRun(
@@ -123,5 +157,16 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.run_pb2.ListRunsResponse, collections.abc.Awaitable[drumbeat.v1.run_pb2.ListRunsResponse]]:
         """Returns the identities of all runs the coordinator knows. Does not block."""
+
+    @abc.abstractmethod
+    def ResetLimits(
+        self,
+        request: drumbeat.v1.run_pb2.ResetLimitsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.run_pb2.ResetLimitsResponse, collections.abc.Awaitable[drumbeat.v1.run_pb2.ResetLimitsResponse]]:
+        """Forgets what was learned of a run's limits: after a change that makes it slower,
+        say. Does not block; the agents hear of it at once. The one call here that
+        changes something. NOT_FOUND as for `GetRun`.
+        """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -208,6 +208,8 @@ class Beat(google.protobuf.message.Message):
     FAILURES_WRITTEN_FIELD_NUMBER: builtins.int
     WORKERS_ALIVE_FIELD_NUMBER: builtins.int
     IS_START_IMPOSSIBLE_FIELD_NUMBER: builtins.int
+    WORKERS_FIELD_NUMBER: builtins.int
+    OBSERVATIONS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -223,6 +225,18 @@ class Beat(google.protobuf.message.Message):
     this agent has never had a worker that ran. A restart would meet the same,
     so the run ends with what is wrong, whatever restarts are left.
     """
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.failure_pb2.WorkerProgress]:
+        """Where the workers of the fence's round stand, by local rank, as far as they say
+        so: the latest, whatever was in between.
+        """
+
+    @property
+    def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Observation]:
+        """The longest times of this round so far, of all workers of this host together,
+        for limits that are learned. Sent when they change. At most 65.
+        """
+
     def __init__(
         self,
         *,
@@ -231,10 +245,41 @@ class Beat(google.protobuf.message.Message):
         failures_written: builtins.int = ...,
         workers_alive: builtins.int = ...,
         is_start_impossible: builtins.bool = ...,
+        workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
+        observations: collections.abc.Iterable[Global___Observation] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "state", b"state", "workers_alive", b"workers_alive"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
+
+@typing.final
+class Observation(google.protobuf.message.Message):
+    """The longest of a kind of times, so far in a round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SECTION_FIELD_NUMBER: builtins.int
+    LONGEST_FIELD_NUMBER: builtins.int
+    SAMPLES_FIELD_NUMBER: builtins.int
+    section: builtins.str
+    """Name of the section; empty: between two heartbeats."""
+    samples: builtins.int
+    """Of how many."""
+    @property
+    def longest(self) -> google.protobuf.duration_pb2.Duration:
+        """The longest."""
+
+    def __init__(
+        self,
+        *,
+        section: builtins.str = ...,
+        longest: google.protobuf.duration_pb2.Duration | None = ...,
+        samples: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["longest", b"longest"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["longest", b"longest", "samples", b"samples", "section", b"section"]) -> None: ...
+
+Global___Observation: typing_extensions.TypeAlias = Observation
 
 @typing.final
 class Goodbye(google.protobuf.message.Message):
@@ -263,6 +308,7 @@ class OpenResponse(google.protobuf.message.Message):
     WELCOME_FIELD_NUMBER: builtins.int
     DESIRED_FIELD_NUMBER: builtins.int
     PACE_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> Global___Welcome:
         """Answer to `Hello`."""
@@ -275,18 +321,68 @@ class OpenResponse(google.protobuf.message.Message):
     def pace(self) -> Global___Pace:
         """New pace of heartbeats."""
 
+    @property
+    def limits(self) -> Global___LearnedLimits:
+        """What has been learned of how long things take in this run. Latest wins."""
+
     def __init__(
         self,
         *,
         welcome: Global___Welcome | None = ...,
         desired: Global___Desired | None = ...,
         pace: Global___Pace | None = ...,
+        limits: Global___LearnedLimits | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "pace", b"pace", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace"] | None: ...
+    def HasField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits"] | None: ...
 
 Global___OpenResponse: typing_extensions.TypeAlias = OpenResponse
+
+@typing.final
+class LearnedLimits(google.protobuf.message.Message):
+    """Limits for those timeouts that users left to be learned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LIMITS_FIELD_NUMBER: builtins.int
+    @property
+    def limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LearnedLimit]:
+        """At most 65. What is not in here has not been learned, and has no limit."""
+
+    def __init__(
+        self,
+        *,
+        limits: collections.abc.Iterable[Global___LearnedLimit] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["limits", b"limits"]) -> None: ...
+
+Global___LearnedLimits: typing_extensions.TypeAlias = LearnedLimits
+
+@typing.final
+class LearnedLimit(google.protobuf.message.Message):
+    """One learned limit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SECTION_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    section: builtins.str
+    """Name of the section; empty: between two heartbeats."""
+    @property
+    def limit(self) -> google.protobuf.duration_pb2.Duration:
+        """The limit."""
+
+    def __init__(
+        self,
+        *,
+        section: builtins.str = ...,
+        limit: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["limit", b"limit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["limit", b"limit", "section", b"section"]) -> None: ...
+
+Global___LearnedLimit: typing_extensions.TypeAlias = LearnedLimit
 
 @typing.final
 class Welcome(google.protobuf.message.Message):

@@ -1,0 +1,1 @@
+"""Shell. Finds workers that hang: timers, heartbeats, and signs of life."""

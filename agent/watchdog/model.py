@@ -1,0 +1,160 @@
+"""Pure. The values the watchdog deals in. Durations and instants are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class HangKind(StrEnum):
+    """Which limit a worker broke. The values are those of the protocol."""
+
+    TIMER = "TIMER"
+    SECTION = "SECTION"
+    STARTUP = "STARTUP"
+    RUNTIME = "RUNTIME"
+    PROGRESS = "PROGRESS"
+    EXIT = "EXIT"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerKey:
+    """One worker of one round."""
+
+    round_id: int
+    local_rank: int
+
+
+class Auto:
+    """The type of ``AUTO``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "auto"
+
+
+AUTO = Auto()
+"""Instead of a limit: the one that was learned, none until then."""
+
+Limit = float | Auto | None
+"""Seconds, ``AUTO``, or ``None`` for no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogPolicy:
+    """What the watchdog was told."""
+
+    startup_timeout_s: float | None = None
+    """From a worker's start to its first heartbeat; None: it need not have any."""
+
+    runtime_timeout_s: float | None = 300.0
+    """Longest time without a sign of life of a runtime that has attached."""
+
+    progress_timeout_s: Limit = None
+    """Longest time between two heartbeats, once there was one."""
+
+    exit_timeout_s: float | None = 300.0
+    """From the beginning of an interpreter's end to its end."""
+
+    kill_grace_s: float = 5.0
+    """From SIGTERM to SIGKILL for a worker that hangs."""
+
+    pulse_s: float = 1.0
+    """How often the watchdog wakes while somebody is watched, so that it notices that it
+    was asleep itself."""
+
+    stall_s: float = 0.1
+    """A wake-up later than this is put down to this process or its host having stood
+    still: everything is given as much more time."""
+
+    evidence_timeout_s: float = 0.1
+    """Longest wait for a worker's stacks."""
+
+    timers_max: int = 1024
+    """Timers one worker may have open by calls; more are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One open timer or section, as the worker's board says.
+
+    ``deadline`` is None for one without a limit of its own. ``signal`` is None for
+    SIGTERM and then SIGKILL; 0 or less: only report.
+    """
+
+    slot: int
+    name: str
+    is_section: bool
+    since: float
+    deadline: float | None
+    limit_s: Limit
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a worker's board says. Instants are this host's monotonic clock.
+
+    ``slots`` are only those open and not suspended, but see ``scope``: innermost open
+    section, else the latest open timer.
+    """
+
+    owner_pid: int = 0
+    stack_signal: int = 0
+    beat_at: float | None = None
+    exiting_at: float | None = None
+    is_debugged: bool = False
+    progress_since: float | None = None
+    step: int | None = None
+    heartbeat_at: float | None = None
+    heartbeats: int = 0
+    step_time_s: float | None = None
+    gap_max_s: float = 0.0
+    gaps: int = 0
+    slots: tuple[Slot, ...] = ()
+    sections: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Of each section, how often it was left and the longest time it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
+
+    local_rank: int
+    step: int | None = None
+    step_time_s: float | None = None
+    heartbeat_at: float | None = None
+    beat_at: float | None = None
+    scope: str = ""
+    scope_since: float | None = None
+    scopes_open: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen of a process that seems to hang.
+
+    ``is_traced``: a debugger of the operating system holds it. ``is_alive``: there is
+    such a process.
+    """
+
+    stacks: str = ""
+    notes: str = ""
+    is_traced: bool = False
+    is_stopped: bool = False
+    is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """Why the watchdog ends a worker, or would have. See ``drumbeat.v1.Hang``."""
+
+    kind: HangKind
+    scope: str = ""
+    limit_s: float
+    elapsed_s: float
+    standing: Standing
+    noticed_at: float
+    evidence: Evidence = field(default_factory=Evidence)
