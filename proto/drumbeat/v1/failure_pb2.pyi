@@ -6,6 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
+import drumbeat.v1.inprocess_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
@@ -142,6 +143,8 @@ class FailureRecord(google.protobuf.message.Message):
     IS_STOPPED_BY_AGENT_FIELD_NUMBER: builtins.int
     EXPLANATION_FIELD_NUMBER: builtins.int
     HANG_FIELD_NUMBER: builtins.int
+    INTERRUPTION_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -169,6 +172,12 @@ class FailureRecord(google.protobuf.message.Message):
     agent found on its host right after; e.g. that the kernel ran out of
     memory. For people: nothing is decided by it. Bounded; empty if unknown.
     """
+    interruption: drumbeat.v1.inprocess_pb2.InterruptionKind.ValueType
+    """What it did to an iteration of in-process restart; unset in other rounds. With
+    EXCEPTION or SOFT_TIMEOUT the process lived on, and `exit_code` is 0.
+    """
+    iteration: builtins.int
+    """That iteration."""
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the record belongs to; `session_id` is empty, because a record
@@ -206,9 +215,11 @@ class FailureRecord(google.protobuf.message.Message):
         is_stopped_by_agent: builtins.bool = ...,
         explanation: builtins.str = ...,
         hang: Global___Hang | None = ...,
+        interruption: drumbeat.v1.inprocess_pb2.InterruptionKind.ValueType = ...,
+        iteration: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "hang", b"hang", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "is_stopped_by_agent", b"is_stopped_by_agent", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
 

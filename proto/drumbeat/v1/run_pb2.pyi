@@ -202,6 +202,9 @@ class Run(google.protobuf.message.Message):
     VERDICT_FIELD_NUMBER: builtins.int
     HISTORY_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    HAS_ITERATION_FIELD_NUMBER: builtins.int
+    ITERATIONS_RESTARTED_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     phase: Global___RunPhase.ValueType
@@ -216,6 +219,14 @@ class Run(google.protobuf.message.Message):
     """Restarts after worker failures so far."""
     failures_count: builtins.int
     """Failure records accepted so far, each counted once."""
+    iteration: builtins.int
+    """The current or last iteration of the current or last round; meaningless unless
+    `has_iteration`.
+    """
+    has_iteration: builtins.bool
+    """Whether workers of that round restart in process."""
+    iterations_restarted: builtins.int
+    """In-process restarts of the whole run so far, over all its rounds."""
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
         """What it was started with."""
@@ -251,9 +262,12 @@ class Run(google.protobuf.message.Message):
         verdict: drumbeat.v1.session_pb2.Verdict | None = ...,
         history: collections.abc.Iterable[Global___RunEvent] | None = ...,
         limits: drumbeat.v1.session_pb2.LearnedLimits | None = ...,
+        iteration: builtins.int = ...,
+        has_iteration: builtins.bool = ...,
+        iterations_restarted: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_round", b"has_round", "history", b"history", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_iteration", b"has_iteration", "has_round", b"has_round", "history", b"history", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
 

@@ -7,6 +7,7 @@ import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
 import drumbeat.v1.failure_pb2
+import drumbeat.v1.inprocess_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
@@ -210,6 +211,7 @@ class Beat(google.protobuf.message.Message):
     IS_START_IMPOSSIBLE_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     OBSERVATIONS_FIELD_NUMBER: builtins.int
+    INPROCESS_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -237,6 +239,12 @@ class Beat(google.protobuf.message.Message):
         for limits that are learned. Sent when they change. At most 65.
         """
 
+    @property
+    def inprocess(self) -> drumbeat.v1.inprocess_pb2.InprocessReport:
+        """Where the workers are in the iterations of the fence's round; unset if they do not
+        restart in process.
+        """
+
     def __init__(
         self,
         *,
@@ -247,8 +255,10 @@ class Beat(google.protobuf.message.Message):
         is_start_impossible: builtins.bool = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
         observations: collections.abc.Iterable[Global___Observation] | None = ...,
+        inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["inprocess", b"inprocess"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 
@@ -309,6 +319,7 @@ class OpenResponse(google.protobuf.message.Message):
     DESIRED_FIELD_NUMBER: builtins.int
     PACE_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
+    INPROCESS_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> Global___Welcome:
         """Answer to `Hello`."""
@@ -325,6 +336,10 @@ class OpenResponse(google.protobuf.message.Message):
     def limits(self) -> Global___LearnedLimits:
         """What has been learned of how long things take in this run. Latest wins."""
 
+    @property
+    def inprocess(self) -> drumbeat.v1.inprocess_pb2.InprocessDirective:
+        """What the workers shall do in an iteration of their round. Latest wins."""
+
     def __init__(
         self,
         *,
@@ -332,10 +347,11 @@ class OpenResponse(google.protobuf.message.Message):
         desired: Global___Desired | None = ...,
         pace: Global___Pace | None = ...,
         limits: Global___LearnedLimits | None = ...,
+        inprocess: drumbeat.v1.inprocess_pb2.InprocessDirective | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["desired", b"desired", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits"] | None: ...
+    def HasField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess"] | None: ...
 
 Global___OpenResponse: typing_extensions.TypeAlias = OpenResponse
 

@@ -22,40 +22,55 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from drumbeat.v1 import inprocess_pb2 as drumbeat_dot_v1_dot_inprocess__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64rumbeat/v1/worker.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"p\n\x13\x41\x63quireTimerRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x06signal\x18\x03 \x01(\x11H\x00\x88\x01\x01\x42\t\n\x07_signal\"\x16\n\x14\x41\x63quireTimerResponse\"$\n\x13ReleaseTimerRequest\x12\r\n\x05scope\x18\x01 \x01(\t\"\x16\n\x14ReleaseTimerResponse\".\n\x10HeartbeatRequest\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_step\"\x13\n\x11HeartbeatResponse\"e\n\rAttachRequest\x12)\n\x08greeting\x18\x01 \x01(\x0b\x32\x15.drumbeat.v1.GreetingH\x00\x12!\n\x04sync\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.SyncH\x00\x42\x06\n\x04kind\"\x17\n\x08Greeting\x12\x0b\n\x03pid\x18\x01 \x01(\x03\"\x18\n\x04Sync\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"h\n\x0e\x41ttachResponse\x12\'\n\x07greeted\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.GreetedH\x00\x12%\n\x06synced\x18\x02 \x01(\x0b\x32\x13.drumbeat.v1.SyncedH\x00\x42\x06\n\x04kind\"\t\n\x07Greeted\"\x1a\n\x06Synced\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x32\xcc\x02\n\rWorkerService\x12S\n\x0c\x41\x63quireTimer\x12 .drumbeat.v1.AcquireTimerRequest\x1a!.drumbeat.v1.AcquireTimerResponse\x12S\n\x0cReleaseTimer\x12 .drumbeat.v1.ReleaseTimerRequest\x1a!.drumbeat.v1.ReleaseTimerResponse\x12J\n\tHeartbeat\x12\x1d.drumbeat.v1.HeartbeatRequest\x1a\x1e.drumbeat.v1.HeartbeatResponse\x12\x45\n\x06\x41ttach\x12\x1a.drumbeat.v1.AttachRequest\x1a\x1b.drumbeat.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64rumbeat/v1/worker.proto\x12\x0b\x64rumbeat.v1\x1a\x1b\x64rumbeat/v1/inprocess.proto\x1a\x1egoogle/protobuf/duration.proto\"p\n\x13\x41\x63quireTimerRequest\x12\r\n\x05scope\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x06signal\x18\x03 \x01(\x11H\x00\x88\x01\x01\x42\t\n\x07_signal\"\x16\n\x14\x41\x63quireTimerResponse\"$\n\x13ReleaseTimerRequest\x12\r\n\x05scope\x18\x01 \x01(\t\"\x16\n\x14ReleaseTimerResponse\".\n\x10HeartbeatRequest\x12\x11\n\x04step\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_step\"\x13\n\x11HeartbeatResponse\"\x8e\x01\n\rAttachRequest\x12)\n\x08greeting\x18\x01 \x01(\x0b\x32\x15.drumbeat.v1.GreetingH\x00\x12!\n\x04sync\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.SyncH\x00\x12\'\n\x04step\x18\x03 \x01(\x0b\x32\x17.drumbeat.v1.WorkerStepH\x00\x42\x06\n\x04kind\"\xdd\x01\n\nWorkerStep\x12\x11\n\titeration\x18\x01 \x01(\x04\x12\'\n\x07\x65ntered\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.EnteredH\x00\x12+\n\tcompleted\x18\x03 \x01(\x0b\x32\x16.drumbeat.v1.CompletedH\x00\x12/\n\x0binterrupted\x18\x04 \x01(\x0b\x32\x18.drumbeat.v1.InterruptedH\x00\x12-\n\nterminated\x18\x05 \x01(\x0b\x32\x17.drumbeat.v1.TerminatedH\x00\x42\x06\n\x04kind\"B\n\x07\x45ntered\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.drumbeat.v1.InprocessSpec\x12\r\n\x05group\x18\x02 \x01(\t\"\x0b\n\tCompleted\">\n\x0bInterrupted\x12/\n\x0cinterruption\x18\x01 \x01(\x0b\x32\x19.drumbeat.v1.Interruption\"=\n\nTerminated\x12/\n\x0cinterruption\x18\x01 \x01(\x0b\x32\x19.drumbeat.v1.Interruption\"\x17\n\x08Greeting\x12\x0b\n\x03pid\x18\x01 \x01(\x03\"\x18\n\x04Sync\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\x93\x01\n\x0e\x41ttachResponse\x12\'\n\x07greeted\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.GreetedH\x00\x12%\n\x06synced\x18\x02 \x01(\x0b\x32\x13.drumbeat.v1.SyncedH\x00\x12)\n\x05order\x18\x03 \x01(\x0b\x32\x18.drumbeat.v1.WorkerOrderH\x00\x42\x06\n\x04kind\"\xbd\x01\n\x0bWorkerOrder\x12\x11\n\titeration\x18\x01 \x01(\x04\x12)\n\x05\x62\x65gin\x18\x02 \x01(\x0b\x32\x18.drumbeat.v1.WorkerBeginH\x00\x12\x34\n\tinterrupt\x18\x03 \x01(\x0b\x32\x1f.drumbeat.v1.IterationInterruptH\x00\x12\x32\n\x08\x63omplete\x18\x04 \x01(\x0b\x32\x1e.drumbeat.v1.IterationCompleteH\x00\x42\x06\n\x04kind\"\x9e\x01\n\x0bWorkerBegin\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x18\n\x0b\x61\x63tive_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11\x61\x63tive_world_size\x18\x04 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x05 \x01(\t\x12\x13\n\x0bmaster_port\x18\x06 \x01(\rB\x0e\n\x0c_active_rank\"\t\n\x07Greeted\"\x1a\n\x06Synced\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x32\xcc\x02\n\rWorkerService\x12S\n\x0c\x41\x63quireTimer\x12 .drumbeat.v1.AcquireTimerRequest\x1a!.drumbeat.v1.AcquireTimerResponse\x12S\n\x0cReleaseTimer\x12 .drumbeat.v1.ReleaseTimerRequest\x1a!.drumbeat.v1.ReleaseTimerResponse\x12J\n\tHeartbeat\x12\x1d.drumbeat.v1.HeartbeatRequest\x1a\x1e.drumbeat.v1.HeartbeatResponse\x12\x45\n\x06\x41ttach\x12\x1a.drumbeat.v1.AttachRequest\x1a\x1b.drumbeat.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACQUIRETIMERREQUEST']._serialized_start=73
-  _globals['_ACQUIRETIMERREQUEST']._serialized_end=185
-  _globals['_ACQUIRETIMERRESPONSE']._serialized_start=187
-  _globals['_ACQUIRETIMERRESPONSE']._serialized_end=209
-  _globals['_RELEASETIMERREQUEST']._serialized_start=211
-  _globals['_RELEASETIMERREQUEST']._serialized_end=247
-  _globals['_RELEASETIMERRESPONSE']._serialized_start=249
-  _globals['_RELEASETIMERRESPONSE']._serialized_end=271
-  _globals['_HEARTBEATREQUEST']._serialized_start=273
-  _globals['_HEARTBEATREQUEST']._serialized_end=319
-  _globals['_HEARTBEATRESPONSE']._serialized_start=321
-  _globals['_HEARTBEATRESPONSE']._serialized_end=340
-  _globals['_ATTACHREQUEST']._serialized_start=342
-  _globals['_ATTACHREQUEST']._serialized_end=443
-  _globals['_GREETING']._serialized_start=445
-  _globals['_GREETING']._serialized_end=468
-  _globals['_SYNC']._serialized_start=470
-  _globals['_SYNC']._serialized_end=494
-  _globals['_ATTACHRESPONSE']._serialized_start=496
-  _globals['_ATTACHRESPONSE']._serialized_end=600
-  _globals['_GREETED']._serialized_start=602
-  _globals['_GREETED']._serialized_end=611
-  _globals['_SYNCED']._serialized_start=613
-  _globals['_SYNCED']._serialized_end=639
-  _globals['_WORKERSERVICE']._serialized_start=642
-  _globals['_WORKERSERVICE']._serialized_end=974
+  _globals['_ACQUIRETIMERREQUEST']._serialized_start=102
+  _globals['_ACQUIRETIMERREQUEST']._serialized_end=214
+  _globals['_ACQUIRETIMERRESPONSE']._serialized_start=216
+  _globals['_ACQUIRETIMERRESPONSE']._serialized_end=238
+  _globals['_RELEASETIMERREQUEST']._serialized_start=240
+  _globals['_RELEASETIMERREQUEST']._serialized_end=276
+  _globals['_RELEASETIMERRESPONSE']._serialized_start=278
+  _globals['_RELEASETIMERRESPONSE']._serialized_end=300
+  _globals['_HEARTBEATREQUEST']._serialized_start=302
+  _globals['_HEARTBEATREQUEST']._serialized_end=348
+  _globals['_HEARTBEATRESPONSE']._serialized_start=350
+  _globals['_HEARTBEATRESPONSE']._serialized_end=369
+  _globals['_ATTACHREQUEST']._serialized_start=372
+  _globals['_ATTACHREQUEST']._serialized_end=514
+  _globals['_WORKERSTEP']._serialized_start=517
+  _globals['_WORKERSTEP']._serialized_end=738
+  _globals['_ENTERED']._serialized_start=740
+  _globals['_ENTERED']._serialized_end=806
+  _globals['_COMPLETED']._serialized_start=808
+  _globals['_COMPLETED']._serialized_end=819
+  _globals['_INTERRUPTED']._serialized_start=821
+  _globals['_INTERRUPTED']._serialized_end=883
+  _globals['_TERMINATED']._serialized_start=885
+  _globals['_TERMINATED']._serialized_end=946
+  _globals['_GREETING']._serialized_start=948
+  _globals['_GREETING']._serialized_end=971
+  _globals['_SYNC']._serialized_start=973
+  _globals['_SYNC']._serialized_end=997
+  _globals['_ATTACHRESPONSE']._serialized_start=1000
+  _globals['_ATTACHRESPONSE']._serialized_end=1147
+  _globals['_WORKERORDER']._serialized_start=1150
+  _globals['_WORKERORDER']._serialized_end=1339
+  _globals['_WORKERBEGIN']._serialized_start=1342
+  _globals['_WORKERBEGIN']._serialized_end=1500
+  _globals['_GREETED']._serialized_start=1502
+  _globals['_GREETED']._serialized_end=1511
+  _globals['_SYNCED']._serialized_start=1513
+  _globals['_SYNCED']._serialized_end=1539
+  _globals['_WORKERSERVICE']._serialized_start=1542
+  _globals['_WORKERSERVICE']._serialized_end=1874
 # @@protoc_insertion_point(module_scope)

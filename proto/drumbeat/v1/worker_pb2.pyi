@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 import builtins
+import drumbeat.v1.inprocess_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.message
@@ -131,6 +132,7 @@ class AttachRequest(google.protobuf.message.Message):
 
     GREETING_FIELD_NUMBER: builtins.int
     SYNC_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
     @property
     def greeting(self) -> Global___Greeting:
         """The first message."""
@@ -139,17 +141,149 @@ class AttachRequest(google.protobuf.message.Message):
     def sync(self) -> Global___Sync:
         """Wants to know when the agent has seen all that the shared page says."""
 
+    @property
+    def step(self) -> Global___WorkerStep:
+        """How far the worker is in an iteration of in-process restart; the latest counts,
+        and is repeated on a new stream.
+        """
+
     def __init__(
         self,
         *,
         greeting: Global___Greeting | None = ...,
         sync: Global___Sync | None = ...,
+        step: Global___WorkerStep | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["greeting", b"greeting", "kind", b"kind", "sync", b"sync"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["greeting", b"greeting", "kind", b"kind", "sync", b"sync"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["greeting", "sync"] | None: ...
+    def HasField(self, field_name: typing.Literal["greeting", b"greeting", "kind", b"kind", "step", b"step", "sync", b"sync"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["greeting", b"greeting", "kind", b"kind", "step", b"step", "sync", b"sync"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["greeting", "sync", "step"] | None: ...
 
 Global___AttachRequest: typing_extensions.TypeAlias = AttachRequest
+
+@typing.final
+class WorkerStep(google.protobuf.message.Message):
+    """How far a worker is in an iteration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: builtins.int
+    ENTERED_FIELD_NUMBER: builtins.int
+    COMPLETED_FIELD_NUMBER: builtins.int
+    INTERRUPTED_FIELD_NUMBER: builtins.int
+    TERMINATED_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """The iteration of its round, from 0; it goes on over several calls of the wrapper."""
+    @property
+    def entered(self) -> Global___Entered:
+        """Waits for the iteration to begin."""
+
+    @property
+    def completed(self) -> Global___Completed:
+        """Its function has returned, or it was a spare; waits for the others."""
+
+    @property
+    def interrupted(self) -> Global___Interrupted:
+        """Something went wrong here, or it heard of an interruption and cleans up."""
+
+    @property
+    def terminated(self) -> Global___Terminated:
+        """It takes no part any more in this round."""
+
+    def __init__(
+        self,
+        *,
+        iteration: builtins.int = ...,
+        entered: Global___Entered | None = ...,
+        completed: Global___Completed | None = ...,
+        interrupted: Global___Interrupted | None = ...,
+        terminated: Global___Terminated | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["completed", b"completed", "entered", b"entered", "interrupted", b"interrupted", "kind", b"kind", "terminated", b"terminated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["completed", b"completed", "entered", b"entered", "interrupted", b"interrupted", "iteration", b"iteration", "kind", b"kind", "terminated", b"terminated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["entered", "completed", "interrupted", "terminated"] | None: ...
+
+Global___WorkerStep: typing_extensions.TypeAlias = WorkerStep
+
+@typing.final
+class Entered(google.protobuf.message.Message):
+    """Waits for the iteration to begin."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    """The group of workers that live and die together which it belongs to; at most
+    128 bytes, empty: none.
+    """
+    @property
+    def spec(self) -> drumbeat.v1.inprocess_pb2.InprocessSpec:
+        """What all workers of the round must agree on."""
+
+    def __init__(
+        self,
+        *,
+        spec: drumbeat.v1.inprocess_pb2.InprocessSpec | None = ...,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "spec", b"spec"]) -> None: ...
+
+Global___Entered: typing_extensions.TypeAlias = Entered
+
+@typing.final
+class Completed(google.protobuf.message.Message):
+    """The function has returned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Completed: typing_extensions.TypeAlias = Completed
+
+@typing.final
+class Interrupted(google.protobuf.message.Message):
+    """The iteration can't go on here."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INTERRUPTION_FIELD_NUMBER: builtins.int
+    @property
+    def interruption(self) -> drumbeat.v1.inprocess_pb2.Interruption:
+        """Unset: the worker only heard of it from the agent."""
+
+    def __init__(
+        self,
+        *,
+        interruption: drumbeat.v1.inprocess_pb2.Interruption | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["interruption", b"interruption"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["interruption", b"interruption"]) -> None: ...
+
+Global___Interrupted: typing_extensions.TypeAlias = Interrupted
+
+@typing.final
+class Terminated(google.protobuf.message.Message):
+    """The worker takes no part any more."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INTERRUPTION_FIELD_NUMBER: builtins.int
+    @property
+    def interruption(self) -> drumbeat.v1.inprocess_pb2.Interruption:
+        """Why."""
+
+    def __init__(
+        self,
+        *,
+        interruption: drumbeat.v1.inprocess_pb2.Interruption | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["interruption", b"interruption"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["interruption", b"interruption"]) -> None: ...
+
+Global___Terminated: typing_extensions.TypeAlias = Terminated
 
 @typing.final
 class Greeting(google.protobuf.message.Message):
@@ -195,6 +329,7 @@ class AttachResponse(google.protobuf.message.Message):
 
     GREETED_FIELD_NUMBER: builtins.int
     SYNCED_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
     @property
     def greeted(self) -> Global___Greeted:
         """Answer to `Greeting`."""
@@ -203,17 +338,102 @@ class AttachResponse(google.protobuf.message.Message):
     def synced(self) -> Global___Synced:
         """Answer to `Sync`."""
 
+    @property
+    def order(self) -> Global___WorkerOrder:
+        """What the worker shall do in an iteration; the latest counts, and is repeated on
+        a new stream.
+        """
+
     def __init__(
         self,
         *,
         greeted: Global___Greeted | None = ...,
         synced: Global___Synced | None = ...,
+        order: Global___WorkerOrder | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["greeted", b"greeted", "kind", b"kind", "synced", b"synced"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["greeted", b"greeted", "kind", b"kind", "synced", b"synced"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["greeted", "synced"] | None: ...
+    def HasField(self, field_name: typing.Literal["greeted", b"greeted", "kind", b"kind", "order", b"order", "synced", b"synced"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["greeted", b"greeted", "kind", b"kind", "order", b"order", "synced", b"synced"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["greeted", "synced", "order"] | None: ...
 
 Global___AttachResponse: typing_extensions.TypeAlias = AttachResponse
+
+@typing.final
+class WorkerOrder(google.protobuf.message.Message):
+    """What a worker shall do in an iteration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: builtins.int
+    BEGIN_FIELD_NUMBER: builtins.int
+    INTERRUPT_FIELD_NUMBER: builtins.int
+    COMPLETE_FIELD_NUMBER: builtins.int
+    iteration: builtins.int
+    """The iteration."""
+    @property
+    def begin(self) -> Global___WorkerBegin:
+        """Call the function, or stand by as a spare."""
+
+    @property
+    def interrupt(self) -> drumbeat.v1.inprocess_pb2.IterationInterrupt:
+        """Abort, clean up, and enter the next iteration."""
+
+    @property
+    def complete(self) -> drumbeat.v1.inprocess_pb2.IterationComplete:
+        """All have completed: return."""
+
+    def __init__(
+        self,
+        *,
+        iteration: builtins.int = ...,
+        begin: Global___WorkerBegin | None = ...,
+        interrupt: drumbeat.v1.inprocess_pb2.IterationInterrupt | None = ...,
+        complete: drumbeat.v1.inprocess_pb2.IterationComplete | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "iteration", b"iteration", "kind", b"kind"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["begin", "interrupt", "complete"] | None: ...
+
+Global___WorkerOrder: typing_extensions.TypeAlias = WorkerOrder
+
+@typing.final
+class WorkerBegin(google.protobuf.message.Message):
+    """A worker's place in an iteration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    ACTIVE_RANK_FIELD_NUMBER: builtins.int
+    ACTIVE_WORLD_SIZE_FIELD_NUMBER: builtins.int
+    MASTER_ADDR_FIELD_NUMBER: builtins.int
+    MASTER_PORT_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank among all workers that still take part."""
+    world_size: builtins.int
+    """How many take part."""
+    active_rank: builtins.int
+    """Its rank among those that call the function; unset: it stands by."""
+    active_world_size: builtins.int
+    """How many call the function."""
+    master_addr: builtins.str
+    """Where active rank 0 listens in this iteration, and in no other."""
+    master_port: builtins.int
+    """Its port."""
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        world_size: builtins.int = ...,
+        active_rank: builtins.int | None = ...,
+        active_world_size: builtins.int = ...,
+        master_addr: builtins.str = ...,
+        master_port: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "active_world_size", b"active_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank", b"rank", "world_size", b"world_size"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_active_rank", b"_active_rank"]) -> typing.Literal["active_rank"] | None: ...
+
+Global___WorkerBegin: typing_extensions.TypeAlias = WorkerBegin
 
 @typing.final
 class Greeted(google.protobuf.message.Message):
