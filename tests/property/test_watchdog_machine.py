@@ -29,9 +29,11 @@ RETRY_MAX_S = 5.0
 POLICY = WatchdogPolicy(runtime_timeout_s=6.0, kill_grace_s=2.0, timers_max=3)
 RUNTIME = "the runtime"
 
-WORKERS = st.integers(0, 2)
+RANKS = range(2)
+WORKERS = st.sampled_from(RANKS)
 NAMES = st.sampled_from(["a", "b", "c"])
-TIMEOUTS = st.sampled_from([0.25, 0.5, 1.0, 1.7, 3.0, 10.0])
+TIMEOUTS = st.sampled_from([0.25, 0.5, 1.0, 1.7, 3.0])
+PAUSES = st.sampled_from([0.0, 0.3, 1.1])
 SIGNALS = st.sampled_from([None, None, None, 10, 0, -1])
 
 
@@ -42,7 +44,10 @@ class Limit:
     since: float
     limit_s: float
     signal: int | None = None
+    early_s: float = 0.0
+    """So much later than it says it is over at the earliest: nobody could look."""
     slack_s: float = 0.0
+    """So much later at the latest."""
     is_handled: bool = False
 
     @property
@@ -90,6 +95,10 @@ class Worker:
         )
 
 
+def _is_doomed(worker: Worker) -> bool:
+    return worker.is_doomed
+
+
 class WatchdogMachine(RuleBasedStateMachine):
     """Workers that keep to the rule when to kick, and a watchdog that may stand still."""
 
@@ -100,6 +109,9 @@ class WatchdogMachine(RuleBasedStateMachine):
         self.round_id = 0
         self.workers: dict[int, Worker] = {}
         self.gone: set[int] = set()
+        self.is_slow = False
+        for rank in RANKS:
+            self.starts(rank)
 
     # The model.
 
@@ -123,19 +135,22 @@ class WatchdogMachine(RuleBasedStateMachine):
                 self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
             case fx.TakeEvidence():
                 worker.is_examined = worker.has_evidence = True
+                if not self.is_slow:
+                    self.stacks_come_of(rank, Evidence())
             case fx.Report(hang=hang, is_ending=is_ending):
                 self.on_report(worker, hang.scope, is_ending=is_ending)
             case fx.Signal(signum=signum):
                 self.on_signal(worker, signum)
             case fx.Tell(what="hang not judged"):
                 for limit in self.over(worker):
-                    limit.slack_s += self.now + limit.limit_s - self.due(limit)
+                    limit.slack_s = limit.early_s = self.now + limit.limit_s - limit.over_at
                 worker.is_examined = worker.has_evidence = False
             case fx.Tell():
                 pass
 
     def over(self, worker: Worker) -> list[Limit]:
-        return [limit for limit in worker.limits() if limit.over_at <= self.now]
+        over = (limit for limit in worker.limits() if limit.over_at + limit.early_s <= self.now)
+        return [limit for limit in over if not limit.is_handled]
 
     @staticmethod
     def due(limit: Limit) -> float:
@@ -150,8 +165,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         limit = named[scope]
         assert limit.signal is not None
         assert limit.signal <= 0
-        assert limit.over_at <= self.now, "not over"
-        assert not limit.is_handled, "reported twice"
+        assert limit in self.over(worker), "not over, or reported twice"
         limit.is_handled = True
         if scope in worker.calls:
             del worker.calls[scope]
@@ -161,7 +175,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         if worker.is_doomed:
             assert signum == SIGKILL
             return
-        over = [limit for limit in self.over(worker) if not limit.is_handled]
+        over = self.over(worker)
         assert any(limit.signal is None or limit.signal > 0 for limit in over), "nothing is over"
         assert worker.has_evidence, "no evidence was taken"
         worker.has_evidence = False
@@ -171,7 +185,7 @@ class WatchdogMachine(RuleBasedStateMachine):
             if limit is not worker.runtime or worker.is_doomed:
                 limit.is_handled = True
             else:
-                limit.slack_s += self.now + POLICY.kill_grace_s - self.due(limit)
+                limit.slack_s = self.now + POLICY.kill_grace_s - limit.over_at
 
     def key(self, rank: int) -> WorkerKey:
         return WorkerKey(self.round_id, rank)
@@ -190,22 +204,36 @@ class WatchdogMachine(RuleBasedStateMachine):
             self.workers.setdefault(rank, Worker())
         self.deliver(WorkerStarted(worker=self.key(rank)))
 
-    @rule(rank=WORKERS)
+    @rule(rank=WORKERS, chance=st.integers(0, 5))
+    def may_go(self, rank: int, chance: int) -> None:
+        if chance == 0:
+            self.goes(rank)
+
     def goes(self, rank: int) -> None:
         self.workers.pop(rank, None)
         self.gone.add(rank)
         self.deliver(WorkerGone(worker=self.key(rank)))
 
+    @precondition(lambda self: self.gone or any(map(_is_doomed, self.workers.values())))
     @rule()
     def next_round(self) -> None:
         for rank in list(self.workers):
             self.goes(rank)
         self.round_id, self.gone = self.round_id + 1, set()
-        for rank in range(3):
+        for rank in RANKS:
             self.starts(rank)
 
-    @rule(rank=WORKERS, number=st.integers(0, 3), timeout_s=TIMEOUTS, signal=SIGNALS)
-    def opens(self, rank: int, number: int, timeout_s: float, signal: int | None) -> None:
+    @rule(
+        rank=WORKERS,
+        number=st.integers(0, 3),
+        timeout_s=TIMEOUTS,
+        signal=SIGNALS,
+        pause_s=PAUSES,
+    )
+    def opens(
+        self, rank: int, number: int, timeout_s: float, signal: int | None, pause_s: float
+    ) -> None:
+        self.time_passes(pause_s)
         if rank in self.workers:
             limit = Limit(self.now, timeout_s, signal)
             self.workers[rank].slots[number] = limit
@@ -246,19 +274,23 @@ class WatchdogMachine(RuleBasedStateMachine):
 
     # The host.
 
-    @precondition(lambda self: any(worker.is_examined for worker in self.workers.values()))
-    @rule(is_traced=st.booleans(), is_alive=st.sampled_from([True, True, True, False]))
+    @rule()
+    def host_slows_down(self) -> None:
+        self.is_slow = True
+
+    @precondition(lambda self: self.is_slow)
+    @rule(is_traced=st.booleans(), is_alive=st.booleans())
     def stacks_come(self, *, is_traced: bool, is_alive: bool) -> None:
+        self.is_slow = False
         for rank, worker in list(self.workers.items()):
-            if not worker.is_examined:
-                continue
-            worker.is_examined = False
-            if not is_alive:
-                self.workers[rank] = Worker(look_at=worker.look_at)  # another process's board
-            evidence = Evidence(is_traced=is_traced, is_alive=is_alive)
-            self.deliver(EvidenceTaken(worker=self.key(rank), evidence=evidence))
-            if not is_alive:
-                self.goes(rank)
+            if worker.is_examined:
+                self.stacks_come_of(rank, Evidence(is_traced=is_traced, is_alive=is_alive))
+
+    def stacks_come_of(self, rank: int, evidence: Evidence) -> None:
+        self.workers[rank].is_examined = False
+        self.deliver(EvidenceTaken(worker=self.key(rank), evidence=evidence))
+        if not evidence.is_alive:
+            self.goes(rank)
 
     @rule(rank=WORKERS)
     def signal_fails(self, rank: int) -> None:
@@ -272,6 +304,7 @@ class WatchdogMachine(RuleBasedStateMachine):
             for limit in worker.sent_for:
                 limit.is_handled = False
                 limit.slack_s = max(limit.slack_s, self.now + RETRY_MAX_S - limit.over_at)
+                limit.early_s = 0.0
         self.deliver(SignalFailed(worker=self.key(rank), reason="no"))
 
     # Time.
@@ -292,6 +325,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         if due is not None and self.now - due > POLICY.stall_s:
             for worker in self.workers.values():
                 for limit in worker.limits():
+                    limit.early_s += self.now - due
                     limit.slack_s += self.now - due + POLICY.pulse_s
         self.deliver(DeadlineReached())
 
@@ -312,7 +346,7 @@ class WatchdogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Nothing of anybody remains."""
-        for rank in range(3):
+        for rank in RANKS:
             self.goes(rank)
         assert self.core.next_deadline() is None
         assert self.core.handle(DeadlineReached(), now=self.now + 1000) == []
