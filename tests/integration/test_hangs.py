@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +16,29 @@ WORKER = "tests.support.workers.hanging"
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A temporary directory with a name short enough for the sockets in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
 def run(
-    tmp_path: Path, how: str, limit_s: float = 0.3, *options: str
+    folder: Path, how: str, limit_s: float = 0.3, *options: str
 ) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     argv = [sys.executable, "-m", "agent", "join", "--standalone", "--log-format", "json"]
     finished = subprocess.run(
         [*argv, *options, "-m", WORKER, how, str(limit_s)],
-        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
-    for base in (tmp_path, Path(tempfile.gettempdir())):
-        left = base / f"drumbeat-{os.getuid()}" / "agents"
-        assert not left.exists() or not any(left.iterdir()), "the agent left its directory"
+    left = folder / f"drumbeat-{os.getuid()}" / "agents"
+    assert list(left.iterdir()) == [], "the agent left its directory"
     return finished
 
 
@@ -39,8 +46,8 @@ def run(
     ("how", "ending"),
     [("plain", "SIGTERM"), ("deaf", "SIGKILL"), ("stopped", "SIGKILL"), ("named", "SIGUSR1")],
 )
-def test_the_report_says_where_a_worker_hung(tmp_path: Path, how: str, ending: str) -> None:
-    finished = run(tmp_path, how, 0.3, "--hang-grace", "0.2")
+def test_the_report_says_where_a_worker_hung(folder: Path, how: str, ending: str) -> None:
+    finished = run(folder, how, 0.3, "--hang-grace", "0.2")
     assert finished.returncode == 1
     report = finished.stderr.partition("Root cause:")[2]
     assert f"ended by  : {ending} (pid " in report
@@ -51,21 +58,21 @@ def test_the_report_says_where_a_worker_hung(tmp_path: Path, how: str, ending: s
     assert ": sleeping, " in report or ": stopped, " in report
 
 
-def test_a_worker_that_ends_politely_has_hung_all_the_same(tmp_path: Path) -> None:
-    finished = run(tmp_path, "polite")
+def test_a_worker_that_ends_politely_has_hung_all_the_same(folder: Path) -> None:
+    finished = run(folder, "polite")
     assert finished.returncode == 1
     assert "ended by  : exit code 0" in finished.stderr
     assert "timer 'all-reduce' expired" in finished.stderr
 
 
-def test_a_timer_that_only_reports_ends_nobody(tmp_path: Path) -> None:
-    finished = run(tmp_path, "told")
+def test_a_timer_that_only_reports_ends_nobody(folder: Path) -> None:
+    finished = run(folder, "told")
     assert finished.returncode == 0
     assert "worker hangs, is left alone" in finished.stderr
     assert "in main" in finished.stderr
 
 
-def test_a_restart_helps_a_run_whose_worker_hung(tmp_path: Path) -> None:
-    finished = run(tmp_path, "plain", 0.3, "--max-restarts", "1")
+def test_a_restart_helps_a_run_whose_worker_hung(folder: Path) -> None:
+    finished = run(folder, "plain", 0.3, "--max-restarts", "1")
     assert finished.stderr.count('"event": "worker hangs"') == 2
     assert finished.returncode == 1

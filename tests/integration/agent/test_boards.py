@@ -12,7 +12,7 @@ import pytest
 
 from agent.watchdog.boards import LOOKED_AT_NEVER_NS, Board
 from agent.watchdog.model import AUTO, Snapshot, WorkerKey
-from tests.support.boards import SECOND_NS, BoardWriter
+from tests.support.board_writer import SECOND_NS, BoardWriter
 from worker_sdk import board_layout as layout
 
 PID = 4321

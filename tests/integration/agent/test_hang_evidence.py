@@ -69,8 +69,9 @@ def start_python(processes: list[subprocess.Popen[str]], board: Board, line: str
 
 
 def wait_for(pid: int, what: int) -> None:
-    """Return once a child has stopped or ended; it is left as it is."""
-    os.waitid(os.P_PID, pid, what | os.WNOWAIT)
+    """Return once a child has stopped or ended."""
+    # What has ended is left to be reaped by whoever started it.
+    os.waitid(os.P_PID, pid, what | (os.WNOWAIT if what == os.WEXITED else 0))
 
 
 def suspect(board: Board, pid: int, **more: int) -> Suspect:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.boards import BoardWriter
+from tests.support.board_writer import BoardWriter
 from worker_sdk import board_layout as layout
 from worker_sdk.context import WORKER_DIR
 
