@@ -9,9 +9,11 @@ from coordinator.failures import root_causes
 from coordinator.membership import Membership
 from coordinator.model import Round
 from coordinator.policy import RunPolicy
+from coordinator.progress import NOWHERE, Standings
 from coordinator.records import RoundEnd
 from coordinator.rendezvous import last_call_deadline
 from coordinator.run_state import RunState
+from coordinator.standings import standings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,19 @@ class RunSucceeds:
 
 @dataclass(frozen=True, slots=True)
 class RunFails:
-    """No further round would help, or none is allowed."""
+    """No further round would help, or none is allowed. ``where`` is who was where."""
 
     reason: str
+    where: Standings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundIsOver:
-    """The run has to gather for another round."""
+    """The run has to gather for another round. ``where`` is who was where, if a worker failed."""
 
     cause: RoundEnd
     reason: str
+    where: Standings = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,8 @@ class RoundWatch:
             return RunSucceeds("all workers succeeded")
         if unable := self._unable():
             causes = root_causes(state.failures, current.round_id)
-            return RunFails(reasons.start_impossible(current, causes, unable))
+            reason = reasons.start_impossible(current, causes, unable)
+            return RunFails(reason, self._where(current, now))
         if self.lost:
             reason = reasons.round_lost(current, self.lost)
             return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
@@ -132,17 +137,23 @@ class RoundWatch:
             return RoundGoesOn(until)
         allowed, used = self._state.spec.restarts_max, self._state.restart_count
         causes = root_causes(self._state.failures, current.round_id)
-        what = reasons.round_failed(current, causes, self.failed)
+        where = self._where(current, now)
+        what = reasons.round_failed(current, causes, self.failed, where)
         reason = reasons.restart(what, used=used, allowed=allowed)
         if used < allowed:
-            return RoundIsOver(cause=RoundEnd.WORKER_FAILED, reason=reason)
-        return RunFails(reason)
+            return RoundIsOver(cause=RoundEnd.WORKER_FAILED, reason=reason, where=where)
+        return RunFails(reason, where)
+
+    def _where(self, current: Round, now: float) -> Standings:
+        limit = self._policy.standings_shown_max
+        return standings(current, self._members.presences, shown_max=limit, now=now)
 
     def _review_barrier(self, current: Round, since: float, now: float) -> Outcome:
         limit = self._state.spec.exit_barrier_timeout_s or 0.0
         if now < since + limit:
             return RoundGoesOn(since + limit)
-        return RunFails(reasons.barrier_over(current, self._state.succeeded, limit))
+        reason = reasons.barrier_over(current, self._state.succeeded, limit)
+        return RunFails(reason, self._where(current, now))
 
     def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
         """End the round for agents that came late, if there is room and nobody has finished."""

@@ -15,9 +15,11 @@ from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
+from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.gathering import GatheringWatch, Leading, Lineup
+from coordinator.learned import Learning
 from coordinator.membership import Membership
 from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
 from coordinator.policy import RunPolicy
@@ -39,12 +41,11 @@ class Run:
         self._round_watch = RoundWatch(state, self.members, policy)
         self._gathering = GatheringWatch(state, self.members, now=now)
         self._leading = Leading(state, self.members)
-        # While ending: members with live workers or undelivered records.
-        self._unfinished: set[str] = set()
+        self._learning = Learning(policy.learning, state.limits or ())
+        self._ending = EndingWatch(state, self.members, policy, now=now)
         self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
         self._wait: Wait | None = None
         self._review_at: float | None = None
-        self._ending_since = now
         self._restore(now)
 
     @staticmethod
@@ -72,7 +73,7 @@ class Run:
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
         elif state.phase is Phase.ENDING:
-            self._unfinished = set(state.members)
+            self._ending.resume()
 
     # The interface of every core.
 
@@ -89,6 +90,8 @@ class Run:
                 self._on_session_closed(event, now)
             case ev.FailureReported():
                 self._on_failure(event, now)
+            case ev.LimitsReset():
+                self._on_limits_reset(event)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case _:
@@ -100,7 +103,8 @@ class Run:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.members.next_deadline(), self._review_at, self._telling.progress_at)
+        telling = (self._telling.progress_at, self._learning.due_at)
+        instants = (self.members.next_deadline(), self._review_at, *telling)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -140,6 +144,9 @@ class Run:
             self._reject(replaced, SessionReplaced())
         self._round_watch.note_connected(incarnation)
         self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+        if self.state.limits is not None:
+            limits = fx.TellLimits(session_id=event.session_id, limits=self.state.limits)
+            self._effects.append(limits)
         self._telling.one(incarnation)
         self._take_beat(incarnation, event, now)
 
@@ -165,8 +172,14 @@ class Run:
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
             self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
-            self._note_finished(record.incarnation)
+            self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
+
+    def _on_limits_reset(self, event: ev.LimitsReset) -> None:
+        forgotten = self._learning.forget()
+        if forgotten:
+            self._tell_limits()
+        self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
 
     def _is_wanted(self, record: FailureRecord) -> bool:
         """Return whether a record is new, of a round there was, and has room in the table."""
@@ -186,6 +199,8 @@ class Run:
                 self._reject(expiry.session_id, StaleSession(expiry.reason))
             self._remove(expiry.incarnation, expiry.reason, now)
         self._telling.progress_if_due(now)
+        if self._learning.due_at is not None and now >= self._learning.due_at:
+            self._tell_limits()
 
     def _is_current(self, incarnation: str, session_id: str) -> bool:
         """Return whether a message is of a session that counts; refuse it if not."""
@@ -203,12 +218,13 @@ class Run:
         if beat.master_port and not self._leading.port_of(incarnation):
             presence.master_port_spent = beat.master_port
             self._telling.one(incarnation)
-        self._note_finished(incarnation)
+        self._ending.note(incarnation)
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
             return
         if beat.round_id != current.round_id or incarnation not in current.seats:
             return  # of an earlier round: the agent will hear of this one
+        self._learning.observe(beat.observations, now=now)
         if beat.state is GroupState.FAILED:
             self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
@@ -219,7 +235,7 @@ class Run:
         """Give a member up. In an ended run nothing depends on it any more."""
         self.members.forget(incarnation)
         self._round_watch.forget(incarnation)
-        self._unfinished.discard(incarnation)
+        self._ending.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
         self._decide(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
@@ -231,18 +247,6 @@ class Run:
         """While gathering, let the others know before long that somebody came or went."""
         if self.state.phase is Phase.GATHERING:
             self._telling.schedule_progress(now)
-
-    def _note_finished(self, incarnation: str) -> None:
-        """While ending, stop waiting for a member that has nothing left to stop or to say."""
-        if self._is_finished(incarnation):
-            self._unfinished.discard(incarnation)
-
-    def _is_finished(self, incarnation: str) -> bool:
-        presence = self.members.presences.get(incarnation)
-        if presence is None or presence.session_id is None:
-            return presence is None
-        heard = self.state.failures_heard.get(incarnation, 0)
-        return presence.beat.workers_alive == 0 and heard >= presence.beat.failures_written
 
     # Decisions.
 
@@ -263,10 +267,10 @@ class Run:
         match self._round_watch.review(current, latest_arrival=arrival, now=now):
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
-            case RunFails(reason):
-                self._start_ending(reason, now)
-            case RoundIsOver(cause=cause, reason=reason):
-                self._end_round(cause, reason, now)
+            case RunFails() as outcome:
+                self._start_ending(outcome, now)
+            case RoundIsOver() as outcome:
+                self._end_round(outcome, now)
             case RoundGoesOn(until):
                 self._review_at = until
 
@@ -280,14 +284,12 @@ class Run:
                 self._wait, self._review_at = wait, wait.until
 
     def _review_ending(self, now: float) -> None:
-        limit = self.state.spec.shutdown_timeout_s + self._policy.report_wait_s
-        if not self._unfinished or now >= self._ending_since + limit:
+        self._review_at = self._ending.review(now=now)
+        if self._review_at is None:
             current = self.state.round
             causes = root_causes(self.state.failures, current.round_id) if current else []
-            reason = reasons.run_failed(self.state.reason, causes)
+            reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
-        else:
-            self._review_at = self._ending_since + limit
 
     # Transitions.
 
@@ -321,32 +323,40 @@ class Run:
         self._wait = None
         self._telling.everyone()
 
-    def _end_round(self, cause: RoundEnd, reason: str, now: float) -> None:
+    def _end_round(self, outcome: RoundIsOver, now: float) -> None:
         current = self.state.round
         assert current is not None, "no round to end"
-        count = self.state.restart_count + (cause is RoundEnd.WORKER_FAILED)
+        count = self.state.restart_count + (outcome.cause is RoundEnd.WORKER_FAILED)
         record = rec.RoundEnded(
-            round_id=current.round_id, cause=cause, restart_count=count, reason=reason, at_s=now
+            round_id=current.round_id,
+            cause=outcome.cause,
+            restart_count=count,
+            reason=outcome.reason,
+            at_s=now,
+            where=outcome.where,
         )
         self._decide(record)
+        self._learning.end_round()
+        self._tell_limits()
         self._gathering.begin(now=now)
         self._leading.forget()
         self._round_watch.end()
         self._telling.everyone()
 
-    def _start_ending(self, reason: str, now: float) -> None:
-        self._decide(rec.EndingStarted(reason=reason, at_s=now))
-        self._ending_since = now
+    def _start_ending(self, outcome: RunFails, now: float) -> None:
+        self._decide(rec.EndingStarted(reason=outcome.reason, at_s=now, where=outcome.where))
+        self._learning.due_at = None  # there is no round left that could use it
+        self._ending.begin(now=now)
         self._telling.everyone()
-        everyone = self.members.presences
-        self._unfinished = {member for member in everyone if not self._is_finished(member)}
 
     def _end(self, *, is_success: bool, reason: str, now: float) -> None:
         state = self.state
         report = None
         if state.round is not None and not is_success:
             size = state.round.world_size
-            report = make_report(state.failures, state.round.round_id, world_size=size)
+            report = make_report(
+                state.failures, state.round.round_id, world_size=size, where=state.where
+            )
         verdict = Verdict(
             is_success=is_success,
             reason=reason,
@@ -355,7 +365,7 @@ class Run:
             report=report,
         )
         self._decide(rec.RunEnded(verdict=verdict, at_s=now))
-        self._wait = self._telling.progress_at = None
+        self._wait = self._telling.progress_at = self._learning.due_at = None
         self._telling.everyone()
         for incarnation in list(self.members.missed):
             self.members.forget(incarnation)
@@ -365,6 +375,15 @@ class Run:
     def _commit(self, record: Record) -> None:
         self.state.apply(record)
         self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+
+    def _tell_limits(self) -> None:
+        """Journal what has been learned and tell it to all, if that is news. Linear in members."""
+        limits = self._learning.limits()
+        if limits == (self.state.limits or ()):
+            return
+        self._commit(rec.LimitsLearned(limits=limits))
+        sessions = self.members.sessions()
+        self._effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self._effects.append(fx.Reject(session_id=session_id, error=error))
