@@ -54,7 +54,7 @@ def test_the_report_says_where_a_worker_hung(folder: Path, how: str, ending: str
     assert "likely why: it hung, and this agent ended it" in report
     assert "timer 'all-reduce' expired: not released within 0." in report
     assert "(limit 0.3 s); last heartbeat step 41, " in report
-    assert "in all_reduce" in report.partition("stacks    :")[2]
+    assert "in main" in report.partition("stacks    :")[2]
     assert ": sleeping, " in report or ": stopped, " in report
 
 
