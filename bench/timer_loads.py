@@ -19,8 +19,8 @@ Expires = Callable[[float, str, int | None], AbstractContextManager[None]]
 Figures = dict[str, float]
 
 COST_PAIRS = 5_000
-COST_PAIRS_AT_ONCE = 200
-COST_PAUSE_S = 0.08
+COST_PAIRS_AT_ONCE = 150
+COST_PAUSE_S = 0.09
 """What torch's server keeps up with, so that its clients are not timed while they fail."""
 
 TICK_S = 0.01

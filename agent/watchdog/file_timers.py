@@ -168,6 +168,14 @@ class FileTimers:
         self._descendants.clear()
         self._held.clear()
 
+    def catch_up(self) -> None:
+        """Pass on all that was written until now, before anybody is said to be late."""
+        if self._fd is None:
+            return
+        self._fill()
+        while self._lines.has_line:
+            self._work_portion_off()
+
     def workers_changed(self) -> None:
         """Look again whose requests those of unknown processes are; ``resolve`` knows more now."""
         for key, (request, due) in list(self._held.items()):
@@ -194,6 +202,11 @@ class FileTimers:
     def _work(self) -> None:
         """Work a portion off, and have the rest worked off in the loop's next turns."""
         assert self._loop is not None
+        self._work_portion_off()
+        self._turn = self._loop.call_soon(self._work) if self._lines.has_line else None
+
+    def _work_portion_off(self) -> None:
+        assert self._loop is not None
         requests = []
         for line in self._lines.take(LINES_PER_TURN):
             try:
@@ -203,7 +216,6 @@ class FileTimers:
         offset = self._loop.time() - self._wall_clock()
         for request in latest(requests):
             self._take(request, due=(request.expires_at or 0.0) + offset)
-        self._turn = self._loop.call_soon(self._work) if self._lines.has_line else None
 
     def _take(self, request: FileTimerRequest, due: float) -> None:
         """Pass a request on, or keep it until its process is known. ``due``: loop's time."""

@@ -178,6 +178,23 @@ async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) ->
     ]
 
 
+async def test_whoever_is_about_to_judge_can_catch_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_timers, "LINES_PER_TURN", 2)
+    scene.write(*(line(f"{number}", -1) for number in range(5)))
+    scene.timers.catch_up()
+    assert [event.scope for event in scene.events] == ["0", "1", "2", "3", "4"]
+    scene.write(*(line(f"{number}", -1) for number in range(5)))
+    await scene.wait_for(6)  # a portion was worked off, and the next one is due
+    scene.timers.catch_up()
+    assert len(scene.events) == 10
+    await asyncio.sleep(0)
+    assert len(scene.events) == 10
+    scene.timers.close()
+    scene.timers.catch_up()
+
+
 async def test_a_line_may_come_in_pieces(scene: Scene) -> None:
     whole = line("step", WALL + 60)
     scene.write(whole[:10])
