@@ -12,6 +12,7 @@ from typing import Literal
 
 from agent.devices.numa import NumaMode
 from agent.output_config import OutputConfig
+from agent.watchdog.model import WatchdogPolicy
 from drumbeat.violation import Violation, check_range
 
 AGENTS_MAX = 1_000_000
@@ -114,6 +115,9 @@ class AgentConfig:
 
     gpu_memory_wait_s: float = 50.0
     """Seconds that a new round waits for the GPU memory of the old one, at most; NVRx's value."""
+
+    watchdog: WatchdogPolicy = field(default_factory=WatchdogPolicy)
+    """When a worker counts as one that hangs."""
 
     log_dir: str | None = None
     """Absolute path of the directory for the workers' files; None: they are not kept."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.deadlines import Deadlines
 from coordinator.model import Beat, Desired, GroupState, Pace
 from coordinator.uptime import Birth
+from drumbeat.deadlines import Deadlines
 
 
 @dataclass(slots=True, kw_only=True)

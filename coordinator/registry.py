@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import effects as fx
-from coordinator.deadlines import Deadlines
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, StaleSession
 from coordinator.events import (
     AgentLeft,
@@ -21,6 +20,7 @@ from coordinator.model import DURATION_MAX_S, Pace, RunSpec
 from coordinator.policy import RunPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
+from drumbeat.deadlines import Deadlines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
