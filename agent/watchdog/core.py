@@ -162,10 +162,7 @@ class WatchdogCore:
     # Who is watched.
 
     def _on_started(self, key: WorkerKey, now: float) -> None:
-        if key.round_id > self._round_id:
-            self._round_id = key.round_id
-            self._gone.clear()
-            self._observed_by_gone = {}
+        self._enter_round(key.round_id)
         is_over = key.round_id < self._round_id or key.local_rank in self._gone
         if is_over or key in self._workers:
             return
@@ -175,7 +172,14 @@ class WatchdogCore:
         self._look(worker, now)
         self._settle(worker, now)
 
+    def _enter_round(self, round_id: int) -> None:
+        if round_id > self._round_id:
+            self._round_id = round_id
+            self._gone.clear()
+            self._observed_by_gone = {}
+
     def _on_gone(self, key: WorkerKey) -> None:
+        self._enter_round(key.round_id)
         if key.round_id == self._round_id:
             self._gone.add(key.local_rank)
         worker = self._workers.pop(key, None)
