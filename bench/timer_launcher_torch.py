@@ -41,9 +41,9 @@ def work(mode: str, rank: int, path: str, barrier: threading.Barrier) -> None:
     default = timer.FileTimerClient(path)
     named = timer.FileTimerClient(path, signal=signal.SIGUSR1)
 
-    def expires(after: float, scope: str, signum: int | None) -> AbstractContextManager[None]:
+    def expires(after: float, scope: str, signum: int | None) -> AbstractContextManager[object]:
         client = default if signum is None else named
-        found: AbstractContextManager[None] = timer.expires(after, scope, client)
+        found: AbstractContextManager[object] = timer.expires(after, scope, client)
         return found
 
     barrier.wait()

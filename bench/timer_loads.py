@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import FrameType
 
-Expires = Callable[[float, str, int | None], AbstractContextManager[None]]
+Expires = Callable[[float, str, int | None], AbstractContextManager[object]]
 """Opens a timer: seconds, name, signal or None for the usual one."""
 
 Figures = dict[str, float]

@@ -16,7 +16,7 @@ import worker_sdk
 from bench import timer_loads
 
 
-def expires(after: float, scope: str, signum: int | None) -> AbstractContextManager[None]:
+def expires(after: float, scope: str, signum: int | None) -> AbstractContextManager[object]:
     return worker_sdk.expires(after=after, scope=scope, signal=signum)
 
 

@@ -38,7 +38,7 @@ def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pair_that_raised_is_counted_and_was_not_reached() -> None:
     calls = 0
 
-    def expires(_after: float, _scope: str, _signum: int | None) -> AbstractContextManager[None]:
+    def expires(_after: float, _scope: str, _signum: int | None) -> AbstractContextManager[object]:
         nonlocal calls
         calls += 1
         return _refusing() if calls % 2 else nullcontext()
