@@ -28,10 +28,12 @@ SECONDS = float(os.environ.get("DRUMBEAT_BENCH_SECONDS", "10"))
 Figures = dict[str, float | None]
 
 IMPORT = (
-    "import sys, time; begun = time.perf_counter(); {what}; "
+    "import sys, time; {before}; begun = time.perf_counter(); {what}; "
     "print((time.perf_counter() - begun) * 1e3, 'grpc' in sys.modules)"
 )
 IMPORT_SDK = "import worker_sdk as sdk; sdk.expires, sdk.heartbeat, sdk.section, sdk.acquire"
+# Of the standard library, what any larger program has loaded, and torch and grpc as well.
+IMPORT_USUAL = "import dataclasses, datetime, inspect, logging, pathlib, threading, typing"
 
 
 class Runs:
@@ -155,9 +157,9 @@ def server_cpu() -> float:
         return float(json.loads((scene.directory / "server.json").read_text())["cpu_percent"])
 
 
-def import_time(what: str, *, may_load_grpc: bool = True) -> float:
+def import_time(what: str, before: str = "pass", *, may_load_grpc: bool = True) -> float:
     """Return how long an import takes in a new process, in milliseconds."""
-    command = [sys.executable, "-c", IMPORT.format(what=what)]
+    command = [sys.executable, "-c", IMPORT.format(what=what, before=before)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BenchmarkError(done.stderr[-500:])
@@ -203,12 +205,26 @@ QUESTIONS = (
         torchrun=server_cpu,
     ),
     Question(
-        name="timers_import",
-        text="import of what a worker needs for timers",
+        name="timers_import_names",
+        text="import of what a worker needs for timers, in a bare Python",
         unit="ms",
         repeats=5,
         ours=partial(import_time, IMPORT_SDK, may_load_grpc=False),
         torchrun=partial(import_time, "import torch.distributed.elastic.timer"),
+    ),
+    Question(
+        name="timers_import_sdk",
+        text="import worker_sdk, nothing of it used, in a bare Python",
+        unit="ms",
+        repeats=5,
+        ours=partial(import_time, "import worker_sdk", may_load_grpc=False),
+    ),
+    Question(
+        name="timers_import_beside",
+        text="import of what a worker needs for timers, the usual standard library loaded",
+        unit="ms",
+        repeats=5,
+        ours=partial(import_time, IMPORT_SDK, IMPORT_USUAL, may_load_grpc=False),
     ),
     Question(
         name="timers_import_grpc",
