@@ -67,7 +67,7 @@ def cpu_percent(process: BaseProcess, seconds: float) -> float:
     before, begun = found.cpu_times(), time.monotonic()
     time.sleep(seconds)
     after, took = found.cpu_times(), time.monotonic() - begun
-    return 100 * (after.user + after.system - before.user - before.system) / took
+    return 100 * ((after.user + after.system) - (before.user + before.system)) / took
 
 
 def main() -> int:
