@@ -1,7 +1,7 @@
 """A worker that hangs in the way it is told, or only looks like it.
 
-``python -m tests.support.workers.ways_to_hang WAY [LIMIT_S]``. Every way that hangs has a function of
-its own, so that a test finds the place in the stacks by its name.
+``python -m tests.support.workers.ways_to_hang WAY [LIMIT_S]``. Every way that hangs has a
+function of its own, so that a test finds the place in the stacks by its name.
 """
 
 from __future__ import annotations
