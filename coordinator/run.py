@@ -224,7 +224,8 @@ class Run:
             return
         if beat.round_id != current.round_id or incarnation not in current.seats:
             return  # of an earlier round: the agent will hear of this one
-        self._learning.observe(beat.observations, now=now)
+        if beat.observations:
+            self._learning.observe(beat.observations, now=now)
         if beat.state is GroupState.FAILED:
             self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
