@@ -43,6 +43,12 @@ class LearnedLimit:
     samples: int = 0
 
 
+def differ(limits: Iterable[LearnedLimit], others: Iterable[LearnedLimit]) -> bool:
+    """Return whether agents that know the one would go by something else with the other."""
+    mine, theirs = ({at.section: at.limit_s for at in known} for known in (limits, others))
+    return mine != theirs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRules:
     """How limits come about.
@@ -62,7 +68,7 @@ class LearningRules:
     heartbeats_min: int = 32
     sections_min: int = 3
     growth_min: float = 0.1
-    interval_s: float = 2.0
+    interval_s: float = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,11 +139,9 @@ class Learning:
                 del self._known[section]  # its place is free for another name
         self.due_at = None
 
-    def forget(self) -> int:
-        """Forget everything; return how many limits there were."""
-        count = sum(known.limit_s is not None for known in self._known.values())
+    def forget(self) -> None:
+        """Forget everything."""
         self._known, self.due_at = {}, None
-        return count
 
     def _of(self, section: str) -> _Known | None:
         """Return what is known of a name, ``None`` if there is no room for one more."""

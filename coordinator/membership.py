@@ -89,7 +89,8 @@ class Membership:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat, presence.is_excused = now, beat, False
-        presence.whereabouts.take(beat.round_id, beat.workers, now=now)
+        if beat.workers:
+            presence.whereabouts.take(beat.round_id, beat.workers, now=now)
         self._deadlines.set(incarnation, now + self.pace.lease_s)
         return presence
 

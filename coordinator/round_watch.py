@@ -47,6 +47,8 @@ class RoundGoesOn:
     until: float | None = None
 
 
+_GOES_ON = RoundGoesOn()  # the answer at nearly every beat
+
 Outcome = RunSucceeds | RunFails | RoundIsOver | RoundGoesOn
 
 
@@ -161,7 +163,7 @@ class RoundWatch:
         has_room = len(current.seats) < spec.agents_max
         if not self.extras or not has_room or self._state.succeeded:
             self._extra_since = None
-            return RoundGoesOn()
+            return _GOES_ON
         self._extra_since = now if self._extra_since is None else self._extra_since
         due = last_call_deadline(spec, first=self._extra_since, latest=latest_arrival)
         if total < spec.agents_max and now < due:

@@ -19,7 +19,7 @@ from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.gathering import GatheringWatch, Leading, Lineup
-from coordinator.learned import Learning
+from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
 from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
 from coordinator.policy import RunPolicy
@@ -176,9 +176,9 @@ class Run:
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
     def _on_limits_reset(self, event: ev.LimitsReset) -> None:
-        forgotten = self._learning.forget()
-        if forgotten:
-            self._tell_limits()
+        forgotten = len(self.state.limits or ())
+        self._learning.forget()
+        self._tell_limits()
         self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
 
     def _is_wanted(self, record: FailureRecord) -> bool:
@@ -224,7 +224,8 @@ class Run:
             return
         if beat.round_id != current.round_id or incarnation not in current.seats:
             return  # of an earlier round: the agent will hear of this one
-        self._learning.observe(beat.observations, now=now)
+        if beat.observations:
+            self._learning.observe(beat.observations, now=now)
         if beat.state is GroupState.FAILED:
             self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
@@ -378,12 +379,13 @@ class Run:
 
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""
-        limits = self._learning.limits()
-        if limits == (self.state.limits or ()):
+        limits, before = self._learning.limits(), self.state.limits or ()
+        if limits == before:
             return
         self._commit(rec.LimitsLearned(limits=limits))
-        sessions = self.members.sessions()
-        self._effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
+        if differ(limits, before):
+            sessions = self.members.sessions()
+            self._effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self._effects.append(fx.Reject(session_id=session_id, error=error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from agent.watchdog.model import Evidence
 STACKS_BYTES_MAX = 64 * 1024
 """More stacks than this are cut."""
 
-QUIET_S = 0.005
-"""Stacks are whole once nothing more has come for so long; they are written in one go."""
+QUIET_S = 0.003
+"""After so long without more the process is asked whether it has written all of them."""
 
 _ANCESTORS_MAX = 64
 _KERNEL_STACK_LINES_MAX = 12
@@ -56,6 +57,9 @@ class _Status:
     threads: int
     tracer_pid: int
     caught: int
+    blocked: int
+    """Of its first thread."""
+    pending: int
 
     @property
     def is_alive(self) -> bool:
@@ -113,7 +117,7 @@ async def _take_stacks(
                 signal.pidfd_send_signal(process, signal.SIGCONT)
         except OSError as error:
             return "", f"process {pid} can't be signalled: {error.strerror}"
-        text = await stacks.collect(timeout_s)
+        text = await stacks.collect(timeout_s, lambda: _is_writing(pid, number, status))
         if is_stopped:  # as it was found
             with suppress(OSError):
                 signal.pidfd_send_signal(process, signal.SIGSTOP)
@@ -142,17 +146,20 @@ class _Stacks:
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
 
-    async def collect(self, timeout_s: float) -> str:
+    async def collect(self, timeout_s: float, is_writing: Callable[[], bool]) -> str:
         """Return what comes within the time, until nothing more does."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        patience_s = timeout_s
-        with suppress(TimeoutError):
-            while not self._is_cut:
+        deadline, patience_s = loop.time() + timeout_s, timeout_s
+        while not self._is_cut and loop.time() < deadline:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(deadline, loop.time() + patience_s)):
                     await self._arrived.wait()
+            if self._arrived.is_set():
                 self._arrived.clear()
                 patience_s = QUIET_S
+            elif not is_writing():
+                self._on_data()  # what came between the two
+                break
         text = self._data.decode("utf-8", "replace")
         if self._is_cut:
             text = text.rpartition("\n")[0] + "\n(cut)\n"
@@ -167,6 +174,18 @@ class _Stacks:
         self._is_cut |= len(data) > room
         self._data += data[:room]
         self._arrived.set()
+
+
+def _is_writing(pid: int, number: int, before: _Status) -> bool:
+    """Whether a process has yet to handle a signal, or is about it.
+
+    A handler's own signal is blocked meanwhile. It runs in the first thread, unless
+    that one blocks it anyway.
+    """
+    now = _status(pid)
+    if now is None or before.blocked >> (number - 1) & 1:
+        return False
+    return bool((now.blocked | now.pending) >> (number - 1) & 1)
 
 
 def _why_not_ours(pid: int, worker_pid: int) -> str:
@@ -206,6 +225,8 @@ def _status(pid: int) -> _Status | None:
         threads=int(found.get("Threads", "1")),
         tracer_pid=int(found.get("TracerPid", "0")),
         caught=int(found.get("SigCgt", "0"), 16),
+        blocked=int(found.get("SigBlk", "0"), 16),
+        pending=int(found.get("ShdPnd", "0"), 16),
     )
 
 

@@ -28,8 +28,7 @@ def in_the_background():
     time.sleep(1000)
 threading.Thread(target=in_the_background, daemon=True).start()
 def all_reduce():
-    %s
-print("up", flush=True)
+    print("up", flush=True); %s
 all_reduce()
 """
 SLEEP = "time.sleep(1000)"

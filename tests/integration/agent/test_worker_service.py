@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -17,6 +17,9 @@ from agent.watchdog.model import WatchdogPolicy, WorkerKey
 from drumbeat.v1 import worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context
+
+# What the library shares among all its users lives for longer than one test.
+grpc.aio.init_grpc_aio()
 
 DEADLINE_S = 20.0
 ROUND = 3
@@ -54,14 +57,6 @@ class Bench:
         assert isinstance(answer, worker_pb2.AttachResponse)
         assert answer.WhichOneof("kind") == "greeted"
         return stream
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _grpc() -> Iterator[None]:
-    """Keep what the library shares among all its users for longer than one test."""
-    grpc.aio.init_grpc_aio()
-    yield
-    grpc.aio.shutdown_grpc_aio()
 
 
 @asynccontextmanager

@@ -153,6 +153,17 @@ def test_a_timer_that_was_written_before_the_stall_but_not_read_is_extended() ->
     assert story.signals() == [(0, SIGTERM)]
 
 
+def test_one_that_had_its_share_of_a_stall_gets_only_what_is_certain_of_the_next() -> None:
+    story = WatchStory(pulse_s=1.0)
+    story.write(a_board(a_slot(since=NOW, limit_s=5.5)))
+    story.sleep(NOW + 1.25)  # awake at 0: 1.25 more
+    story.sleep(NOW + 2.25)  # due at 2: 0.25 more
+    story.run(NOW + 6.9)
+    assert not story.signals()
+    story.run(NOW + 7.0)
+    assert story.signals() == [(0, SIGTERM)]
+
+
 def test_a_timer_written_during_the_stall_is_given_its_part_of_it() -> None:
     story = WatchStory(pulse_s=1.0)
     story.write(a_board(a_slot(since=NOW + 40, limit_s=5.0)))
