@@ -67,7 +67,7 @@ class Workers:
             on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
         )
         self._commands: list[supervisor.Command] = []
-        self.watchdog = Watchdog(config.watchdog, self._signal_worker)
+        self.watchdog = Watchdog(config.watchdog, self._signal_worker, self._base_environment)
 
     async def start(self) -> None:
         """Start a supervisor, and hand it what was asked for meanwhile."""

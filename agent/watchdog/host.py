@@ -24,6 +24,7 @@ from agent.watchdog.boards import Board
 from agent.watchdog.core import WatchdogCore
 from agent.watchdog.door import Door
 from agent.watchdog.evidence import Suspect, take_evidence
+from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.model import Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
 from agent.watchdog.words import describe_hang
@@ -67,10 +68,14 @@ class Watchdog:
 
     ``send_signal`` sends a signal to one worker; whether that failed is told by
     ``signal_failed``. Without a board (a full disk) workers run unwatched.
+    ``environment`` is the agent's own, which may ask for torch's file timers.
     """
 
     def __init__(
-        self, policy: WatchdogPolicy, send_signal: Callable[[WorkerKey, int], None]
+        self,
+        policy: WatchdogPolicy,
+        send_signal: Callable[[WorkerKey, int], None],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
@@ -79,6 +84,8 @@ class Watchdog:
         self._tokens: dict[WorkerKey, bytes] = {}
         self._directory: AgentDirectory | None = None
         self._door: Door | None = None
+        self._environment = environment or {}
+        self._file_timers: FileTimers | None = None
         self._events: deque[ev.Event] = deque()
         self._is_busy = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -88,7 +95,10 @@ class Watchdog:
     # The agent's side: rounds of workers.
 
     def prepare(self, round_id: int, local_ranks: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Make the boards of a round; return what each worker's environment says of them."""
+        """Make the boards of a round; return what each worker's environment says of them.
+
+        Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
+        """
         self._forget(lambda _key: True)
         keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
         # Those of the round before are still told that it is over, and no older ones.
@@ -105,8 +115,10 @@ class Watchdog:
             log.warning("workers not watched", reason=str(error))
             self._forget(lambda _key: True)
             return {key.local_rank: {} for key in keys}
+        shared = self._serve_file_timers(directory)
         return {
             key.local_rank: {
+                **shared,
                 context.WORKER_DIR: str(worker.board.directory),
                 context.WORKER_SOCKET: str(socket_path),
                 context.WORKER_TOKEN: self._tokens[key].decode(),
@@ -124,6 +136,8 @@ class Watchdog:
             worker.pid, worker.is_watched = pid, True
             self._feed(ev.WorkerStarted(worker=key))
             self._listen(key)
+        if self._file_timers is not None:
+            self._file_timers.workers_changed()
 
     def stopping(self, round_id: int | None = None) -> None:
         """Watch nobody of a round any more, for this agent stops it; None: of any round."""
@@ -188,6 +202,8 @@ class Watchdog:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._door is not None:
             await self._door.close()
+        if self._file_timers is not None:
+            self._file_timers.close()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -280,6 +296,8 @@ class Watchdog:
 
     def _read_board(self, key: WorkerKey) -> None:
         worker = self._workers[key]
+        if self._file_timers is not None:
+            self._file_timers.catch_up()  # a release that was written counts, too
         worker.snapshot = worker.board.read()
         self._feed(ev.BoardRead(worker=key, snapshot=worker.snapshot))
 
@@ -362,6 +380,22 @@ class Watchdog:
         if self._door is None:
             self._door = Door(directory, self)
         return self._door
+
+    def _serve_file_timers(self, directory: Path) -> dict[str, str]:
+        """Return what tells workers where torch's file timers are served; nothing if nowhere."""
+        if self._file_timers is None:
+            path = requested_path(self._environment, directory)
+            if path is None:
+                return {}
+            file_timers = FileTimers(path, self._feed, self._worker_with)
+            file_timers.open()
+            self._file_timers = file_timers
+        return self._file_timers.environment()
+
+    def _worker_with(self, pid: int) -> WorkerKey | None:
+        """Return the worker that is this process."""
+        found = (k for k, worker in self._workers.items() if worker.is_watched)
+        return next((key for key in found if self._workers[key].pid == pid), None)
 
     def _beat_interval_s(self) -> float:
         timeout_s = self._policy.runtime_timeout_s
