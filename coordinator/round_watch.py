@@ -112,7 +112,7 @@ class RoundWatch:
         state = self._state
         if len(state.succeeded) == len(current.seats):
             return RunSucceeds("all workers succeeded")
-        if unable := self._unable():
+        if self.failed and (unable := self._unable()):
             causes = root_causes(state.failures, current.round_id)
             reason = reasons.start_impossible(current, causes, unable)
             return RunFails(reason, self._where(current, now))

@@ -266,14 +266,14 @@ class Run:
         assert current is not None, "running without a round"
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=now):
+            case RoundGoesOn(until):
+                self._review_at = until
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:
                 self._start_ending(outcome, now)
             case RoundIsOver() as outcome:
                 self._end_round(outcome, now)
-            case RoundGoesOn(until):
-                self._review_at = until
 
     def _review_gathering(self, now: float) -> None:
         match self._gathering.review(now=now):
