@@ -47,7 +47,7 @@ class Limit:
     early_s: float = 0.0
     """So much later than it says it is over at the earliest: nobody could look."""
     slack_s: float = 0.0
-    """So much later at the latest."""
+    """So much later at the latest. How long a stall really was, nobody knows."""
     is_handled: bool = False
 
     @property
@@ -143,7 +143,7 @@ class WatchdogMachine(RuleBasedStateMachine):
                 self.on_signal(worker, signum)
             case fx.Tell(what="hang not judged"):
                 for limit in self.over(worker):
-                    limit.slack_s = limit.early_s = self.now + limit.limit_s - limit.over_at
+                    self.count_anew(limit, limit.limit_s)
                 worker.is_examined = worker.has_evidence = False
             case fx.Tell():
                 pass
@@ -182,10 +182,19 @@ class WatchdogMachine(RuleBasedStateMachine):
         worker.is_doomed = signum == SIGTERM
         worker.sent_for = over
         for limit in over:
-            if limit is not worker.runtime or worker.is_doomed:
+            if limit is worker.runtime and not worker.is_doomed:
+                self.count_anew(limit, POLICY.kill_grace_s)
+            elif self.due(limit) <= self.now:
                 limit.is_handled = True
             else:
-                limit.slack_s = self.now + POLICY.kill_grace_s - limit.over_at
+                limit.slack_s = float("inf")  # nobody can tell whether it was over
+
+    def count_anew(self, limit: Limit, limit_s: float) -> None:
+        """A limit that is over, or may be, gets more time."""
+        more_s = self.now + limit_s - limit.over_at
+        if self.due(limit) <= self.now:
+            limit.early_s = more_s
+        limit.slack_s = max(limit.slack_s, more_s)
 
     def key(self, rank: int) -> WorkerKey:
         return WorkerKey(self.round_id, rank)
