@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
+import sys
 import threading
 from concurrent import futures
 from contextlib import contextmanager
@@ -114,6 +116,27 @@ def test_a_timer_is_confirmed_by_the_agent(path: Path) -> None:
         assert agent.tokens == ["Bearer sesame"]
         release("a")
         runtime.leave()
+
+
+FORK = """
+import os, sys, worker_sdk
+assert worker_sdk.acquire("a", 60, confirm=True)
+child = os.fork()
+if not child:
+    sys.exit(bool(worker_sdk.acquire("a", 60, confirm=True)))
+assert os.waitpid(child, 0)[1] == 0
+assert worker_sdk.acquire("a", 60, confirm=True)
+"""
+
+
+@pytest.mark.usefixtures("_board")
+def test_a_forked_child_leaves_the_conversation_to_its_parent(path: Path) -> None:
+    with serving(path) as agent:
+        done = subprocess.run([sys.executable, "-c", FORK], timeout=WAIT_S, check=False)
+        assert done.returncode == 0
+        heard = [agent.hears() for _ in range(3)]
+        assert heard == [("greeting", 0), ("sync", 1), ("sync", 2)]
+        assert agent.heard.empty()
 
 
 def test_what_was_not_answered_is_asked_again_of_the_next(
