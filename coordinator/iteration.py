@@ -7,7 +7,7 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from coordinator import iteration_reasons as reasons
@@ -341,7 +341,8 @@ class Iterations:
         """Look for an order of those that are left. Linear in workers."""
         state, spec, is_in_call = self.state, self._present_spec(), self._is_in_call()
         why = self._interrupted_why() if is_in_call else ""
-        causes = (*self._faults.values(), *self._leavers.values())[:FAULTS_NAMED_MAX]
+        known = dict.fromkeys((*self._faults.values(), *self._leavers.values()))
+        causes = tuple(known)[:FAULTS_NAMED_MAX]
         used = state.next_iteration - state.call_first if is_in_call else 0
         if spec.iterations_max and used >= spec.iterations_max:
             return GiveUp(reason=reasons.iterations_spent(used, why), causes=causes)
@@ -353,13 +354,18 @@ class Iterations:
             world_size_min=spec.world_size_min,
             active_world_size_min=spec.active_world_size_min,
         )
-        if isinstance(found, Shortage):
-            return GiveUp(reason=reasons.short(found.reason, why), causes=causes)
+        discarded = found.discarded if isinstance(found, Ranking) else ()
         told = [fault for worker, fault in self._leavers.items() if worker in self._faults]
         untold = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
-        untold += self._discarded(found)
-        count = len(self._leavers) + len(found.discarded)
-        text = reasons.begun(len(self._roster.live), state.next_iteration, why)
+        untold += self._discarded(discarded)
+        reason = reasons.without(
+            reasons.begun(len(self._roster.live), state.next_iteration, why),
+            told,
+            untold,
+            len(self._leavers) + len(discarded),
+        )
+        if isinstance(found, Shortage):
+            return GiveUp(reason=f"{reason}; {found.reason}", causes=causes)
         return Begin(
             iteration=state.next_iteration,
             leader=self._roster.host_of(found.order[0]).incarnation,
@@ -368,10 +374,10 @@ class Iterations:
             cuts=found.cuts,
             terminated=(*told, *untold)[:FAULTS_NAMED_MAX],
             spec=None if is_in_call and spec == state.spec else spec,
-            reason=reasons.without(text, told, untold, count),
+            reason=reason,
         )
 
-    def _discarded(self, ranking: Ranking) -> list[Fault]:
+    def _discarded(self, workers: Sequence[int]) -> list[Fault]:
         """Name the first of those that a rule sent away."""
         return [
             self._roster.fault_of(
@@ -379,7 +385,7 @@ class Iterations:
                 InterruptionKind.DISCARDED,
                 f"its group {self._groups[worker]!r} has a size that is not allowed",
             )
-            for worker in ranking.discarded[:FAULTS_NAMED_MAX]
+            for worker in workers[:FAULTS_NAMED_MAX]
         ]
 
     def _begin_for(self, host: Host) -> IterationBegin:

@@ -72,11 +72,6 @@ def iterations_spent(limit: int, why: str) -> str:
     return f"{why}; all {limit} iterations of the call are used"
 
 
-def short(shortage: str, why: str) -> str:
-    """Say that the rules allow no further iteration."""
-    return f"{why}; {shortage}" if why else shortage
-
-
 def ahead(host: str, step: str, iteration: int, next_iteration: int) -> str:
     """Say that a host is where nobody can have told it to go."""
     where = f"{host} is {step} in iteration {iteration}"
