@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from coordinator import convert_progress
+from coordinator import convert_inprocess, convert_progress
 from coordinator.errors import InvalidRequest, StaleSession
 from coordinator.events import AgentLeft, BeatReceived, FailureReported, SessionOpened
 from coordinator.model import (
@@ -134,6 +134,7 @@ def failure_reported(
     if not fence.has_round:
         raise InvalidRequest("record.fence.round_id", "none", "the round the worker was in")
     worker, limit = record.worker, text_characters_max
+    interruption, iteration = convert_inprocess.interruption_of(record)
     return FailureReported(
         run_id=_run_id(fence),
         request_id=request_id,
@@ -160,6 +161,8 @@ def failure_reported(
             is_stopped_by_agent=record.is_stopped_by_agent,
             explanation=record.explanation[:limit],
             hang=convert_progress.hang_of(record, text_characters_max=limit),
+            interruption=interruption,
+            iteration=iteration,
         ),
     )
 
@@ -222,6 +225,7 @@ def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence, local_world_size: int
         is_start_impossible=beat.is_start_impossible,
         workers=convert_progress.workers_of(beat, local_world_size),
         observations=convert_progress.observations_of(beat),
+        inprocess=convert_inprocess.report_of(beat, local_world_size),
     )
 
 
@@ -373,4 +377,6 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         is_stopped_by_agent=record.is_stopped_by_agent,
         explanation=record.explanation,
         hang=convert_progress.hang_message(record.hang) if record.hang else None,
+        interruption=convert_inprocess.interruption_kind(record.interruption),
+        iteration=record.iteration,
     )

@@ -12,7 +12,7 @@ def desired_state(
 ) -> Standby | Assignment | Stop | Exit:
     """Return the desired state of one agent. Does not depend on the number of agents.
 
-    ``wait`` is what a gathering run waits for; ``present`` are its connected agents.
+    ``wait`` is what the run, or an iteration, waits for; ``present`` are its connected agents.
     """
     if state.verdict is not None:
         return Exit(verdict=state.verdict)
@@ -20,10 +20,12 @@ def desired_state(
         return Stop(reason=state.reason)
     if state.phase is Phase.RUNNING and state.round is not None:
         seat = state.round.seats.get(incarnation)
-        if seat is not None:
+        if seat is not None and incarnation not in state.given_up:
             return Assignment(seat=seat, round=state.round, round_id=state.round.round_id)
-        reason = f"round {state.round.round_id} runs on {len(state.round.seats)} agents"
-        return Standby(reason=f"{reason}; this one stands by", agents_present=present)
+        left = len(state.round.seats) - len(state.given_up)
+        reason = f"round {state.round.round_id} runs on {left} agents; this one stands by"
+        more = f"; {wait.reason}" if wait is not None else ""
+        return Standby(reason=f"{reason}{more}", agents_present=present)
     if wait is None:
         return Standby(reason=state.reason, agents_present=present)
     return Standby(

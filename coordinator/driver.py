@@ -210,5 +210,7 @@ def _put(outbox: Outbox, effect: fx.ToSession) -> None:
             outbox.tell_limits(effect.limits)
         case fx.Direct():
             outbox.direct(effect.desired)
+        case fx.Instruct():
+            outbox.instruct(effect.directive)
         case fx.Reject():
             outbox.fail(effect.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.errors import CoordinatorError
+from coordinator.iteration_model import InprocessDirective
 from coordinator.learned import LearnedLimit
 from coordinator.model import Desired, Pace
 from coordinator.records import Record
@@ -58,6 +59,14 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instruct:
+    """Tell an agent what its workers do in an iteration; a newer one replaces it unsent."""
+
+    session_id: str
+    directive: InprocessDirective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """End a session with an error."""
 
@@ -91,5 +100,5 @@ class Decided:
     round_id: int | None = None
 
 
-ToSession = Welcome | SetPace | TellLimits | Direct | Reject
+ToSession = Welcome | SetPace | TellLimits | Direct | Instruct | Reject
 Effect = Persist | Forget | ToSession | AcknowledgeFailure | AnswerReset | Decided

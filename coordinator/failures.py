@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
+from coordinator.iteration_records import IterationPhase, IterationState
 from coordinator.model import FailureRecord, FailureReport, Hang, HangKind
 from coordinator.progress import NOWHERE, Standings
 from drumbeat.violation import show_value
@@ -25,6 +27,25 @@ VICTIMS_SHOWN_MAX = 16
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
 # Of what kept a worker from starting, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
+
+
+def unhealed(
+    records: Iterable[FailureRecord], iterations: IterationState | None
+) -> list[FailureRecord]:
+    """Return the records without those that restarts in process of their round have healed.
+
+    What happened in the last iteration counts, unless that was completed.
+    """
+    if iterations is None or iterations.phase is IterationPhase.NONE:
+        return list(records)
+    first = iterations.iteration + (iterations.phase is IterationPhase.COMPLETED)
+    return [
+        record
+        for record in records
+        if record.interruption is None
+        or record.round_id != iterations.round_id
+        or record.iteration >= first
+    ]
 
 
 def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
@@ -88,6 +109,9 @@ def _named(record: FailureRecord) -> str:
     lines = record.message.splitlines()
     if record.has_never_run and lines:
         return f"{who}: {lines[0][:CAUSE_CHARACTERS_MAX]}"
+    if record.interruption is not None and record.hang is None:
+        why = f": {lines[0][:CAUSE_CHARACTERS_MAX]}" if lines and lines[0] else ""
+        return f"{who}: {record.interruption}{why}"
     if record.hang is not None:
         return f"{who} hung: {_limit_broken(record.hang)}"
     return f"{who} ({record.ending()})"
@@ -113,7 +137,8 @@ def _limit_broken(hang: Hang) -> str:
 def insert_most_telling(records: list[FailureRecord], record: FailureRecord, limit: int) -> None:
     """Insert into a table of at most ``limit`` records: the least telling one goes.
 
-    The latest rounds come first, in them the earliest failures: what explains
+    The latest rounds come first, in them the latest iterations, in these the
+    earliest failures: what explains
     the present outlives what explained the past. ``records`` stays in this order,
     because a machine room can fail at once and each record must cost little.
     """
@@ -121,8 +146,10 @@ def insert_most_telling(records: list[FailureRecord], record: FailureRecord, lim
     del records[limit:]
 
 
-def _telling(record: FailureRecord) -> tuple[int, bool, float]:
-    return (-record.round_id, record.is_victim, record.happened_at)
+def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:
+    # What happened in no iteration was healed by none.
+    iteration = inf if record.interruption is None else record.iteration
+    return (-record.round_id, -iteration, record.is_victim, record.happened_at)
 
 
 def _shortened(record: FailureRecord) -> FailureRecord:

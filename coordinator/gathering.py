@@ -91,16 +91,20 @@ class Leading:
         port = state.spec.master_port or self.port_of(leader)
         return Lineup(order=order, port=port) if port else self._await_port(leader, now)
 
+    def port_for(self, leader: str, *, what: str, now: float) -> int | Wait | GiveUp:
+        """Return the port this agent holds for ``what`` it is to lead, or wait for one."""
+        return self.port_of(leader) or self._await_port(leader, now, what)
+
     def forget(self) -> None:
         """Wait for nobody's port any more."""
         self._portless = self._portless_since = None
 
-    def _await_port(self, leader: str, now: float) -> Wait | GiveUp:
+    def _await_port(self, leader: str, now: float, what: str = "the round") -> Wait | GiveUp:
         host, limit = self._state.members[leader].host, self._state.spec.join_timeout_s
         self._portless = leader
         self._portless_since = now if self._portless_since is None else self._portless_since
         until = self._portless_since + limit
         if now >= until:
-            why = f"{host}, which leads the round, held no free port for {limit:g} s"
+            why = f"{host}, which leads {what}, held no free port for {limit:g} s"
             return GiveUp(reason=why)
         return Wait(reason=f"waiting for a free port of {host}", agents_wanted=0, until=until)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from coordinator.iteration_model import InprocessReport, InterruptionKind
 from coordinator.learned import Observation
 from coordinator.progress import Standing, WorkerProgress
 
@@ -13,6 +14,15 @@ DURATION_MAX_S = 1e9
 
 # What an agent reports of a worker that it could not start, with a process id of 0.
 EXIT_NOT_STARTED = 127
+
+# Of those its agent ended: who did something wrong before.
+_ENDED_FOR_A_FAULT = frozenset(
+    {
+        InterruptionKind.HARD_TIMEOUT,
+        InterruptionKind.UNRESPONSIVE,
+        InterruptionKind.BARRIER_TIMEOUT,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +78,8 @@ class Beat:
     ``round_id`` is the round of ``state``, ``None`` if the agent holds none.
     ``master_port`` is a port it holds for the next round it leads, 0 if none.
     ``is_start_impossible``: the group failed at its start, and the agent never had another.
-    ``workers`` and ``observations`` are of the workers of that round, if they say anything.
+    ``workers`` and ``observations`` are of the workers of that round, if they say anything;
+    ``inprocess`` too, ``None`` if they do not restart in process.
     """
 
     state: GroupState
@@ -79,6 +90,7 @@ class Beat:
     is_start_impossible: bool = False
     workers: tuple[WorkerProgress, ...] = ()
     observations: tuple[Observation, ...] = ()
+    inprocess: InprocessReport | None = None
 
     @property
     def rounds_seen(self) -> int:
@@ -156,6 +168,8 @@ class FailureRecord:
 
     ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
     same on the coordinator's clock, set when the record is accepted.
+    ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
+    happened in no iteration; its process may live on.
     """
 
     incarnation: str
@@ -174,6 +188,8 @@ class FailureRecord:
     is_stopped_by_agent: bool = False
     explanation: str = ""
     hang: Hang | None = None
+    interruption: InterruptionKind | None = None
+    iteration: int = 0
 
     @property
     def is_victim(self) -> bool:
@@ -182,7 +198,8 @@ class FailureRecord:
         One that its agent ended for a hang is none, although its agent may have
         been told to stop the workers before its end.
         """
-        return self.is_stopped_by_agent and self.hang is None
+        is_at_fault = self.hang is not None or self.interruption in _ENDED_FOR_A_FAULT
+        return self.is_stopped_by_agent and not is_at_fault
 
     @property
     def has_never_run(self) -> bool:

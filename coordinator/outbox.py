@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from coordinator.errors import CoordinatorError
+from coordinator.iteration_model import InprocessDirective
 from coordinator.learned import LearnedLimit
 from coordinator.model import Desired, Pace
 
@@ -26,14 +27,15 @@ class TellLimits:
     limits: tuple[LearnedLimit, ...]
 
 
-Item = Welcome | Pace | TellLimits | Desired
+Item = Welcome | Pace | TellLimits | Desired | InprocessDirective
 
 
 class Outbox:
     """The sending side of one session. Bounded by construction: a slow reader sees the latest.
 
-    ``welcome``, ``pace``, ``limits`` and ``desired`` are set by the driver; ``items``
-    hands them out in that order and raises the session's error when it has one.
+    ``welcome``, ``pace``, ``limits``, ``desired`` and ``directive`` are set by the
+    driver; ``items`` hands them out in that order and raises the session's error
+    when it has one.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -42,6 +44,7 @@ class Outbox:
         self._pace: Pace | None = None
         self._limits: tuple[LearnedLimit, ...] | None = None
         self._desired: Desired | None = None
+        self._directive: InprocessDirective | None = None
         self._error: CoordinatorError | None = None
         self._is_closed = False
         self._changed = asyncio.Event()
@@ -64,6 +67,11 @@ class Outbox:
     def direct(self, desired: Desired) -> None:
         """Tell the agent what to do."""
         self._desired = desired
+        self._changed.set()
+
+    def instruct(self, directive: InprocessDirective) -> None:
+        """Tell the agent what its workers do in an iteration."""
+        self._directive = directive
         self._changed.set()
 
     def fail(self, error: CoordinatorError) -> None:
@@ -97,3 +105,6 @@ class Outbox:
             desired, self._desired = self._desired, None
             if desired is not None:
                 yield desired
+            directive, self._directive = self._directive, None
+            if directive is not None:
+                yield directive

@@ -14,6 +14,23 @@ NAMES_SHOWN_MAX = 10
 _COULD_NOT_START = " could not start: "
 
 
+def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -> str:
+    """Say why the workers of a round can't restart in process once more."""
+    reason = f"round {current.round_id} failed: {why}"
+    return run_failed(reason, causes) if causes else reason
+
+
+def all_succeeded(current: Round, excused: Collection[str]) -> str:
+    """Say that all workers that were waited for succeeded, and name hosts that had none."""
+    without = f", without those of {_hosts(current, excused)}" if excused else ""
+    return f"all workers succeeded{without}"
+
+
+def nobody_left(current: Round, why: str) -> str:
+    """Say that a round lost all of its hosts while they restarted in process."""
+    return f"round {current.round_id} lost all hosts: {why}"
+
+
 def round_failed(
     current: Round,
     causes: Sequence[FailureRecord],
@@ -35,12 +52,25 @@ def start_impossible(
     return f"round {current.round_id}{_COULD_NOT_START}{what}"
 
 
-def restart(what: str, *, used: int, allowed: int) -> str:
+def restart(what: str, *, used: int, allowed: int, in_process: int = 0) -> str:
     """Say what a failure means for the restart budget."""
     if used < allowed:
-        return f"{what}; restart {used + 1} of {allowed}"
+        more = f"; {_in_process(in_process)}" if in_process else ""
+        return f"{what}; restart {used + 1} of {allowed}{more}"
+    if in_process:
+        return with_budget(what, used=used, allowed=allowed, in_process=in_process)
     left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
     return f"{what}; {left}"
+
+
+def with_budget(reason: str, *, used: int, allowed: int, in_process: int) -> str:
+    """Add to a reason the restarts of both kinds, if it does not tell and there were some."""
+    budget = f"restarts: {used} of {allowed} used; {_in_process(in_process)}"
+    return f"{reason}; {budget}" if in_process and budget not in reason else reason
+
+
+def _in_process(count: int) -> str:
+    return f"{count} restart{'' if count == 1 else 's'} in process"
 
 
 def round_lost(current: Round, lost: Collection[str]) -> str:

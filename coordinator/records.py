@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.iteration_records import IterationRecord
 from coordinator.learned import LearnedLimit
 from coordinator.model import AgentIdentity, FailureRecord, RunSpec, Verdict
 from coordinator.progress import NOWHERE, Standings
@@ -49,11 +50,12 @@ class AgentAdmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRemoved:
-    """A member left or was lost."""
+    """A member left or was lost. ``is_excused``: its round goes on without it."""
 
     incarnation: str
     reason: str
     at_s: float = 0.0
+    is_excused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,4 +142,5 @@ Record = (
     | FailureRecorded
     | LimitsLearned
     | RunEnded
+    | IterationRecord
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinator import reasons
 from coordinator.failures import root_causes
+from coordinator.iterating import Iterating
 from coordinator.membership import Membership
 from coordinator.model import Round
 from coordinator.policy import RunPolicy
@@ -59,13 +60,16 @@ class RoundWatch:
     they succeeded; ``extras`` connected members that are not in the round.
     """
 
-    def __init__(self, state: RunState, members: Membership, policy: RunPolicy) -> None:
+    def __init__(
+        self, state: RunState, members: Membership, policy: RunPolicy, iterating: Iterating
+    ) -> None:
         self.failed: set[str] = set()
         self.lost: set[str] = set()
         self.extras: set[str] = set()
         self._state = state
         self._members = members
         self._policy = policy
+        self._iterating = iterating
         # Instants from which timeouts count.
         self._barrier_since: float | None = None
         self._failed_since: float | None = None
@@ -88,8 +92,7 @@ class RoundWatch:
 
     def note_connected(self, incarnation: str) -> None:
         """Take in that a member has a session."""
-        current = self._state.round
-        if current is None or incarnation not in current.seats:
+        if not self._state.is_seated(incarnation):
             self.extras.add(incarnation)
 
     def note_success(self, *, now: float) -> None:
@@ -104,22 +107,22 @@ class RoundWatch:
     def check_invariants(self, current: Round) -> None:
         """Assert what must hold between events while ``current`` runs; for tests."""
         assert self.lost == self._state.lost_participants(), "lost participants are not noted"
-        extras = self._members.connected - current.seats.keys()
+        extras = self._members.connected - (current.seats.keys() - self._state.given_up)
         assert self.extras == extras, "extras are not noted"
 
     def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
         """Judge the round as it is at ``now``."""
         state = self._state
-        if len(state.succeeded) == len(current.seats):
-            return RunSucceeds("all workers succeeded")
+        if len(state.succeeded) + len(state.excused) == len(current.seats) and state.succeeded:
+            return RunSucceeds(reasons.all_succeeded(current, state.excused))
         if self.failed and (unable := self._unable()):
-            causes = root_causes(state.failures, current.round_id)
+            causes = root_causes(state.counted_failures(), current.round_id)
             reason = reasons.start_impossible(current, causes, unable)
             return RunFails(reason, self._where(current, now))
         if self.lost:
             reason = reasons.round_lost(current, self.lost)
             return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
-        if self.failed:
+        if self.failed or self._iterating.give_up is not None:
             return self._review_failure(current, now)
         if self._barrier_since is not None and state.spec.exit_barrier_timeout_s:
             return self._review_barrier(current, self._barrier_since, now)
@@ -133,28 +136,46 @@ class RoundWatch:
 
     def _review_failure(self, current: Round, now: float) -> Outcome:
         """Judge a failed group, once it is known whether a machine died with it."""
+        if self._iterating.give_up is not None:
+            return self._review_give_up(current, self._iterating.give_up, now)
         self._failed_since = now if self._failed_since is None else self._failed_since
         until = self._failed_since + self._policy.restart_grace_s
         if now < until and not current.seats.keys().isdisjoint(self._members.missed):
             return RoundGoesOn(until)
-        allowed, used = self._state.spec.restarts_max, self._state.restart_count
-        causes = root_causes(self._state.failures, current.round_id)
+        causes = root_causes(self._state.counted_failures(), current.round_id)
         where = self._where(current, now)
         what = reasons.round_failed(current, causes, self.failed, where)
-        reason = reasons.restart(what, used=used, allowed=allowed)
+        return self._after_failure(what, where)
+
+    def _review_give_up(self, current: Round, why: str, now: float) -> Outcome:
+        """Judge a round that can't go on in process: it failed, unless nobody is left."""
+        if len(self._state.given_up) == len(current.seats):
+            reason = reasons.nobody_left(current, why)
+            return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
+        causes = root_causes(self._state.counted_failures(), current.round_id)
+        what = reasons.iterations_over(current, why, causes)
+        return self._after_failure(what, self._where(current, now))
+
+    def _after_failure(self, what: str, where: Standings) -> Outcome:
+        """Charge a failed round to the budget."""
+        state = self._state
+        allowed, used = state.spec.restarts_max, state.restart_count
+        in_process = state.iterations_restarted
+        reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
         if used < allowed:
             return RoundIsOver(cause=RoundEnd.WORKER_FAILED, reason=reason, where=where)
         return RunFails(reason, where)
 
     def _where(self, current: Round, now: float) -> Standings:
         limit = self._policy.standings_shown_max
-        return standings(current, self._members.presences, shown_max=limit, now=now)
+        presences, rank_of = self._members.presences, self._iterating.rank_of
+        return standings(current, presences, rank_of=rank_of, shown_max=limit, now=now)
 
     def _review_barrier(self, current: Round, since: float, now: float) -> Outcome:
         limit = self._state.spec.exit_barrier_timeout_s or 0.0
         if now < since + limit:
             return RoundGoesOn(since + limit)
-        reason = reasons.barrier_over(current, self._state.succeeded, limit)
+        reason = reasons.barrier_over(current, self._state.succeeded | self._state.excused, limit)
         return RunFails(reason, self._where(current, now))
 
     def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:

@@ -19,6 +19,8 @@ from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.gathering import GatheringWatch, Leading, Lineup
+from coordinator.iterating import Iterating
+from coordinator.iteration_story import told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
 from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
@@ -38,12 +40,13 @@ class Run:
         self.members = Membership(pace)
         self._policy = policy
         self._effects: list[fx.Effect] = []
-        self._round_watch = RoundWatch(state, self.members, policy)
         self._gathering = GatheringWatch(state, self.members, now=now)
         self._leading = Leading(state, self.members)
         self._learning = Learning(policy.learning, state.limits or ())
         self._ending = EndingWatch(state, self.members, policy, now=now)
         self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
+        self._iterating = Iterating(state, self.members, self._leading, self._telling)
+        self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
         self._restore(now)
@@ -72,6 +75,7 @@ class Run:
         self.members.remember(state.members, until=now + grace)
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
+            self._iterating.resume(now=now)
         elif state.phase is Phase.ENDING:
             self._ending.resume()
 
@@ -98,6 +102,7 @@ class Run:
                 assert_never(event)
         self._settle(now)
         self._effects += self._telling.effects(self.state, self._wait, now=now)
+        self._effects += self._iterating.effects()
         done, self._effects = self._effects, []
         return done
 
@@ -114,10 +119,14 @@ class Run:
         members.check_invariants()
         if state.phase is Phase.RUNNING and current is not None:
             self._round_watch.check_invariants(current)
+            self._iterating.check_invariants()
 
     def reason(self) -> str:
         """Return why the run is as it is, for people."""
-        return self._wait.reason if self._wait is not None else self.state.reason
+        if self._wait is not None:
+            return self._wait.reason
+        iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
+        return (iterations.reason if iterations is not None else "") or self.state.reason
 
     def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
         """Change how often agents beat, and tell them. Linear in members."""
@@ -148,6 +157,7 @@ class Run:
             limits = fx.TellLimits(session_id=event.session_id, limits=self.state.limits)
             self._effects.append(limits)
         self._telling.one(incarnation)
+        self._iterating.connected(incarnation)
         self._take_beat(incarnation, event, now)
 
     def _on_beat(self, event: ev.BeatReceived, now: float) -> None:
@@ -222,15 +232,20 @@ class Run:
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
             return
-        if beat.round_id != current.round_id or incarnation not in current.seats:
+        if beat.round_id != current.round_id or not self.state.is_seated(incarnation):
             return  # of an earlier round: the agent will hear of this one
         if beat.observations:
             self._learning.observe(beat.observations, now=now)
+        if beat.inprocess is not None:
+            self._iterating.reported(incarnation, beat.inprocess, now=now)
+        if incarnation in self.state.excused:
+            return  # none of its workers counts any more
         if beat.state is GroupState.FAILED:
             self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
             self._round_watch.note_success(now=now)
+            self._iterating.finished(incarnation)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
@@ -239,7 +254,12 @@ class Run:
         self._ending.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
-        self._decide(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
+        is_excused = self._iterating.lost(incarnation, reason)
+        self._decide(
+            rec.AgentRemoved(
+                incarnation=incarnation, reason=reason, at_s=now, is_excused=is_excused
+            )
+        )
         if self.state.is_awaited(incarnation):
             self._round_watch.lost.add(incarnation)
         self._note_change(now)
@@ -264,16 +284,26 @@ class Run:
     def _review_round(self, now: float) -> None:
         current = self.state.round
         assert current is not None, "running without a round"
+        self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=now):
             case RoundGoesOn(until):
-                self._review_at = until
+                due = self._iterating.next_deadline()
+                self._review_at = until if due is None else min(due, until or due)
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:
                 self._start_ending(outcome, now)
             case RoundIsOver() as outcome:
                 self._end_round(outcome, now)
+
+    def _review_iterations(self, now: float) -> None:
+        """Journal what follows for the workers that restart in process, if any do."""
+        while (record := self._iterating.next_record(now=now)) is not None:
+            self._commit(record)
+            self._iterating.noted(record, now=now)
+            self._tell_decision(*told(record))
+        self._wait = self._iterating.wait
 
     def _review_gathering(self, now: float) -> None:
         match self._gathering.review(now=now):
@@ -288,7 +318,7 @@ class Run:
         self._review_at = self._ending.review(now=now)
         if self._review_at is None:
             current = self.state.round
-            causes = root_causes(self.state.failures, current.round_id) if current else []
+            causes = root_causes(self.state.counted_failures(), current.round_id) if current else []
             reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
 
@@ -342,12 +372,16 @@ class Run:
         self._gathering.begin(now=now)
         self._leading.forget()
         self._round_watch.end()
+        self._iterating.end()
+        self._wait = None
         self._telling.everyone()
 
     def _start_ending(self, outcome: RunFails, now: float) -> None:
         self._decide(rec.EndingStarted(reason=outcome.reason, at_s=now, where=outcome.where))
         self._learning.due_at = None  # there is no round left that could use it
         self._ending.begin(now=now)
+        self._iterating.end()
+        self._wait = None
         self._telling.everyone()
 
     def _end(self, *, is_success: bool, reason: str, now: float) -> None:
@@ -355,17 +389,20 @@ class Run:
         report = None
         if state.round is not None and not is_success:
             size = state.round.world_size
-            report = make_report(
-                state.failures, state.round.round_id, world_size=size, where=state.where
-            )
+            failures = state.counted_failures()
+            report = make_report(failures, state.round.round_id, world_size=size, where=state.where)
+        used, in_process = state.restart_count, state.iterations_restarted
         verdict = Verdict(
             is_success=is_success,
-            reason=reason,
+            reason=reasons.with_budget(
+                reason, used=used, allowed=state.spec.restarts_max, in_process=in_process
+            ),
             restart_count=state.restart_count,
             round_id=state.round_id,
             report=report,
         )
         self._decide(rec.RunEnded(verdict=verdict, at_s=now))
+        self._iterating.end()
         self._wait = self._telling.progress_at = self._learning.due_at = None
         self._telling.everyone()
         for incarnation in list(self.members.missed):
@@ -394,11 +431,10 @@ class Run:
         """Commit a record that people call a decision, and tell them as the history does."""
         self._commit(record)
         entry = self.state.history[-1]
+        self._tell_decision(entry.decision, entry.reason)
+
+    def _tell_decision(self, decision: str, reason: str) -> None:
+        run_id, round_id = self.state.run_id, self.state.round_id
         self._effects.append(
-            fx.Decided(
-                run_id=self.state.run_id,
-                decision=entry.decision,
-                reason=entry.reason,
-                round_id=entry.round_id,
-            )
+            fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
         )

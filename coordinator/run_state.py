@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from coordinator.failures import insert_most_telling
+from coordinator.failures import insert_most_telling, unhealed
+from coordinator.iteration_records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationRecord,
+    IterationState,
+)
+from coordinator.iteration_story import ITERATION_DECISIONS, hosts_of, told
 from coordinator.learned import LearnedLimit
 from coordinator.model import AgentIdentity, FailureRecord, Round, RunSpec, Verdict
 from coordinator.progress import NOWHERE, Standings
@@ -105,6 +113,10 @@ class RunState:
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
     ``where`` is who was where when the last round failed; empty while one runs.
     ``limits`` are those learned, ``None`` if nothing ever was.
+    ``iterations`` are those of that round; ``iterations_restarted`` counts the
+    restarts in process of all rounds. ``given_up`` are participants that were lost
+    and without whom the round goes on, ``excused`` these and all others of whose
+    workers none takes part in iterations any more: nobody waits for them to succeed.
     ``history`` are the latest ``history_max`` decisions, oldest first.
     """
 
@@ -128,6 +140,15 @@ class RunState:
     masters_spent: list[tuple[str, int]] = field(default_factory=list)
     where: Standings = NOWHERE
     limits: tuple[LearnedLimit, ...] | None = None
+    iterations: IterationState | None = None
+    iterations_restarted: int = 0
+    given_up: set[str] = field(default_factory=set)
+    excused: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Complete what an older coordinator has written."""
+        if self.iterations is None and self.round is not None:
+            self.iterations = _no_iterations(self.round)
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
@@ -158,7 +179,17 @@ class RunState:
         """Return whether the current round can't succeed without this agent."""
         if self.phase is not Phase.RUNNING or self.round is None:
             return False
-        return incarnation in self.round.seats and incarnation not in self.succeeded
+        is_done = incarnation in self.succeeded or incarnation in self.excused
+        return incarnation in self.round.seats and not is_done
+
+    def is_seated(self, incarnation: str) -> bool:
+        """Return whether this agent has a place in the current or last round, not given up."""
+        seats = self.round.seats if self.round else {}
+        return incarnation in seats and incarnation not in self.given_up
+
+    def counted_failures(self) -> list[FailureRecord]:
+        """Return the failures that no restart in process has healed. Linear."""
+        return unhealed(self.failures, self.iterations)
 
     def lost_participants(self) -> set[str]:
         """Return participants that are no members any more and had not succeeded. Linear."""
@@ -176,6 +207,10 @@ class RunState:
             return
         assert current is not None, "running without a round"
         assert self.succeeded <= current.seats.keys(), "success of a stranger"
+        assert self.given_up <= self.excused <= current.seats.keys(), "a stranger is excused"
+        assert not self.excused & self.succeeded, "excused after it succeeded"
+        assert self.iterations is not None, "a round that can't have iterations"
+        self.iterations.check_invariants()
         assert spec.agents_min <= len(current.seats) <= spec.agents_max, "size of the round"
         rank = 0
         for group_rank, seat in enumerate(current.seats.values()):
@@ -193,9 +228,7 @@ class RunState:
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
                 self._note(record.at_s, "agent admitted", f"{record.agent.host} joined")
             case AgentRemoved():
-                agent = self.members.pop(record.incarnation, None)
-                host = agent.host if agent is not None else record.incarnation
-                self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+                self._remove_agent(record)
             case GroupSucceeded():
                 self.succeeded.add(record.incarnation)
             case FailureRecorded():
@@ -218,6 +251,8 @@ class RunState:
                 self.verdict = record.verdict
                 decision = "run succeeded" if record.verdict.is_success else "run failed"
                 self._note(record.at_s, decision, record.verdict.reason)
+            case IterationBegan() | IterationInterrupted() | IterationCompleted():
+                self._iterate(record)
 
     def _start_round(self, record: RoundStarted) -> None:
         if self.round is None:
@@ -233,11 +268,46 @@ class RunState:
             master_port=record.master_port,
             reason=record.reason,
         )
-        self.succeeded = set()
+        self.succeeded, self.given_up, self.excused = set(), set(), set()
+        self.iterations = _no_iterations(self.round)
         self.where = NOWHERE
-        spent = (self.members[record.participants[0]].address, record.master_port)
-        self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], spent]
+        self._spend(self.members[record.participants[0]].address, record.master_port)
         self._note(record.at_s, "round started", f"{len(seats)} agents; {record.closing}")
+
+    def _remove_agent(self, record: AgentRemoved) -> None:
+        agent = self.members.pop(record.incarnation, None)
+        host = agent.host if agent is not None else record.incarnation
+        self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+        if record.is_excused:
+            self.given_up.add(record.incarnation)
+            self.excused.add(record.incarnation)
+
+    def _iterate(self, record: IterationRecord) -> None:
+        """Fold in a record of the round's iterations. Linear in agents when one begins."""
+        current, iterations = self.round, self.iterations
+        if self.phase is not Phase.RUNNING or current is None or iterations is None:
+            raise ValueError(f"{type(record).__name__}, but no round runs: {self.phase}")
+        restarted, was_first = iterations.restarted, iterations.iteration < 0
+        iterations.apply(record)
+        self.iterations_restarted += iterations.restarted - restarted
+        if isinstance(record, IterationBegan):
+            present = hosts_of(iterations.order, current)
+            self.excused |= current.seats.keys() - present.keys() - self.succeeded
+            self._spend(current.seats[next(iter(present))].agent.address, record.master_port)
+        is_first_try = iterations.iteration == iterations.call_first
+        if was_first or not is_first_try or isinstance(record, IterationInterrupted):
+            self._note_iteration(record)
+
+    def _note_iteration(self, record: IterationRecord) -> None:
+        """Add to the history, of which iterations may have no more than half."""
+        self._note(record.at_s, *told(record))
+        known = [i for i, e in enumerate(self.history) if e.decision in ITERATION_DECISIONS]
+        if len(known) > max(1, self.history_max // 2):
+            del self.history[known[0]]
+
+    def _spend(self, address: str, port: int) -> None:
+        """Note where a rank 0 listens: nobody may get this place again."""
+        self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], (address, port)]
 
     def _add_failure(self, record: FailureRecord) -> None:
         self.failures_heard[record.incarnation] = record.sequence
@@ -257,3 +327,7 @@ class RunState:
         self.history.append(entry)
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
+
+
+def _no_iterations(current: Round) -> IterationState:
+    return IterationState(round_id=current.round_id, world_size=current.world_size)

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from coordinator import convert, convert_progress
+from coordinator import convert, convert_inprocess, convert_progress
 from coordinator.config import Limits
 from coordinator.driver import Driver
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from coordinator.events import FailureReported, LimitsReset, SessionClosed, SessionOpened
+from coordinator.iteration_model import InprocessDirective
 from coordinator.model import Desired, Pace
 from coordinator.outbox import Item, Outbox, TellLimits, Welcome
 from coordinator.view import run_message, summary_message
@@ -192,6 +193,9 @@ def _response(item: Item) -> session_pb2.OpenResponse:
             return session_pb2.OpenResponse(pace=convert.pace_message(item))
         case Desired():
             return session_pb2.OpenResponse(desired=convert.desired_message(item))
+        case InprocessDirective():
+            directive = convert_inprocess.directive_message(item)
+            return session_pb2.OpenResponse(inprocess=directive)
         case TellLimits(limits):
             return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
         case Welcome(session_id, pace):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from coordinator.membership import Presence
@@ -16,18 +16,28 @@ from coordinator.progress import Standing, Standings, WorkerProgress
 BEHIND_SHOWN_MAX = 4
 
 
+RankOf = Callable[[str, int], int | None]
+"""Returns the rank of an agent's worker, ``None`` if it takes no part any more."""
+
+
 def standings(
-    current: Round, presences: Mapping[str, Presence], *, shown_max: int, now: float
+    current: Round,
+    presences: Mapping[str, Presence],
+    *,
+    rank_of: RankOf,
+    shown_max: int,
+    now: float,
 ) -> Standings:
     """Return where the workers of a round stand at ``now``. Linear in workers.
 
     Of more than ``shown_max`` the most telling are kept: those furthest behind.
     """
     found = [
-        Standing(rank=seat.rank_first + at.local_rank, host=seat.agent.host, progress=at)
+        Standing(rank=rank, host=seat.agent.host, progress=at)
         for incarnation, seat in current.seats.items()
         if (presence := presences.get(incarnation)) is not None
         for at in presence.whereabouts.in_round(current.round_id, now=now)
+        if (rank := rank_of(incarnation, at.local_rank)) is not None
     ]
     scope = _common_scope(found)
     most_telling = heapq.nsmallest(shown_max, found, key=partial(_lag, scope))

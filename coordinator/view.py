@@ -18,7 +18,7 @@ def summary_message(run: Run) -> run_pb2.RunSummary:
 def run_message(run: Run, *, now: float) -> run_pb2.Run:
     """Write a run as it is at ``now``, participants first. Linear in agents."""
     state = run.state
-    ranks = state.group_ranks()
+    ranks, iterations = state.group_ranks(), state.iterations
     order = sorted(state.members, key=lambda i: (i not in ranks, ranks.get(i, 0)))
     return run_pb2.Run(
         run_id=state.run_id,
@@ -33,6 +33,9 @@ def run_message(run: Run, *, now: float) -> run_pb2.Run:
         verdict=convert.verdict_message(state.verdict) if state.verdict else None,
         history=[_event(entry, now) for entry in state.history],
         limits=None if state.limits is None else limits_message(state.limits),
+        iteration=max(0, iterations.iteration) if iterations is not None else 0,
+        has_iteration=iterations is not None and iterations.iteration >= 0,
+        iterations_restarted=state.iterations_restarted,
     )
 
 
@@ -48,7 +51,8 @@ def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
 
 def _agent(run: Run, incarnation: str, now: float) -> run_pb2.Agent:
     identity = run.state.members[incarnation]
-    seat = run.state.round.seats.get(incarnation) if run.state.round else None
+    is_seated = run.state.is_seated(incarnation)
+    seat = run.state.round.seats.get(incarnation) if run.state.round and is_seated else None
     message = run_pb2.Agent(
         incarnation=incarnation,
         host=identity.host,
