@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from agent.config import AgentConfig
 from agent.devices.model import Gpu
-from agent.failures import signal_name
+from agent.exit_status import signal_name
 from agent.model import (
     Assignment,
     Beat,

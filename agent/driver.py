@@ -24,7 +24,7 @@ from agent.events import (
     PortReserved,
     SessionLost,
 )
-from agent.failures import signal_name
+from agent.exit_status import signal_name
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder

@@ -33,8 +33,8 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
+from agent.exit_status import signal_name
 from agent.explain.evidence import Explainer
-from agent.failures import signal_name
 from agent.model import Assignment
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
