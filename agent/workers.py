@@ -69,11 +69,9 @@ class Workers:
             on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
         )
         self._commands: list[supervisor.Command] = []
-<<<<<<< HEAD
-        self.watchdog = Watchdog(config.watchdog, self._signal_worker, self._base_environment)
-=======
-        self.watchdog = Watchdog(config.watchdog, self._signal_worker, self._on_step)
->>>>>>> wt-ipagent
+        self.watchdog = Watchdog(
+            config.watchdog, self._signal_worker, self._on_step, self._base_environment
+        )
 
     async def start(self) -> None:
         """Start a supervisor, and hand it what was asked for meanwhile."""

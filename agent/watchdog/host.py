@@ -74,24 +74,17 @@ class Watchdog:
     """Watches the workers of one round at a time.
 
     ``send_signal`` sends a signal to one worker; whether that failed is told by
-<<<<<<< HEAD
-    ``signal_failed``. Without a board (a full disk) workers run unwatched.
-    ``environment`` is the agent's own, which may ask for torch's file timers.
-=======
-    ``signal_failed``. ``on_step`` gets what workers say of their iterations. Without a
+    ``signal_failed``. ``on_step`` gets what workers say of their iterations.
+    ``environment`` is the agent's own, which may ask for torch's file timers. Without a
     board (a full disk) workers run unwatched.
->>>>>>> wt-ipagent
     """
 
     def __init__(
         self,
         policy: WatchdogPolicy,
         send_signal: Callable[[WorkerKey, int], None],
-<<<<<<< HEAD
-        environment: Mapping[str, str] | None = None,
-=======
         on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
->>>>>>> wt-ipagent
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
