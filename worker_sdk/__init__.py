@@ -9,13 +9,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from worker_sdk.error_handler import ErrorHandler, get_error_handler, record
+    from worker_sdk.progress import heartbeat
+    from worker_sdk.timers import acquire, expires, release, section
 
-__all__ = ["ErrorHandler", "get_error_handler", "record"]
+__all__ = [
+    "ErrorHandler",
+    "acquire",
+    "expires",
+    "get_error_handler",
+    "heartbeat",
+    "record",
+    "release",
+    "section",
+]
 
 _HOMES = {
     "ErrorHandler": "worker_sdk.error_handler",
+    "acquire": "worker_sdk.timers",
+    "expires": "worker_sdk.timers",
     "get_error_handler": "worker_sdk.error_handler",
+    "heartbeat": "worker_sdk.progress",
     "record": "worker_sdk.error_handler",
+    "release": "worker_sdk.timers",
+    "section": "worker_sdk.timers",
 }
 
 

@@ -147,6 +147,9 @@ def test_a_pure_module_that_loads_what_acts_is_found(path: str, body: str) -> No
         ("worker_sdk/a.py", "from drumbeat.logs import configure"),
         ("standalone/a.py", "import torch"),
         ("worker_sdk/a.py", "from torch.distributed import run"),
+        ("worker_sdk/a.py", "from worker_sdk import torch"),
+        ("agent/a.py", "import worker_sdk.torch"),
+        ("worker_sdk/torch.py", "import psutil"),
     ],
 )
 def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
@@ -159,6 +162,7 @@ def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
         ("agent/__main__.py", "import standalone"),
         ("agent/a.py", "from worker_sdk import context\nimport psutil"),
         ("standalone/a.py", "import agent, coordinator"),
+        ("worker_sdk/torch.py", "from torch.distributed.elastic import timer"),
         ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.v1 import run_pb2"),
     ],
 )

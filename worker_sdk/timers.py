@@ -1,0 +1,388 @@
+"""Shell. Limits on the time of what a worker does: timers, and sections with their own.
+
+Times are seconds or a ``timedelta``. A wrong argument raises ``TypeError`` or
+``ValueError``; the agent, its absence and its end never raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import signal as signals
+import sys
+from datetime import timedelta
+from pathlib import PurePath
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
+
+from worker_sdk.board import REFUSED, Board, Thread
+from worker_sdk.board_layout import (
+    AUTO,
+    KIND_SECTION,
+    KIND_TIMER,
+    PROGRESS_SINCE,
+    SIGNAL_DEFAULT,
+    SLOT_WORDS,
+    SLOTS_FROM,
+)
+from worker_sdk.runtime import STATE, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+log = logging.getLogger("worker_sdk")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AFTER_MAX_S = 1e9
+"""Longer limits, of more than thirty years, are taken for this one."""
+CONFIRM_TIMEOUT_S = 5.0
+"""Longest wait for the agent to confirm a timer."""
+SCOPES_KEPT_MAX = 4096
+"""Places in the code whose names are kept; beyond it all are forgotten, and named anew."""
+
+_RUN_LATER = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+_REPORT_ONLY = 0
+_NO_LIMIT = 0
+
+_scopes: dict[tuple[str, int], str] = {}
+
+
+class _Block:
+    """What a ``with`` block of ours has in common; each instance is for one block at a time."""
+
+    __slots__ = ("_board", "_name", "_slot")
+
+    _board: Board
+    _name: str
+    _slot: int
+
+    def __enter__(self) -> Self:
+        raise AssertionError  # each kind has its own
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Not one call before the slot is disarmed: after each, an exception may strike.
+        slot = self._slot
+        if slot >= 0:
+            self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+            self._slot = -1
+            self._board.close_slot(slot)
+
+    def __del__(self) -> None:
+        # An exception from outside may have struck on the very threshold of `__exit__`.
+        if self._slot >= 0:
+            self.__exit__(None, None, None)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Make each call of ``function`` such a block, with a slot of its own."""
+        for is_later in _RUN_LATER:
+            if is_later(function):
+                raise TypeError(f"{function!r} runs after its call: use `with` inside of it")
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._another():
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    def _another(self) -> Self:
+        raise AssertionError  # each kind has its own
+
+    def _refuse_reentry(self) -> None:
+        if self._slot >= 0:
+            raise RuntimeError(f"the block {self._name!r} is open already; make one for each")
+
+
+class expires(_Block):  # noqa: N801 - used like a function
+    """Have the agent end this worker if the block takes longer than ``after``.
+
+    Used as ``with expires(after=60):`` or as a decorator. Costs about a microsecond.
+
+    Args:
+        after: Seconds or a ``timedelta``, above 0.
+        scope: What it is called in reports; the place in the code if not given.
+        signal: What the worker gets: ``None`` for SIGTERM, then SIGKILL; above 0 that
+            signal, once; else nothing, the expiry is only reported.
+    """
+
+    __slots__ = ("_after_ns", "_signal")
+
+    def __init__(
+        self, after: float | timedelta, scope: str | None = None, signal: int | None = None
+    ) -> None:
+        self._slot = -1
+        if (type(after) is float or type(after) is int) and 0 < after < AFTER_MAX_S:
+            self._after_ns = int(after * 1e9) or 1
+        else:
+            self._after_ns = duration_ns("after", after)
+        if scope is None:
+            frame = sys._getframe(1)  # noqa: SLF001 - the cheap way to the caller
+            key = (frame.f_code.co_filename, frame.f_lineno)
+            scope = _scopes.get(key) or _scope_of(key)
+        elif type(scope) is not str or not scope:
+            scope = checked_name("scope", scope)
+        self._name = scope
+        self._signal = SIGNAL_DEFAULT if signal is None else signal_word(signal)
+
+    def __enter__(self) -> Self:
+        if self._slot >= 0:
+            self._refuse_reentry()
+        board = self._board = STATE.board or start()
+        after_ns = self._after_ns
+        self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
+        return self
+
+    def _another(self) -> Self:
+        other = object.__new__(type(self))
+        other._slot = -1
+        other._after_ns = self._after_ns
+        other._name = self._name
+        other._signal = self._signal
+        return other
+
+
+class section(_Block):  # noqa: N801 - used like a function
+    """Give the block its own limit, and suspend those around it.
+
+    While it lasts, the timers and sections that this thread has open do not count, nor
+    does the limit between heartbeats if this is the thread that sends them. Afterwards
+    they have the time left that they had before. Of nested sections the innermost counts.
+
+    Args:
+        name: What it is called in reports; its times are learned under this name.
+        timeout: Seconds or a ``timedelta`` above 0, ``None`` for no limit, ``"auto"`` for
+            the one that was learned.
+    """
+
+    __slots__ = ("_after_ns", "_began", "_limit", "_paused", "_thread")
+
+    def __init__(
+        self, name: str, timeout: float | timedelta | Literal["auto"] | None = None
+    ) -> None:
+        self._slot = -1
+        self._thread: Thread | None = None
+        self._name = checked_name("name", name)
+        self._after_ns = 0
+        if timeout is None:
+            self._limit = _NO_LIMIT
+        elif isinstance(timeout, str) and timeout == "auto":
+            self._limit = AUTO
+        else:
+            self._limit = self._after_ns = duration_ns("timeout", timeout, '"auto" or None')
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError(f"the section {self._name!r} is open already; make one for each")
+        board = self._board = STATE.board or start()
+        mine = board.threads.mine
+        around = tuple(mine.held)
+        self._paused: list[tuple[int, int]] = []
+        try:
+            self._began = monotonic_ns()
+            self._thread = mine
+            mine.sections += 1
+            self._slot = board.open_slot(
+                self._name, self._after_ns, self._limit, SIGNAL_DEFAULT, KIND_SECTION
+            )
+            for slot in around:
+                self._paused.append((slot, board.words[SLOTS_FROM + slot * SLOT_WORDS]))
+                board.suspend(slot)
+            if board.beater is None or board.beater is mine:
+                board.has_section_between = True
+                board.words[PROGRESS_SINCE] = 0
+        except BaseException:
+            self._end(is_complete=False)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        slot = self._slot
+        if slot >= 0:
+            self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+        self._end(is_complete=kind is None)
+
+    def __del__(self) -> None:
+        if self._thread is not None:
+            self.__exit__(RuntimeError, None, None)
+
+    def _end(self, *, is_complete: bool) -> None:
+        """Close the section, and resume what it suspended. Its time counts if it was whole."""
+        mine, board, slot = self._thread, self._board, self._slot
+        if mine is None:
+            return
+        self._thread = None
+        self._slot = -1
+        mine.sections -= 1
+        now = monotonic_ns()
+        if slot != REFUSED:
+            began = board.opened_at(slot)
+            board.close_slot(slot)
+        else:
+            began = self._began
+        for held, deadline in self._paused:
+            if deadline:
+                board.resume(held, deadline, now - self._began, mine.held)
+        if not mine.sections and board.beater is mine:
+            board.paused_ns += now - max(self._began, board.beat_before)
+            board.words[PROGRESS_SINCE] = now
+        if is_complete:
+            board.note_section(self._name, now - began)
+
+    def _another(self) -> Self:
+        other = object.__new__(type(self))
+        other._slot = -1
+        other._thread = None
+        other._name = self._name
+        other._after_ns = self._after_ns
+        other._limit = self._limit
+        return other
+
+
+def acquire(
+    scope: str, after: float | timedelta, signal: int | None = None, *, confirm: bool = False
+) -> bool:
+    """Start the timer ``scope``, or start it again; ``release`` ends it.
+
+    Arguments are those of ``expires``. There is one timer of each scope per process.
+
+    Args:
+        scope: Its name.
+        after: Seconds or a ``timedelta``, above 0.
+        signal: See ``expires``.
+        confirm: Wait, at most ``CONFIRM_TIMEOUT_S``, until the agent has seen it.
+
+    Returns:
+        Whether the timer is watched; with ``confirm``, whether the agent said so.
+    """
+    name = checked_name("scope", scope)
+    after_ns = duration_ns("after", after)
+    word = SIGNAL_DEFAULT if signal is None else signal_word(signal)
+    board = STATE.board or start()
+    if board.is_full:
+        release(name)  # else there would be no slot for the renewal of an open one
+    slot = board.open_slot(name, after_ns, after_ns, word, KIND_TIMER)
+    try:
+        # From the look to the store there is no call, so no other thread comes in between.
+        acquired = board.acquired
+        earlier = acquired[name] if name in acquired else REFUSED  # noqa: SIM401
+        acquired[name] = slot
+        if earlier != REFUSED:
+            board.close_slot(earlier)
+        is_watched = slot != REFUSED and board.is_watched
+        return _confirmed() if confirm and is_watched else is_watched
+    except BaseException:
+        release(name)
+        raise
+
+
+def release(scope: str) -> None:
+    """End the timer ``scope``; harmless if there is none."""
+    if not isinstance(scope, str):
+        raise TypeError(f"scope is {scope!r}; it must be a str")
+    board = STATE.board or start()
+    if scope not in board.acquired:
+        return
+    # Disarmed at once, and forgotten afterwards: see `_Block.__exit__`.
+    slot = board.acquired[scope]
+    if slot >= 0:
+        board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+    slot = board.acquired.pop(scope, REFUSED)
+    if slot != REFUSED:
+        board.close_slot(slot)
+
+
+def duration_ns(field: str, value: object, alternatives: str = "") -> int:
+    """Return a duration in nanoseconds; ``AFTER_MAX_S`` for what is longer.
+
+    Raises:
+        TypeError: It is neither a number of seconds nor a ``timedelta``.
+        ValueError: It is not finite or not above 0.
+    """
+    if (type(value) is float or type(value) is int) and 0 < value < AFTER_MAX_S:
+        return int(value * 1e9) or 1
+    allowed = f", {alternatives}" if alternatives else ""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, bool | str | bytes) or not isinstance(
+        value, SupportsFloat | SupportsIndex
+    ):
+        raise TypeError(
+            f"{field} is {value!r}; it must be a number of seconds or a timedelta{allowed}"
+        )
+    else:
+        try:
+            seconds = float(value)
+        except OverflowError:
+            seconds = AFTER_MAX_S if value > 0 else -1.0  # type: ignore[operator]
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{field} is {value!r}; it must be finite and above 0{allowed}")
+    return max(int(min(seconds, AFTER_MAX_S) * 1e9), 1)
+
+
+def signal_word(signal: object) -> int:
+    """Return a signal as a slot holds it.
+
+    Raises:
+        TypeError: It is no int.
+        ValueError: No signal has this number.
+    """
+    if isinstance(signal, bool) or not isinstance(signal, int):
+        raise TypeError(f"signal is {signal!r}; it must be an int or None")
+    if signal >= signals.NSIG:
+        raise ValueError(
+            f"signal is {signal!r}; it must be below {signals.NSIG}, or at most 0 to only report"
+        )
+    return int(signal) if signal > 0 else _REPORT_ONLY
+
+
+def checked_name(field: str, name: object) -> str:
+    """Return a name as a plain ``str``.
+
+    Raises:
+        TypeError: It is no str.
+        ValueError: It is empty.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{field} is {name!r}; it must be a str")
+    if not name:
+        raise ValueError(f"{field} is empty; it must have at least one character")
+    return str(name)
+
+
+def _scope_of(key: tuple[str, int]) -> str:
+    """Name a place in the code."""
+    if len(_scopes) >= SCOPES_KEPT_MAX:
+        _scopes.clear()
+    path, line = key
+    scope = _scopes[key] = f"{PurePath(path).name}:{line}"
+    return scope
+
+
+def _confirmed() -> bool:
+    """Ask the agent whether it has seen the board as it is now. Never raises on its own."""
+    try:
+        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy, and rarely needed
+    except Exception:
+        # Missing, or of a version that the protocol's code refuses: an error of its own kind.
+        log.exception("the agent cannot be asked to confirm a timer")
+        return False
+    return attached().confirm(CONFIRM_TIMEOUT_S)

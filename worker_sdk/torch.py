@@ -1,0 +1,38 @@
+"""Shell. The timers of ``torch.distributed.elastic.timer``, watched by the agent.
+
+The only module that needs torch::
+
+    import torch.distributed.elastic.timer as timer
+    import worker_sdk.torch
+
+    timer.configure(worker_sdk.torch.TimerClient())
+    with timer.expires(after=60):
+        step()
+"""
+
+from __future__ import annotations
+
+import time
+
+from torch.distributed.elastic import timer
+
+from worker_sdk.timers import acquire, release
+
+AFTER_MIN_S = 1e-6
+"""What has expired before it was acquired, expires after this."""
+
+
+class TimerClient(timer.TimerClient):  # type: ignore[misc] # torch is not there for mypy
+    """Gives torch's timers to the agent.
+
+    Torch gives the end of a timer as a wall clock time. It is made a duration at once:
+    a clock that is set later changes nothing.
+    """
+
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Start the timer, or start it again. See ``worker_sdk.acquire``."""
+        acquire(scope_id, max(expiration_time - time.time(), AFTER_MIN_S))
+
+    def release(self, scope_id: str) -> None:
+        """End the timer; harmless if there is none."""
+        release(scope_id)
