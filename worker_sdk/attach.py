@@ -32,6 +32,14 @@ RETRY_BASE_S = 0.1
 RETRY_MAX_S = 5.0
 """The wait before another attempt is anything from 0 to a bound that doubles up to this."""
 
+# A channel has a wait of its own, by default from a second upwards: that of the streams is
+# the one that counts.
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
+)
+
 # After these another attempt would get the same answer.
 _FINAL = frozenset(
     {
@@ -144,7 +152,7 @@ class Attachment:
     def _run(self) -> None:
         """Hold one stream after the other, until nothing more can come of it."""
         try:
-            with grpc.insecure_channel(self._config.socket) as channel:
+            with grpc.insecure_channel(self._config.socket, _OPTIONS) as channel:
                 while self._hold(worker_pb2_grpc.WorkerServiceStub(channel)):
                     self._wait_before_retry()
         except Exception:

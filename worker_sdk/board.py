@@ -23,6 +23,7 @@ import struct
 import threading
 from pathlib import Path
 from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
 
 from worker_sdk import board_layout as layout
 from worker_sdk.board_layout import (
@@ -41,6 +42,9 @@ from worker_sdk.board_layout import (
     SLOTS_USED,
     WORD_BYTES,
 )
+
+if TYPE_CHECKING:
+    from weakref import ref
 
 log = logging.getLogger("worker_sdk")
 
@@ -90,17 +94,19 @@ class Board:
     __slots__ = (
         "_encoded",
         "_files",
-        "_free",
         "_fresh_sections",
-        "_holders",
         "_is_refusal_told",
         "_names",
         "_section_numbers",
         "acquired",
         "beat_before",
         "beater",
+        "free",
         "has_section_between",
+        "holders",
         "is_watched",
+        "nets",
+        "on_lost",
         "paused_ns",
         "raw",
         "step_before",
@@ -120,8 +126,15 @@ class Board:
         self._files = files
         self.is_watched = bool(files)
         self.threads = _Threads()
-        self._free = list(range(SLOTS_MAX - 1, -1, -1))
-        self._holders: list[list[int]] = [[]] * SLOTS_MAX
+        self.free = list(range(SLOTS_MAX - 1, -1, -1))
+        self.holders: list[list[int]] = [[]] * SLOTS_MAX
+        # Of each block that is open a weak reference, here and nowhere else: it is called
+        # upon only if the block goes without having closed its slot. That is when an
+        # exception from outside strikes on the very threshold of its exit. (A `__del__`
+        # would be called always, and swallow the exceptions that strike in it.)
+        self.nets: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
+        """The last place is that of ``REFUSED``."""
+        self.on_lost = self._on_lost
         self._names = [""] * SLOTS_MAX
         self._encoded: dict[str, bytes] = {}
         self._section_numbers: dict[str, int] = {}
@@ -139,7 +152,7 @@ class Board:
     @property
     def is_full(self) -> bool:
         """Whether all slots are open."""
-        return not self._free
+        return not self.free
 
     def open_slot(self, name: str, after_ns: int, limit: int, signal: int, kind: int) -> int:
         """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
@@ -152,14 +165,17 @@ class Board:
             kind: As in ``SLOT_KIND``.
         """
         mine = self.threads.mine
+        free = self.free
         try:
-            slot = self._free.pop()
+            # As a call, `pop` might be followed by an exception from outside.
+            slot = free[-1]
+            del free[-1]
         except IndexError:
             self._refuse()
             return REFUSED
         at = SLOTS_FROM + slot * SLOT_WORDS
         try:
-            self._holders[slot] = mine.held
+            self.holders[slot] = mine.held
             mine.held.append(slot)
             if self._names[slot] != name:
                 self._write_name(slot, name)
@@ -182,12 +198,12 @@ class Board:
     def close_slot(self, slot: int) -> None:
         """Disarm a slot and let others have it. For who opened it, once."""
         self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
-        held = self._holders[slot]
+        held = self.holders[slot]
         if held and held[-1] == slot:
             del held[-1]
         elif slot in held:
             held.remove(slot)
-        self._free.append(slot)
+        self.free.append(slot)
 
     def suspend(self, slot: int) -> int:
         """Disarm a slot that stays its owner's; return its deadline, 0 if it had none."""
@@ -270,6 +286,13 @@ class Board:
         renewed._section_numbers = self._section_numbers
         renewed._fresh_sections = self._fresh_sections
         return renewed
+
+    def _on_lost(self, net: ref[Any]) -> None:
+        for slot in range(SLOTS_MAX):
+            if self.nets[slot] is net:
+                self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+                self.nets[slot] = None
+                self.close_slot(slot)
 
     def _write_name(self, slot: int, name: str) -> None:
         encoded = self._encoded.get(name)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import PurePath
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
+from weakref import ref
 
 from worker_sdk.board import REFUSED, Board, Thread
 from worker_sdk.board_layout import (
@@ -59,7 +60,7 @@ _scopes: dict[tuple[str, int], str] = {}
 class _Block:
     """What a ``with`` block of ours has in common; each instance is for one block at a time."""
 
-    __slots__ = ("_board", "_name", "_slot")
+    __slots__ = ("__weakref__", "_board", "_name", "_slot")
 
     _board: Board
     _name: str
@@ -74,17 +75,19 @@ class _Block:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Not one call before the slot is disarmed: after each, an exception may strike.
+        # What `close_slot` does, without a call: at each, an exception may strike.
         slot = self._slot
         if slot >= 0:
-            self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+            board = self._board
+            board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
             self._slot = -1
-            self._board.close_slot(slot)
-
-    def __del__(self) -> None:
-        # An exception from outside may have struck on the very threshold of `__exit__`.
-        if self._slot >= 0:
-            self.__exit__(None, None, None)
+            board.nets[slot] = None
+            held = board.holders[slot]
+            if held and held[-1] == slot:
+                del held[-1]
+            elif slot in held:
+                held.remove(slot)
+            board.free.append(slot)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make each call of ``function`` such a block, with a slot of its own."""
@@ -143,7 +146,9 @@ class expires(_Block):  # noqa: N801 - used like a function
             self._refuse_reentry()
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
+        net = ref(self, board.on_lost)
         self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
+        board.nets[self._slot] = net
         return self
 
     def _another(self) -> Self:
@@ -173,8 +178,8 @@ class section(_Block):  # noqa: N801 - used like a function
     def __init__(
         self, name: str, timeout: float | timedelta | Literal["auto"] | None = None
     ) -> None:
-        self._slot = -1
         self._thread: Thread | None = None
+        self._slot = -1
         self._name = checked_name("name", name)
         self._after_ns = 0
         if timeout is None:
@@ -192,12 +197,14 @@ class section(_Block):  # noqa: N801 - used like a function
         around = tuple(mine.held)
         self._paused: list[tuple[int, int]] = []
         try:
+            net = ref(self, board.on_lost)
             self._began = monotonic_ns()
             self._thread = mine
             mine.sections += 1
             self._slot = board.open_slot(
                 self._name, self._after_ns, self._limit, SIGNAL_DEFAULT, KIND_SECTION
             )
+            board.nets[self._slot] = net
             for slot in around:
                 self._paused.append((slot, board.words[SLOTS_FROM + slot * SLOT_WORDS]))
                 board.suspend(slot)
@@ -220,10 +227,6 @@ class section(_Block):  # noqa: N801 - used like a function
             self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
         self._end(is_complete=kind is None)
 
-    def __del__(self) -> None:
-        if self._thread is not None:
-            self.__exit__(RuntimeError, None, None)
-
     def _end(self, *, is_complete: bool) -> None:
         """Close the section, and resume what it suspended. Its time counts if it was whole."""
         mine, board, slot = self._thread, self._board, self._slot
@@ -234,6 +237,7 @@ class section(_Block):  # noqa: N801 - used like a function
         mine.sections -= 1
         now = monotonic_ns()
         if slot != REFUSED:
+            board.nets[slot] = None
             began = board.opened_at(slot)
             board.close_slot(slot)
         else:
@@ -249,8 +253,8 @@ class section(_Block):  # noqa: N801 - used like a function
 
     def _another(self) -> Self:
         other = object.__new__(type(self))
-        other._slot = -1
         other._thread = None
+        other._slot = -1
         other._name = self._name
         other._after_ns = self._after_ns
         other._limit = self._limit

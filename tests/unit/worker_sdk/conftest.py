@@ -1,0 +1,24 @@
+"""A board for the process of the tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.boards import BoardDirectory
+from worker_sdk import context, runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BoardDirectory]:
+    """A board that the next call into the SDK will claim."""
+    runtime.leave()
+    with BoardDirectory(tmp_path / "worker") as made:
+        monkeypatch.setenv(context.WORKER_DIR, str(made.path))
+        yield made
+        runtime.leave()
