@@ -12,6 +12,7 @@ from bench import (
     bench_agent_loss,
     bench_coordinator_back,
     bench_core_cost,
+    bench_iteration_core,
     bench_memory,
     bench_processes,
     bench_rendezvous,
@@ -29,6 +30,7 @@ QUESTIONS = (
     *bench_coordinator_back.QUESTIONS,
     *bench_memory.QUESTIONS,
     *bench_core_cost.QUESTIONS,
+    *bench_iteration_core.QUESTIONS,
     *bench_processes.QUESTIONS,
     *bench_tee.QUESTIONS,
 )
