@@ -24,12 +24,25 @@ from hypothesis.stateful import (
 )
 
 from coordinator import effects as fx
+from coordinator.iteration_model import (
+    InprocessDirective,
+    InprocessSpec,
+    IterationBegin,
+    IterationInterrupt,
+)
+from coordinator.iteration_records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationRecord,
+)
 from coordinator.learned import LearnedLimit, LearningRules, Observation
 from coordinator.model import Assignment, Exit, GroupState, Round, Standby, Stop, Verdict
 from coordinator.policy import RunPolicy
 from coordinator.progress import WorkerProgress
 from coordinator.records import (
     AgentAdmitted,
+    AgentRemoved,
     FailureRecorded,
     GroupSucceeded,
     LimitsLearned,
@@ -39,6 +52,7 @@ from coordinator.records import (
 )
 from coordinator.registry import RegistryPolicy
 from coordinator.run_state import Phase as RunPhase
+from coordinator.run_state import RunState
 from tests.support.journal import fold, json_round_trip
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
@@ -58,6 +72,12 @@ class Promises:
         self.limits: tuple[LearnedLimit, ...] = ()
         self.restart_count = 0
         self.agents: dict[str, str] = {}
+        self.whose: dict[str, str] = {}
+        self.excused: set[str] = set()
+        self.given_up: set[str] = set()
+        self.iteration = -1
+        self.latest: IterationRecord | None = None
+        self.begins: dict[tuple[int, str], InprocessDirective] = {}
 
     def check(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -68,6 +88,8 @@ class Promises:
                     self.check_desired(desired.state)
                 case fx.TellLimits(limits=limits):
                     self.check_limits(limits)
+                case fx.Instruct(session_id=session_id, directive=directive):
+                    self.check_directive(session_id, directive)
                 case _:
                     pass
 
@@ -86,9 +108,19 @@ class Promises:
                 assert record.master_port > 0
                 self.masters.add(master)
                 self.participants = set(record.participants)
+                self.excused, self.given_up = set(), set()
+                self.iteration, self.latest, self.begins = -1, None, {}
                 assert len(self.participants) == len(record.participants)
+            case AgentRemoved(incarnation=incarnation, is_excused=True):
+                assert incarnation in self.participants, "a stranger is excused"
+                assert incarnation not in self.succeeded[max(self.succeeded)]
+                self.excused.add(incarnation)
+                self.given_up.add(incarnation)
+            case IterationBegan() | IterationInterrupted() | IterationCompleted():
+                self.check_iteration(record)
             case GroupSucceeded(round_id=round_id):
                 assert record.incarnation in self.participants
+                assert record.incarnation not in self.excused, "excused, and counted"
                 self.succeeded[round_id].add(record.incarnation)
             case RoundEnded():
                 step = record.restart_count - self.restart_count
@@ -105,9 +137,60 @@ class Promises:
                 assert self.verdict is None, "two verdicts"
                 self.verdict = verdict
                 if verdict.is_success:
-                    assert self.succeeded[max(self.succeeded)] == self.participants
+                    done = self.succeeded[max(self.succeeded)]
+                    assert done, "a success of nobody"
+                    assert done | self.excused == self.participants
             case _:
                 pass
+
+    def check_iteration(self, record: IterationRecord) -> None:
+        assert self.verdict is None, "an iteration after the verdict"
+        assert record.round_id == max(self.succeeded), "an iteration of another round"
+        is_running = isinstance(self.latest, IterationBegan)
+        is_next = isinstance(record, IterationBegan) or not is_running
+        assert record.iteration == self.iteration + is_next, "iterations rise by one"
+        match record:
+            case IterationBegan():
+                assert not is_running, "two iterations at once"
+                master = (record.master_addr, record.master_port)
+                assert master not in self.masters, "an address of an earlier iteration"
+                assert record.master_port > 0
+                self.masters.add(master)
+            case IterationCompleted():
+                assert is_running, "complete without an iteration"
+            case _:
+                pass
+        self.iteration, self.latest = record.iteration, record
+
+    def check_excused(self, state: RunState) -> None:
+        """Whoever is excused was lost in an iteration, or has no worker in it."""
+        if state.round is None or state.iterations is None:
+            return
+        assert state.given_up == self.given_up, "given up without a word"
+        self.excused = set(state.excused)
+        for incarnation in state.excused - state.given_up:
+            seat = state.round.seats[incarnation]
+            size = seat.agent.local_world_size
+            workers = set(range(seat.rank_first, seat.rank_first + size))
+            assert workers.isdisjoint(state.iterations.order), "excused, but takes part"
+
+    def check_directive(self, session_id: str, directive: InprocessDirective) -> None:
+        assert self.latest is not None, "told before it was journaled"
+        assert (directive.round_id, directive.iteration) == (
+            self.latest.round_id,
+            self.iteration,
+        )
+        match directive.kind:
+            case IterationBegin() as begin:
+                assert isinstance(self.latest, IterationBegan)
+                assert begin.master_port == self.latest.master_port
+                key = (self.iteration, self.whose[session_id])
+                assert self.begins.setdefault(key, directive) == directive, "two begins differ"
+                assert key[1] not in self.given_up, "told, although it was given up"
+            case IterationInterrupt():
+                assert isinstance(self.latest, IterationInterrupted)
+            case _:
+                assert isinstance(self.latest, IterationCompleted)
 
     def check_desired(self, state: Standby | Assignment | Stop | Exit) -> None:
         match state:
@@ -117,6 +200,7 @@ class Promises:
                 assert known == current, "two assignments of one round differ"
                 assert current.round_id == max(self.succeeded), "told before it was journaled"
                 assert current.seats[seat.agent.incarnation] == seat
+                assert seat.agent.incarnation not in self.given_up, "a place that was given up"
                 assert current.restart_count == self.restart_count
                 self.check_ranks(current)
             case Exit(verdict=verdict):
@@ -179,9 +263,12 @@ class RunMachine(RuleBasedStateMachine):
 
     def watch(self, effects: list[fx.Effect]) -> None:
         """Check what an event caused, and that memory and journal agree on it."""
+        for session_id, name in self.story.sessions.items():
+            self.promises.whose.setdefault(session_id, self.story.agents[name].identity.incarnation)
         self.promises.check(effects)
         self.story.registry.check_invariants()
         for run_id, state in fold(self.story.journal).items():
+            self.promises.check_excused(state)
             assert state == self.story.state(run_id), "memory is not the fold of the journal"
 
     def agent(self, name: str) -> StoryAgent | None:
@@ -265,6 +352,28 @@ class RunMachine(RuleBasedStateMachine):
         if agent := self.running(name):
             self.story.fail(agent.name)
 
+    @rule(name=NAMES)
+    def enter(self, name: str) -> None:
+        if agent := self.running(name):
+            self.story.enter(agent.name)
+
+    @rule()
+    def enter_all(self) -> None:
+        for name in list(self.story.agents):
+            self.enter(name)
+
+    @rule()
+    def complete_all(self) -> None:
+        for name in list(self.story.agents):
+            if agent := self.running(name):
+                self.story.complete(agent.name)
+
+    @rule(name=NAMES, worker=st.integers(0, 2), is_end=st.booleans())
+    def interrupt(self, name: str, worker: int, is_end: bool) -> None:
+        if agent := self.running(name):
+            act = self.story.terminate if is_end else self.story.interrupt
+            act(agent.name, worker)
+
     @rule(
         name=NAMES,
         state=st.sampled_from(GroupState),
@@ -345,9 +454,56 @@ class RunMachine(RuleBasedStateMachine):
         assert self.promises.verdict == story.state().verdict
 
 
-def test_no_order_of_events_breaks_a_promise() -> None:
+class IteratingMachine(RunMachine):
+    """The same with a round that runs, and hosts that mostly go on with their iterations."""
+
+    @initialize(
+        sizes=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+        more=st.integers(0, 2),
+        restarts=st.integers(0, 2),
+        least=st.sampled_from([0, 0, 2]),
+    )
+    def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:  # type: ignore[override]
+        self.promises = Promises()
+        limits = RunPolicy(failures_kept_max=5)
+        spec = a_spec(
+            1,
+            len(sizes) + more,
+            restarts_max=restarts,
+            last_call_s=0.0 if more else 10.0,
+            join_timeout_s=60.0,
+        )
+        self.story = Story(policy=RegistryPolicy(run=limits), spec=spec, watch=self.watch)
+        self.least = least
+        for name, size in zip("abcdef", sizes, strict=False):
+            self.join(name, size, "x")
+        self.story.obey_all()
+        self.go_on()
+
+    @rule()
+    def go_on(self) -> None:
+        """Let everybody do what it is told, clean up, and enter."""
+        for name in list(self.story.agents):
+            if agent := self.running(name):
+                agent.iterates().spec = InprocessSpec(
+                    world_size_min=self.least, barrier_timeout_s=10.0, completion_timeout_s=20.0
+                )
+                self.story.enter(agent.name)
+        self.story.obey_all()
+
+    @rule()
+    def go_on_again(self) -> None:
+        self.go_on()
+
+    @rule(name=NAMES, worker=st.integers(0, 2), is_end=st.booleans())
+    def stumble(self, name: str, worker: int, is_end: bool) -> None:
+        self.interrupt(name, worker, is_end)
+
+
+@pytest.mark.parametrize("machine", [RunMachine, IteratingMachine])
+def test_no_order_of_events_breaks_a_promise(machine: type[RunMachine]) -> None:
     run_state_machine_as_test(
-        RunMachine,
+        machine,
         settings=settings(
             max_examples=SEEDS or 200,
             stateful_step_count=40,

@@ -6,6 +6,8 @@
     crash a (its record is still on its way) | again a (sends its last record)
     at a step=40 scope=all-reduce (where its workers stand) | hang a scope=all-reduce limit=60
     observe a longest=2.5 samples=40 section=save | reset-limits
+    enter a b | complete a b (in process; they obey at once, but enter when told here)
+    interrupt a worker=1 kind=EXCEPTION | terminate a worker=0 message=gone
     break a | back a | leave a | silent a
     advance 30s | stall 60s | restart-coordinator | status
 
@@ -19,9 +21,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator import effects as fx
+from coordinator.iteration_model import (
+    InprocessDirective,
+    InprocessSpec,
+    InterruptionKind,
+    IterationBegin,
+    IterationInterrupt,
+)
 from coordinator.learned import Observation
 from coordinator.model import Assignment, Exit, Hang, HangKind, Standby, Stop
 from coordinator.progress import WorkerProgress
+from coordinator.rank_rules import SHIFT_RANKS, RankRule, active_max
 from tests.support.world import RUN, START, Story, a_spec
 
 if TYPE_CHECKING:
@@ -44,6 +54,7 @@ class Script:
     def __init__(self) -> None:
         self.story = Story(is_lively=True, watch=self._watch)
         self.lines: list[str] = []
+        self.inprocess = InprocessSpec(barrier_timeout_s=60.0)
 
     def play(self, text: str) -> str:
         """Return the commands, each with what came of it."""
@@ -70,26 +81,30 @@ class Script:
                 self._status()
             case "at":
                 self._stand(names, options)
-            case "hang":
-                self._together(names, lambda name: self._hang(name, options))
             case "observe":
                 self._observe(names, options)
             case "reset-limits":
                 self._say(f"{self.story.reset_limits()} limits forgotten")
-            case "join":
-                self._together(names, lambda name: self._join(name, options))
+            case "inprocess":
+                self._inprocess(options)
             case "record":
                 self._record(names, options)
             case _:
-                self._together(names, self._agent_verb(verb))
+                self._together(names, self._agent_verb(verb, options))
 
-    def _agent_verb(self, verb: str) -> Callable[[str], object]:
+    def _agent_verb(self, verb: str, options: dict[str, str]) -> Callable[[str], object]:
         story = self.story
         verbs: dict[str, Callable[[str], object]] = {
             "fail": lambda name: (story.record(name), story.fail(name)),
             "crash": self._crash,
             "again": lambda name: story.record(name, sequence=story.agents[name].sequence),
             "succeed": story.succeed,
+            "join": lambda name: self._join(name, options),
+            "hang": lambda name: self._hang(name, options),
+            "interrupt": lambda name: self._befall(verb, name, options),
+            "terminate": lambda name: self._befall(verb, name, options),
+            "enter": self._enter,
+            "complete": story.complete,
             "break": story.break_session,
             "back": story.back,
             "leave": story.leave,
@@ -111,6 +126,48 @@ class Script:
         if "role" in options:
             identity["role"] = options["role"]
         self.story.join(name, **identity)
+
+    def _inprocess(self, options: dict[str, str]) -> None:
+        rules: tuple[RankRule, ...] = (SHIFT_RANKS,)
+        if "active-max" in options:
+            rules = (*rules, active_max(int(options["active-max"])))
+        self.inprocess = InprocessSpec(
+            rules=rules,
+            world_size_min=int(options.get("min", 0)),
+            iterations_max=int(options.get("iterations", 0)),
+            barrier_timeout_s=float(options.get("barrier", 60)),
+        )
+
+    def _enter(self, name: str) -> None:
+        self.story.agents[name].iterates().spec = self.inprocess
+        self.story.enter(name)
+
+    def _befall(self, verb: str, name: str, options: dict[str, str]) -> None:
+        """Let something befall a worker, and deliver its record."""
+        worker, is_end = int(options.get("worker", 0)), verb == "terminate"
+        kind = InterruptionKind(options.get("kind", "TERMINATED" if is_end else "EXCEPTION"))
+        agent = self.story.agents[name]
+        act = self.story.terminate if is_end else self.story.interrupt
+        message = options.get("message", "killed" if is_end else "oh")
+        iteration = agent.iterates().iteration
+        act(name, worker, kind, message)
+        self.story.record(
+            name,
+            interruption=kind,
+            iteration=iteration,
+            message=message,
+            exit_code=-9 if is_end else 0,
+            rank=self._rank_of(name, worker),
+        )
+
+    def _rank_of(self, name: str, worker: int) -> int:
+        """Return a worker's rank in the iteration that its agent knows."""
+        seats = self.story.agents[name].iterates().seats
+        found = [seat.rank for seat in seats if seat.local_rank == worker]
+        current = self.story.state().round
+        assert current is not None
+        first = current.seats[self.story.agents[name].identity.incarnation].rank_first
+        return found[0] if found else first + worker
 
     def _crash(self, name: str) -> None:
         self.story.agents[name].sequence += 1
@@ -176,6 +233,8 @@ class Script:
                     self._say(f"{decision}: {reason}")
                 case fx.Direct(session_id=session_id, desired=desired):
                     self._say(f"{self.story.sessions[session_id]} <- {_desired(desired)}")
+                case fx.Instruct(session_id=session_id, directive=directive):
+                    self._say(f"{self.story.sessions[session_id]} <- {_directive(directive)}")
                 case fx.Reject(session_id=session_id, error=error):
                     who = self.story.sessions.get(session_id, session_id)
                     self._say(f"{who} refused, {type(error).__name__}: {error}")
@@ -192,7 +251,26 @@ class Script:
         state = run.state
         used = f"{state.restart_count} of {state.spec.restarts_max} restarts"
         self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason()}")
+        if state.iterations_restarted:
+            self._say(f"{state.iterations_restarted} restarts in process")
         self._say(f"{RUN}: {len(state.members)} members, {state.failures_count} failure records")
+
+
+def _directive(directive: InprocessDirective) -> str:
+    iteration, kind = directive.iteration, directive.kind
+    match kind:
+        case IterationBegin():
+            ranks = ", ".join(
+                f"{seat.rank}" if seat.active_rank is not None else f"{seat.rank} (stands by)"
+                for seat in kind.seats
+            )
+            sizes = f"{kind.world_size}, {kind.active_world_size} active"
+            place = f"{kind.master_addr}:{kind.master_port}"
+            return f"BEGIN {iteration}: ranks {ranks or 'none'} of {sizes}, {place}"
+        case IterationInterrupt(reason=reason):
+            return f"INTERRUPT {iteration}: {reason}"
+        case _:
+            return f"COMPLETE {iteration}"
 
 
 def _desired(desired: Desired) -> str:

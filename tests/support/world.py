@@ -20,6 +20,7 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
+from coordinator.iteration_model import InprocessDirective, InterruptionKind
 from coordinator.learned import Observation
 from coordinator.model import (
     AgentIdentity,
@@ -35,6 +36,7 @@ from coordinator.model import (
 )
 from coordinator.progress import WorkerProgress
 from coordinator.registry import Registry, RegistryPolicy
+from tests.support.inprocess_host import InprocessHost
 from tests.support.journal import fold, round_trip
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ class StoryAgent:
     has_exited: bool = False
     desired: Desired | None = None
     limits: dict[str, float] | None = None
+    inprocess: InprocessHost | None = None
+    directive: InprocessDirective | None = None
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -117,7 +121,21 @@ class StoryAgent:
             is_start_impossible=self.is_start_impossible,
             workers=self.workers,
             observations=self.observations,
+            inprocess=self.inprocess.report() if self.inprocess is not None else None,
         )
+
+    def iterates(self) -> InprocessHost:
+        """Return its workers as those that restart in process, from the first time on."""
+        if self.inprocess is None:
+            self.inprocess = InprocessHost(size=self.identity.local_world_size)
+        return self.inprocess
+
+    def _obey_directive(self) -> None:
+        directive, host = self.directive, self.inprocess
+        if host is None or directive is None or directive.round_id != self.round_id:
+            return
+        host.obey(directive)
+        self.workers_alive = len(host.left) if self.workers_alive else 0
 
     def obey(self) -> bool:
         """Become what it was told to be; return whether that changed anything."""
@@ -132,8 +150,11 @@ class StoryAgent:
                     self.state, self.round_id = GroupState.RUNNING, round_id
                     self.workers_alive = self.identity.local_world_size
                     self.workers, self.observations = (), ()
+                    self.inprocess = None
+                self._obey_directive()
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
+                self.inprocess = None
             case Exit():
                 self.has_exited, self.workers_alive = True, 0
             case _:
@@ -286,6 +307,39 @@ class Story:
         """Let all workers of the agent's round exit with 0."""
         return self.beat(name, GroupState.SUCCEEDED, workers_alive=0)
 
+    def enter(self, name: str) -> list[fx.Effect]:
+        """Let all workers of an agent enter their first or next iteration."""
+        return self.beat(name) if self.agents[name].iterates().enter() else []
+
+    def complete(self, name: str) -> list[fx.Effect]:
+        """Let the function return in all workers of an agent."""
+        return self.beat(name) if self.agents[name].iterates().complete() else []
+
+    def interrupt(
+        self,
+        name: str,
+        worker: int = 0,
+        kind: InterruptionKind = InterruptionKind.EXCEPTION,
+        message: str = "oh",
+    ) -> list[fx.Effect]:
+        """Let something befall a worker that lives on."""
+        host = self.agents[name].iterates()
+        return self.beat(name) if host.fail(worker, kind, message, is_end=False) else []
+
+    def terminate(
+        self,
+        name: str,
+        worker: int = 0,
+        kind: InterruptionKind = InterruptionKind.TERMINATED,
+        message: str = "killed by SIGKILL",
+    ) -> list[fx.Effect]:
+        """Let a worker end in an iteration."""
+        agent = self.agents[name]
+        if not agent.iterates().fail(worker, kind, message, is_end=True):
+            return []
+        agent.workers_alive = max(0, agent.workers_alive - 1)
+        return self.beat(name)
+
     def record(self, name: str, **fields: Any) -> list[fx.Effect]:
         """Deliver the agent's next failure record, or an old one if given ``sequence``."""
         agent = self.agents[name]
@@ -396,6 +450,8 @@ class Story:
                     self.journal = [entry for entry in self.journal if entry[0] != run_id]
                 case fx.Direct(session_id=session_id, desired=desired):
                     self.agents[self.sessions[session_id]].desired = desired
+                case fx.Instruct(session_id=session_id, directive=directive):
+                    self.agents[self.sessions[session_id]].directive = directive
                 case fx.TellLimits(session_id=session_id, limits=limits):
                     told = {limit.section: limit.limit_s for limit in limits}
                     self.agents[self.sessions[session_id]].limits = told
