@@ -106,7 +106,8 @@ class HostIterations:
             case Entered() as entered:
                 fault = self._enter(worker, iteration, entered, now)
             case Completed():
-                if is_open and worker.phase is Phase.RUNNING:
+                # A spare may still say so after all have completed.
+                if iteration == worker.iteration and worker.phase is Phase.RUNNING:
                     worker.phase = Phase.COMPLETED
             case Interrupted(interruption=None):
                 if is_open:
@@ -332,7 +333,7 @@ class HostIterations:
     def _step(self, present: list[Worker]) -> HostStep:
         """Return the least that any of those that take part has reached."""
         low = self._low
-        if low <= self._completed:
+        if low == self._completed:
             return HostStep.COMPLETED
         is_broken = any(iteration == low for iteration, _ in self._broken)
         if not present or is_broken or any(_has_broken_off(w, low) for w in present):
