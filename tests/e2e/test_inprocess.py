@@ -175,7 +175,7 @@ def test_without_a_budget_too_few_ranks_are_a_failure_with_its_cause(cluster: Cl
     assert (cause.worker.rank, cause.iteration, cause.signal_name) == (1, 1, "SIGKILL")
     assert cause.interruption == inprocess_pb2.INTERRUPTION_KIND_TERMINATED
     assert run.iterations_restarted == 1
-    assert "0 of 0 restarts" in run.verdict.reason
+    assert "restarts: 0 of 0 used" in run.verdict.reason
     assert "1 restart in process" in run.verdict.reason
 
 
