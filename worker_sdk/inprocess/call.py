@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.errors import HealthCheckError, RankShouldRestart, RestartError
+from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.interrupt import Atomic, Gate, Interrupter
 from worker_sdk.inprocess.progress import Progress, Ticker
 from worker_sdk.inprocess.signatures import call_with, parameters_of, with_values
 from worker_sdk.inprocess.state import Mode, State
+from worker_sdk.inprocess.torch_hooks import AbortTorchDistributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker_sdk")
 
-COLLECTIONS_MAX = 10
+COLLECTIONS_MAX = 3
 """A collection may make more garbage; a program that always does must not hold us up."""
 
 
@@ -168,7 +170,7 @@ class Call:
         self._first = environment.initial_state()
         self._end_kind: int | None = None
         self._monitor = monitor.Monitor(
-            link.transport,
+            link,
             self._abort,
             local_rank=self._local_rank,
             cleanup_s=plan.timing.soft_timeout,
@@ -265,6 +267,9 @@ class Call:
         Raises:
             HealthCheckError: One of them failed, so this worker can't go on.
         """
+        for part in flattened(self._plan.abort):
+            if isinstance(part, AbortTorchDistributed):
+                part.settle()
         state = replace(self._call.state, fn_exception=error)
         for name, hook in (
             ("finalize", self._plan.finalize),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from worker_sdk.inprocess import errors
 from worker_sdk.inprocess.durations import Duration, seconds
@@ -69,7 +69,7 @@ class HealthCheck(abc.ABC):
         """Raise if the worker is not healthy."""
 
 
-class Compose:
+class Composed:
     """Calls several callables as one, the last first.
 
     ``Compose(a, b)(x)`` is ``a(b(x))``; what returns ``None`` hands on what it was
@@ -77,19 +77,24 @@ class Compose:
     hooks of one kind make a hook of that kind.
     """
 
-    instances: tuple[Callable[..., Any], ...]
+    instances: tuple[Any, ...]
 
-    def __new__(cls, *instances: Callable[..., Any]) -> Self:
-        """Return an instance of a class made for it."""
+    def __new__(cls, *instances: Any) -> Self:
+        """Return an instance of a class made for it.
+
+        Raises:
+            TypeError: A class is given in place of an instance of it.
+            ValueError: Nothing is given.
+        """
         if not instances:
-            raise ValueError("Compose needs at least one callable")
+            raise ValueError("Compose needs at least one instance")
         for instance in instances:
-            if not callable(instance):
-                raise TypeError(f"Compose takes callables, not {instance!r}")
+            if isinstance(instance, type):
+                raise TypeError(f"Compose takes instances, not the class {instance.__name__}")
         common = _common_class(instances)
         bases = (cls,) if common is object else (cls, common)
-        contents = {"__new__": object.__new__, "__init__": lambda _: None}
-        composed: Self = type("Compose", bases, contents | {"__call__": cls.__call__})()
+        contents = {"__new__": object.__new__, "__init__": lambda *_: None}
+        composed: Self = type("Composed", bases, contents | {"__call__": cls.__call__})()
         composed.instances = instances
         return composed
 
@@ -102,9 +107,18 @@ class Compose:
         return arguments[0] if arguments else None
 
 
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+    def Compose(*instances: T) -> T:  # noqa: N802 - to a type checker, no class of its own
+        """Compose; see ``Composed``."""
+else:
+    Compose = Composed
+
+
 def flattened(hook: object) -> Iterator[object]:
     """Yield what ``hook`` is composed of, in the order in which it is called."""
-    if isinstance(hook, Compose):
+    if isinstance(hook, Composed):
         for instance in reversed(hook.instances):
             yield from flattened(instance)
     elif hook is not None:
@@ -213,10 +227,10 @@ def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str)
         raise raised.pop()
 
 
-def _common_class(instances: tuple[Callable[..., Any], ...]) -> type:
+def _common_class(instances: tuple[Any, ...]) -> type:
     first, *others = (type(instance) for instance in instances)
     for candidate in first.__mro__:
-        if candidate in (Compose, object) or not all(issubclass(c, candidate) for c in others):
+        if candidate in (Composed, object) or not all(issubclass(c, candidate) for c in others):
             continue
         try:
             type("Probe", (candidate,), {})

@@ -80,7 +80,11 @@ class Gate:
         error = RankShouldRestart(reason)
         self._raised = weakref.ref(error, lambda _: self._on_dropped())
         self._on_raised()
-        raise error
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame: as long as that had it, it would never be gone.
+            del error
 
 
 class Atomic:

@@ -47,11 +47,23 @@ class Link:
         """The next one; it goes on from call to call."""
         self.is_ended = False
         """This process takes no part any more."""
+        self._lock = threading.Lock()
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Send a step, unless the last one was sent."""
+        with self._lock:
+            if not self.is_ended:
+                self.transport.send_step(step)
+
+    def on_order(self, receiver: Receiver | None) -> None:
+        """Hand orders to ``receiver``, see ``Transport``."""
+        self.transport.on_order(receiver)
 
     def end(self, step: worker_pb2.WorkerStep) -> None:
         """Tell that this process takes no part any more; it may end right after."""
-        self.is_ended = True
-        self.transport.send_step(step)
+        with self._lock:
+            self.is_ended = True
+            self.transport.send_step(step)
         self.transport.flush(FLUSH_TIMEOUT_S)
 
 

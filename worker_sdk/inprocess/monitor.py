@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drumbeat.v1 import inprocess_pb2, worker_pb2
-    from worker_sdk.inprocess.link import Transport
+    from worker_sdk.inprocess.link import Link
 
 log = logging.getLogger("worker_sdk")
 
@@ -94,7 +94,7 @@ class Monitor:
     """See the module.
 
     Args:
-        transport: To the agent.
+        link: To the agent.
         abort: The user's, without arguments; called on this thread.
         local_rank: Named in what is reported.
         cleanup_s: How long the main thread may clean up after the exception was
@@ -103,13 +103,13 @@ class Monitor:
 
     def __init__(
         self,
-        transport: Transport,
+        link: Link,
         abort: Callable[[], None],
         *,
         local_rank: int,
         cleanup_s: float,
     ) -> None:
-        self._transport = transport
+        self._link = link
         self._abort = abort
         self._local_rank = local_rank
         self._cleanup_s = cleanup_s
@@ -131,11 +131,11 @@ class Monitor:
         """Start the thread, and hear orders."""
         self._thread.start()
         notes = self._notes
-        self._transport.on_order(lambda order: notes.put(Lost() if order is None else order))
+        self._link.on_order(lambda order: notes.put(Lost() if order is None else order))
 
     def close(self) -> None:
         """End the thread."""
-        self._transport.on_order(None)
+        self._link.on_order(None)
         self._notes.put(Left(None, is_final=True))
         self._notes.put(Stop())
         self._thread.join()
@@ -179,7 +179,7 @@ class Monitor:
     def _idle(self, note: Note) -> None:
         if isinstance(note, Entering):
             self._iteration = note.step.iteration
-            self._transport.send_step(note.step)
+            self._link.send_step(note.step)
             self._handle = self._entering
 
     def _entering(self, note: Note) -> None:
@@ -188,7 +188,7 @@ class Monitor:
             self._handle = self._running
             self._answers.put(order)
         elif isinstance(order, InterruptOrdered):
-            self._transport.send_step(messages.interrupted(self._iteration))
+            self._link.send_step(messages.interrupted(self._iteration))
             self._answer_interrupted(order.reason)
 
     def _running(self, note: Note) -> None:
@@ -206,11 +206,11 @@ class Monitor:
         if left.is_final:
             self._handle = self._idle
         elif left.cause is not None:
-            self._transport.send_step(messages.interrupted(self._iteration, left.cause))
+            self._link.send_step(messages.interrupted(self._iteration, left.cause))
             self._abort_here()
             self._answer_interrupted(left.cause.message)
         else:
-            self._transport.send_step(messages.completed(self._iteration))
+            self._link.send_step(messages.completed(self._iteration))
             self._handle = self._completed
 
     def _completed(self, note: Note) -> None:
@@ -219,7 +219,7 @@ class Monitor:
             self._handle = self._idle
             self._answers.put(order)
         elif isinstance(order, InterruptOrdered):
-            self._transport.send_step(messages.interrupted(self._iteration))
+            self._link.send_step(messages.interrupted(self._iteration))
             self._abort_here()
             self._answer_interrupted(order.reason)
         elif isinstance(note, Left) and note.is_final:
@@ -227,12 +227,12 @@ class Monitor:
 
     def _interrupt(self, reason: str, cause: inprocess_pb2.Interruption | None) -> None:
         """Bring the main thread out of the function."""
-        self._transport.send_step(messages.interrupted(self._iteration, cause))
+        self._link.send_step(messages.interrupted(self._iteration, cause))
         with self.atomic.lock:
             left = self._left_already()
             if left is not None and left.cause is not None and cause is None:
                 # It failed by itself before anything was aborted here.
-                self._transport.send_step(messages.interrupted(self._iteration, left.cause))
+                self._link.send_step(messages.interrupted(self._iteration, left.cause))
             self._abort_here()
             if left is None:
                 left = self._bring_out(reason)

@@ -98,6 +98,6 @@ def _names(annotation: object, wanted: type) -> bool:
     if annotation is wanted:
         return True
     if isinstance(annotation, str):
-        parts = annotation.replace("Optional[", "").replace("]", "").split("|")
+        parts = annotation.strip("'\"").replace("Optional[", "").replace("]", "").split("|")
         return any(part.strip().rpartition(".")[2] == wanted.__name__ for part in parts)
     return any(member is wanted for member in typing.get_args(annotation))

@@ -40,6 +40,20 @@ class AbortTorchDistributed(Abort):
             sockets.shut_down_to(port)
         return state
 
+    def settle(self) -> None:
+        """Leave torch as it was before its first group; once the main thread has come out.
+
+        It may have made a group while the others were aborted. And one that it failed
+        to make has been counted: the next would have another name than on the other workers.
+        """
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        if distributed.is_initialized():
+            _destroy(distributed)
+        else:
+            distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
+
 
 class CudaHealthCheck(HealthCheck):
     """Fails if the GPU of this worker does not come to rest, or reports an error.

@@ -6,7 +6,7 @@ import functools
 import logging
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_sdk.inprocess import call, link
 from worker_sdk.inprocess.hooks import (
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker_sdk")
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _NO_STORE = (
@@ -137,8 +136,11 @@ class Wrapper:
             health_check=health_check,
         )
 
-    def __call__(self, fn: Callable[P, R]) -> Callable[P, R | None]:
-        """Wrap ``fn``; a worker that stands by to the end returns ``None``."""
+    def __call__(self, fn: Callable[..., R]) -> Callable[..., R | None]:
+        """Wrap ``fn``; a worker that stands by to the end returns ``None``.
+
+        Parameters that are annotated with ``CallWrapper`` are not for the caller to give.
+        """
         if not callable(fn):
             raise TypeError(f"a wrapper takes a function, not {fn!r}")
         if not self.enabled:
@@ -146,7 +148,7 @@ class Wrapper:
         plan = self._plan
 
         @functools.wraps(fn)
-        def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             return _run(plan, fn, (args, kwargs))
 
         return wrapped
