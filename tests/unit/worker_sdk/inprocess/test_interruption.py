@@ -265,3 +265,34 @@ def _locked() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
     return lock
+
+
+def test_a_forked_child_is_not_held_up_by_the_procedure(make_world: Callable[..., World]) -> None:
+    """The child is made while the monitor holds the lock that it would wait for."""
+    world = make_world()
+    codes: list[int] = []
+
+    class Abort(inprocess.Abort):
+        def __call__(self, _: State) -> None:
+            aborting.set()
+            assert forked.wait(WAIT_S)
+
+    aborting, forked = threading.Event(), threading.Event()
+
+    @Wrapper(abort=Abort())
+    def train(call: CallWrapper) -> int:
+        if call.iteration:
+            return call.iteration
+        world.model.interrupt("now")
+        assert aborting.wait(WAIT_S)
+        child = os.fork()
+        if not child:
+            with call.atomic():
+                os._exit(7)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        forked.set()
+        time.sleep(600)
+        return -1
+
+    assert train() == 1
+    assert codes == [7]
