@@ -29,6 +29,8 @@ from agent.config import (
 from agent.devices.numa import NumaMode
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
+from agent.hang_options import OPTION_OF_FIELD as HANG_OPTION_OF_FIELD
+from agent.hang_options import hang_options, watchdog_of
 from agent.log_options import log_options, output_of
 from agent.telemetry import catalog
 from drumbeat import options
@@ -57,7 +59,7 @@ _OPTION_OF_FIELD = {
     "run_id": "--run-id",
     "shutdown_timeout_s": "--shutdown-timeout",
     "signals_to_handle": "--signals-to-handle",
-}
+} | HANG_OPTION_OF_FIELD
 
 _EPILOG = """\b
 Examples:
@@ -210,6 +212,7 @@ def agent() -> None:
     default="30s",
     help="Time that workers have between SIGTERM and SIGKILL.",
 )
+@hang_options
 @log_options
 @options.option(
     "--signals-to-handle",
@@ -362,6 +365,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         numa_binding=NumaMode(params["numa_binding"]) if params["numa_binding"] else None,
         is_local_rank_virtual=params["virtual_local_rank"],
         gpu_memory_wait_s=params["gpu_memory_wait"],
+        watchdog=watchdog_of(params),
         output=output_of(params),
         log_format=params["log_format"],
         event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),

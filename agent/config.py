@@ -12,6 +12,7 @@ from typing import Literal
 
 from agent.devices.numa import NumaMode
 from agent.output_config import OutputConfig
+from agent.watchdog.model import Auto, WatchdogPolicy
 from drumbeat.violation import Violation, check_range
 
 AGENTS_MAX = 1_000_000
@@ -114,6 +115,9 @@ class AgentConfig:
 
     gpu_memory_wait_s: float = 50.0
     """Seconds that a new round waits for the GPU memory of the old one, at most; NVRx's value."""
+
+    watchdog: WatchdogPolicy = field(default_factory=WatchdogPolicy)
+    """When a worker counts as one that hangs."""
 
     log_dir: str | None = None
     """Absolute path of the directory for the workers' files; None: they are not kept."""
@@ -232,7 +236,7 @@ class AgentConfig:
 
     def _violations_of_times(self) -> list[Violation]:
         # A wait of zero would fail every run at its start; the other durations may be zero.
-        bounds = (
+        bounds: tuple[tuple[str, float | None, float], ...] = (
             ("join_timeout_s", self.join_timeout_s, 0.1),
             ("last_call_s", self.last_call_s, 0.0),
             ("exit_barrier_timeout_s", self.exit_barrier_timeout_s, 0.1),
@@ -240,11 +244,24 @@ class AgentConfig:
             ("shutdown_timeout_s", self.shutdown_timeout_s, 0.0),
             ("gpu_memory_wait_s", self.gpu_memory_wait_s, 0.0),
         )
+        bounds += self._bounds_of_watchdog()
         found: list[Violation] = []
         for name, value, low in bounds:
             if value is not None:
                 found += check_range(name, value, low, DURATION_MAX_S, "seconds")
         return found
+
+    def _bounds_of_watchdog(self) -> tuple[tuple[str, float | None, float], ...]:
+        policy = self.watchdog
+        progress = policy.progress_timeout_s
+        # Anything shorter is a slip of the unit: a busy host alone may take as long.
+        return (
+            ("startup_timeout_s", policy.startup_timeout_s, 0.1),
+            ("runtime_timeout_s", policy.runtime_timeout_s, 0.1),
+            ("progress_timeout_s", None if isinstance(progress, Auto) else progress, 0.1),
+            ("exit_timeout_s", policy.exit_timeout_s, 0.1),
+            ("kill_grace_s", policy.kill_grace_s, 0.0),
+        )
 
 
 def _is_address(text: str) -> bool:

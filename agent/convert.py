@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import AgentConfig
@@ -20,7 +22,15 @@ from agent.model import (
     WorkerError,
 )
 from agent.report import render_report
+from agent.watchdog.model import Hang, Standing
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from worker_sdk.board_layout import decode_name, encode_name
+
+NOTHING_OBSERVED: Mapping[str, tuple[int, float]] = {}
+
+COUNT_MAX = 2**63 - 1
+AGE_MAX_S = 10 * 365 * 24 * 3600.0
+"""What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
 
 def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
@@ -100,9 +110,22 @@ def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     )
 
 
-def beat_message(beat: Beat) -> session_pb2.Beat:
-    """Write the actual state."""
+def beat_message(
+    beat: Beat,
+    *,
+    standings: Iterable[Standing] = (),
+    observations: Mapping[str, tuple[int, float]] = NOTHING_OBSERVED,
+    now: float = 0.0,
+) -> session_pb2.Beat:
+    """Write the actual state, and where its workers stand at ``now``."""
     return session_pb2.Beat(
+        workers=[progress_message(standing, now=now) for standing in standings],
+        observations=[
+            session_pb2.Observation(
+                section=name, longest=duration(longest_s), samples=min(count, COUNT_MAX)
+            )
+            for name, (count, longest_s) in observations.items()
+        ],
         state=session_pb2.GroupState.Value(f"GROUP_STATE_{beat.state}"),
         master_port=beat.master_port,
         failures_written=beat.failures_written,
@@ -143,7 +166,45 @@ def failure_message(
         stderr_tail=failure.stderr_tail,
         is_stopped_by_agent=failure.is_stopped_by_agent,
         explanation=failure.explanation,
+        hang=None if failure.hang is None else hang_message(failure.hang),
     )
+
+
+def hang_message(hang: Hang) -> failure_pb2.Hang:
+    """Write what was found of a worker that hung; its ages are those at that time."""
+    return failure_pb2.Hang(
+        kind=failure_pb2.HangKind.Value(f"HANG_KIND_{hang.kind}"),
+        scope=hang.scope,
+        limit=duration(hang.limit_s),
+        elapsed=duration(max(0.0, hang.elapsed_s)),
+        progress=progress_message(hang.standing, now=hang.noticed_at),
+        stacks=hang.evidence.stacks,
+        evidence=hang.evidence.notes,
+    )
+
+
+def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerProgress:
+    """Write where a worker stands, with the ages of what is known at ``now``."""
+
+    def age(instant: float | None) -> Duration | None:
+        return None if instant is None else duration(min(max(0.0, now - instant), AGE_MAX_S))
+
+    step_time_s = standing.step_time_s
+    return failure_pb2.WorkerProgress(
+        local_rank=standing.local_rank,
+        step=standing.step,
+        step_time=None if step_time_s is None else duration(min(step_time_s, AGE_MAX_S)),
+        heartbeat_age=age(standing.heartbeat_at),
+        runtime_age=age(standing.beat_at),
+        scope=decode_name(encode_name(standing.scope)),
+        scope_age=age(standing.scope_since),
+        scopes_open=standing.scopes_open,
+    )
+
+
+def limits_from(message: session_pb2.LearnedLimits) -> dict[str, float]:
+    """Read the limits that were learned, by section; "" between heartbeats."""
+    return {each.section: _seconds(each.limit) for each in message.limits}
 
 
 def duration(seconds: float) -> Duration:

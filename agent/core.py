@@ -250,9 +250,11 @@ class AgentCore:
             self._stop_group()
 
     def _on_worker_exited(self, event: WorkerExited) -> None:
-        if not self._group.exited(event.round_id, event.local_rank, event.exit_code):
+        is_good = event.exit_code == 0 and event.hang is None
+        if not self._group.exited(event.round_id, event.local_rank, is_good=is_good):
             return
-        if event.exit_code == 0 or (event.is_stopped and not self._group.has_failed):
+        is_asked = event.is_stopped and event.hang is None
+        if is_good or (is_asked and not self._group.has_failed):
             return  # done, or ended as it was asked to, and not because of a failure here
         self._write(ended_by(self._assigned(), event, self._next_sequence()))
         if not event.is_stopped:

@@ -265,6 +265,7 @@ class Driver:
             identity=identity,
             beat=effect.beat,
             on_event=self._submit,
+            watchdog=self._workers.watchdog,
         )
         await self._session.run(
             self._transport,

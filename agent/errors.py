@@ -8,7 +8,8 @@ AgentError                    1  anything else
  │   ├─ EventLogUnusable      2  --event-log-file cannot be written
  │   ├─ UnknownEventHandler   2  --event-log-handler names nobody
  │   ├─ UnknownLogsSpecs      2  --logs-specs names nobody
- │   └─ LogsSpecsUnusable     2  what --logs-specs names can't be loaded or made
+ │   ├─ LogsSpecsUnusable     2  what --logs-specs names can't be loaded or made
+ │   └─ TimerFileUnusable     2  no FIFO can be made at TORCHELASTIC_TIMER_FILE
  ├─ SpecRefused               2  the run was started with other settings
  ├─ RunRefused                2  the run has ended, or does not take this agent
  ├─ CoordinatorUnreachable    3  it never answered
@@ -143,6 +144,18 @@ class LogsSpecsUnusable(UsageError):
         super().__init__(f"the logs specs {name} cannot be used: {why}")
         self.args = (name, why)
         self.name = name
+        self.why = why
+
+
+class TimerFileUnusable(UsageError):
+    """There can't be a FIFO for torch's file timers at that path."""
+
+    hint = "TORCHELASTIC_TIMER_FILE names a FIFO to be made; without it a private one is made"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the timer file {path} cannot be used: {why}")
+        self.args = (path, why)
+        self.path = path
         self.why = why
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agent.errors import AgentError
 from agent.model import Desired, Pace, WorkerError
+from agent.watchdog.model import Hang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class WorkerExited:
     error: WorkerError | None = None
     explanation: str = ""
     stderr_tail: str = ""
+    hang: Hang | None = None
+    """Set if the agent ended it because it hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from signal import Signals
 
 from agent.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.model import Assignment, Failure, WorkerError
+from agent.watchdog.words import describe_hang
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127
@@ -24,17 +25,26 @@ def signal_name(exit_code: int) -> str:
 
 
 def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Failure:
-    """Describe a worker that exited badly."""
-    failure = _seated(assignment, event.local_rank, sequence, happened_at=event.ended_at)
+    """Describe a worker that exited badly, or was ended because it hung."""
+    hang, happened_at = event.hang, event.ended_at
+    if hang is not None:
+        # What others did meanwhile, because they waited for it, came after that.
+        happened_at = min(happened_at, hang.noticed_at)
+    message = _message(event.error, event.exit_code) if event.error else ""
+    if hang is not None:
+        message = "\n".join(text for text in (describe_hang(hang), message) if text)
+    failure = _seated(assignment, event.local_rank, sequence, happened_at=happened_at)
     return replace(
         failure,
         pid=event.pid,
         exit_code=event.exit_code,
-        message=_message(event.error, event.exit_code) if event.error else "",
+        message=message,
         traceback=event.error.traceback if event.error else "",
         stderr_tail=event.stderr_tail,
-        is_stopped_by_agent=event.is_stopped,
+        # One that hung before it was stopped is no victim of whatever stopped it.
+        is_stopped_by_agent=event.is_stopped and hang is None,
         explanation=event.explanation,
+        hang=hang,
     )
 
 

@@ -88,7 +88,7 @@ class Group:
         if self._is_current(round_id) and self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
 
-    def exited(self, round_id: int, local_rank: int, exit_code: int) -> bool:
+    def exited(self, round_id: int, local_rank: int, *, is_good: bool) -> bool:
         """Note a worker's end; ``False`` if it is not one of this round's or known already."""
         if not self._is_current(round_id) or local_rank not in self._alive:
             return False
@@ -97,7 +97,7 @@ class Group:
         if self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
         if self.state is GroupState.RUNNING:
-            if exit_code != 0:
+            if not is_good:
                 self._enter(GroupState.FAILED)
             elif not self._alive:
                 self._enter(GroupState.SUCCEEDED)

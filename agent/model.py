@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.watchdog.model import Hang
+
 
 class GroupState(StrEnum):
     """What this host's worker group does. The values are those of the protocol."""
@@ -157,3 +159,5 @@ class Failure:
     is_stopped_by_agent: bool = False
     explanation: str = ""
     """The likely why, as far as this host can tell."""
+    hang: Hang | None = None
+    """Set if the agent ended it because it hung."""

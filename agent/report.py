@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent.standings import who_was_where
 from drumbeat.v1 import failure_pb2, session_pb2
 
 WIDTH = 72
@@ -36,6 +37,9 @@ def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
             yield f"  {_victim(record)}"
         if rest := report.victims_count - len(report.victims):
             yield f"  {rest} {'others' if report.victims else 'workers'} stopped by their agents"
+    if report.standings:
+        yield "-" * WIDTH
+        yield from who_was_where(report)
 
 
 def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
@@ -51,12 +55,22 @@ def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
         yield f"  likely why: {_indented(record.explanation, 14).lstrip()}"
     if record.message:
         yield f"  message   : {_indented(record.message, 14).lstrip()}"
+    if record.HasField("hang"):
+        yield from _hang(record.hang)
     if record.traceback:
         yield "  traceback :"
         yield _indented(record.traceback.rstrip(), 4)
     if record.stderr_tail:
         yield "  last lines of stderr:"
         yield _indented(record.stderr_tail.rstrip(), 4)
+
+
+def _hang(hang: failure_pb2.Hang) -> Iterator[str]:
+    if hang.evidence:
+        yield f"  seen      : {_indented(hang.evidence, 14).lstrip()}"
+    if hang.stacks:
+        yield "  stacks    :"
+        yield _indented(hang.stacks.rstrip(), 4)
 
 
 def _victim(record: failure_pb2.FailureRecord) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -19,6 +20,7 @@ from agent.events import DesiredReceived, Event, PaceChanged, SessionLost, Sessi
 from agent.model import Beat
 from agent.reporter import Reporter
 from agent.transport import Connection, Transport, TransportError
+from agent.watchdog.model import Standing
 from drumbeat.v1 import common_pb2, session_pb2
 
 # How long a coordinator may take to answer a hello, the network included.
@@ -45,6 +47,22 @@ class Identity:
     gpus: tuple[Gpu, ...] = ()
 
 
+class WorkersSeen(Protocol):
+    """What the watchdog knows of the workers, and wants to know of the run."""
+
+    def standings(self, round_id: int | None) -> list[Standing]:
+        """Return where the workers of a round stand."""
+        ...
+
+    def observations(self, round_id: int | None) -> Mapping[str, tuple[int, float]]:
+        """Return how many times each thing took, and the longest."""
+        ...
+
+    def learned(self, limits: Mapping[str, float]) -> None:
+        """Take what the run has learned."""
+        ...
+
+
 class Session:
     """One stream. Events go to ``on_event`` with ``attempt``; ``SessionLost`` is the last."""
 
@@ -56,12 +74,15 @@ class Session:
         identity: Identity,
         beat: Beat,
         on_event: Callable[[Event], None],
+        watchdog: WorkersSeen,
     ) -> None:
         self._attempt = attempt
         self._config = config
         self._identity = identity
         self._beat = beat
         self._on_event = on_event
+        self._watchdog = watchdog
+        self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
@@ -129,6 +150,8 @@ class Session:
                     case "pace":
                         pace = convert.pace_from(response.pace)
                         self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
+                    case "limits":
+                        self._watchdog.learned(convert.limits_from(response.limits))
         finally:
             if delivery is not None:
                 delivery.cancel()
@@ -149,7 +172,7 @@ class Session:
                 address=identity.address,
                 role=config.role,
                 local_world_size=config.local_world_size,
-                beat=convert.beat_message(self._beat),
+                beat=self._beat_message(),
                 gpus=[convert.gpu_message(gpu) for gpu in identity.gpus],
             ),
         )
@@ -159,11 +182,24 @@ class Session:
             yield session_pb2.OpenRequest(
                 fence=self._fence(),
                 uptime=self._uptime(),
-                beat=convert.beat_message(self._beat),
+                beat=self._beat_message(),
             )
         goodbye = session_pb2.Goodbye(reason=self._goodbye)
         yield session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye)
         self._said_all.set()
+
+    def _beat_message(self) -> session_pb2.Beat:
+        """Write the beat, and where the workers of its round stand at this moment."""
+        round_id = self._beat.round_id
+        standings = self._watchdog.standings(round_id)
+        observed = (round_id, dict(self._watchdog.observations(round_id)))
+        is_news, self._observed = observed != self._observed, observed
+        return convert.beat_message(
+            self._beat,
+            standings=standings,
+            observations=observed[1] if is_news else {},
+            now=time.monotonic(),
+        )
 
     def _uptime(self) -> Duration:
         return convert.duration(time.monotonic() - self._identity.began_at)

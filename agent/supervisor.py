@@ -131,6 +131,13 @@ class Supervisor:
                 return messages.StopRequested(round_id=round_id, signal=number, timeout_s=timeout_s)
             case protocol.SignalWorkers(round_id=round_id, signal=number):
                 return messages.SignalRequested(round_id=round_id, signal=number)
+            case protocol.SignalWorker():
+                return messages.SignalOneRequested(
+                    round_id=command.round_id,
+                    local_rank=command.local_rank,
+                    signal=command.signal,
+                    is_for_group=command.is_for_group,
+                )
             case protocol.KillWorkers():
                 return messages.KillRequested()
 
@@ -154,6 +161,8 @@ class Supervisor:
                 for pid in pids:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, number)
+            case messages.SignalOne():
+                self._signal_one(effect)
             case messages.KillDescendants():
                 kill_descendants()
             case messages.ListDescendants():
@@ -162,6 +171,22 @@ class Supervisor:
             case _:
                 self._send(_as_event(effect))
         return []
+
+    def _signal_one(self, effect: messages.SignalOne) -> None:
+        try:
+            if effect.is_for_group:
+                os.killpg(effect.pid, effect.signal)
+            else:
+                os.kill(effect.pid, effect.signal)
+        except ProcessLookupError:
+            pass  # It is gone, and will be reaped.
+        except OSError as error:
+            reason = error.strerror or str(error)
+            self._send(
+                protocol.SignalFailed(
+                    round_id=effect.round_id, local_rank=effect.local_rank, reason=reason
+                )
+            )
 
     def _spawn_workers(self) -> messages.SpawnFinished:
         command = self._start

@@ -130,6 +130,40 @@ class SignalWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         _check_signal(self.signal)
 
 
+class SignalWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Send a signal to one worker, without stopping; answered by `SignalFailed` at most.
+
+    Attributes:
+        round_id: The round; another than the running one is ignored.
+        local_rank: The worker; one that has ended is ignored.
+        signal: The signal.
+        is_for_group: Whether it goes to the worker's process group, not to the worker alone.
+    """
+
+    round_id: int
+    local_rank: int
+    signal: int
+    is_for_group: bool
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if there is no such signal."""
+        _check_signal(self.signal)
+
+
+class SignalFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A signal to one worker could not be sent, although the worker has not ended.
+
+    Attributes:
+        round_id: The round.
+        local_rank: The worker.
+        reason: What the system said.
+    """
+
+    round_id: int
+    local_rank: int
+    reason: str
+
+
 class WorkersStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All workers of the round are running their program.
 
@@ -193,8 +227,10 @@ class WorkersStopped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stuck_pids: tuple[int, ...] = ()
 
 
-Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
-SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
+Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | SignalWorker
+SupervisorEvent: TypeAlias = (
+    WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped | SignalFailed
+)
 
 
 class LineSplitter:

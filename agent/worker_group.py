@@ -38,6 +38,8 @@ from agent.worker_group_messages import (
     ReportStartFailed,
     ReportStopped,
     SignalGroups,
+    SignalOne,
+    SignalOneRequested,
     SignalProcesses,
     SignalRequested,
     SpawnFailure,
@@ -227,6 +229,20 @@ class WorkerGroup:
             return []
         return [SignalProcesses(pids=tuple(self._ranks_alive), signal=event.signal)]
 
+    def _on_signal_one(self, event: SignalOneRequested, _now: float) -> list[Effect]:
+        pid = self._pids.get(event.local_rank, 0)
+        if event.round_id != self._round_id or pid not in self._ranks_alive:
+            return []
+        return [
+            SignalOne(
+                round_id=event.round_id,
+                local_rank=event.local_rank,
+                pid=pid,
+                signal=event.signal,
+                is_for_group=event.is_for_group,
+            )
+        ]
+
     def _on_reaped_idle(self, event: ChildrenReaped, _now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.
         assert not event.is_any_left, "a child without a round"
@@ -316,6 +332,7 @@ class WorkerGroup:
         (State.IDLE, StopRequested): _on_stop_idle,
         (State.IDLE, KillRequested): _on_kill_idle,
         (State.IDLE, SignalRequested): _ignore,
+        (State.IDLE, SignalOneRequested): _ignore,
         (State.IDLE, ChildrenReaped): _on_reaped_idle,
         (State.IDLE, DescendantsListed): _ignore,
         (State.STARTING, SpawnFinished): _on_spawned,
@@ -323,17 +340,20 @@ class WorkerGroup:
         (State.RUNNING, StopRequested): _on_stop,
         (State.RUNNING, KillRequested): _on_kill,
         (State.RUNNING, SignalRequested): _on_signal,
+        (State.RUNNING, SignalOneRequested): _on_signal_one,
         (State.RUNNING, ChildrenReaped): _on_reaped_running,
         (State.STOPPING, StartRequested): _on_start_again,
         (State.STOPPING, StopRequested): _on_stop,
         (State.STOPPING, KillRequested): _on_kill,
         (State.STOPPING, SignalRequested): _on_signal,
+        (State.STOPPING, SignalOneRequested): _ignore,
         (State.STOPPING, ChildrenReaped): _on_reaped_stopping,
         (State.STOPPING, DeadlineReached): _on_deadline_stopping,
         (State.KILLING, StartRequested): _on_start_again,
         (State.KILLING, StopRequested): _on_stop_while_killing,
         (State.KILLING, KillRequested): _ignore,
         (State.KILLING, SignalRequested): _ignore,
+        (State.KILLING, SignalOneRequested): _ignore,
         (State.KILLING, ChildrenReaped): _on_reaped_killing,
         (State.KILLING, DescendantsListed): _on_listed,
         (State.KILLING, DeadlineReached): _on_deadline_killing,
@@ -341,6 +361,7 @@ class WorkerGroup:
         (State.STUCK, StopRequested): _on_stop_while_stuck,
         (State.STUCK, KillRequested): _on_kill,
         (State.STUCK, SignalRequested): _ignore,
+        (State.STUCK, SignalOneRequested): _ignore,
         (State.STUCK, ChildrenReaped): _on_reaped_stuck,
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""

@@ -71,6 +71,16 @@ class SignalRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalOneRequested:
+    """The agent wants a signal for one worker, or for its process group."""
+
+    round_id: int
+    local_rank: int
+    signal: int
+    is_for_group: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildrenReaped:
     """All children that had ended were reaped; says whether any child is left."""
 
@@ -96,6 +106,7 @@ Event: TypeAlias = (
     | StopRequested
     | KillRequested
     | SignalRequested
+    | SignalOneRequested
     | ChildrenReaped
     | DescendantsListed
     | DeadlineReached
@@ -124,6 +135,20 @@ class SignalProcesses:
 
     pids: tuple[int, ...]
     signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalOne:
+    """Send a signal to this unreaped worker, or to the process group it leads.
+
+    If that is refused, the agent is told.
+    """
+
+    round_id: int
+    local_rank: int
+    pid: int
+    signal: int
+    is_for_group: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +201,7 @@ Effect: TypeAlias = (
     SpawnWorkers
     | SignalGroups
     | SignalProcesses
+    | SignalOne
     | KillDescendants
     | ListDescendants
     | ReportStarted

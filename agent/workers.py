@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,8 +39,12 @@ from agent.model import Assignment
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
 from agent.supervisor_client import SupervisorClient
+from agent.watchdog.host import Watchdog
+from agent.watchdog.model import WorkerKey
 
 log = structlog.get_logger()
+
+BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
 class Workers:
@@ -62,6 +67,7 @@ class Workers:
             on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
         )
         self._commands: list[supervisor.Command] = []
+        self.watchdog = Watchdog(config.watchdog, self._signal_worker, self._base_environment)
 
     async def start(self) -> None:
         """Start a supervisor, and hand it what was asked for meanwhile."""
@@ -80,7 +86,9 @@ class Workers:
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker."""
+        self.watchdog.stopping()
         await self._supervisor.close()
+        await self.watchdog.close()
         self._explainer.close()
 
     def tell_settings(self) -> None:
@@ -104,6 +112,7 @@ class Workers:
             case fx.StartWorkers():
                 self._start_workers(effect.assignment)
             case fx.StopWorkers():
+                self.watchdog.stopping(effect.round_id)
                 self._command(
                     supervisor.StopWorkers(
                         round_id=effect.round_id,
@@ -112,6 +121,7 @@ class Workers:
                     )
                 )
             case fx.KillWorkers():
+                self.watchdog.stopping()
                 self._command(supervisor.KillWorkers())
             case fx.SignalWorkers():
                 self._command(
@@ -124,6 +134,18 @@ class Workers:
             self._commands.append(command)
         else:
             self._supervisor.send(command)
+
+    def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
+        """Send a signal to one worker that hangs."""
+        self._command(
+            supervisor.SignalWorker(
+                round_id=worker.round_id,
+                local_rank=worker.local_rank,
+                signal=signum,
+                # A shell around the worker would keep the one of the default escalation to itself.
+                is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
+            )
+        )
 
     def _start_workers(self, assignment: Assignment) -> None:
         config = self._config
@@ -148,6 +170,8 @@ class Workers:
                 WorkerStartFailed(round_id=assignment.round_id, local_rank=0, message=str(error))
             )
             return
+        for local_rank, env in self.watchdog.prepare(assignment.round_id, envs).items():
+            envs[local_rank].update(env)
         self._explainer.begin_round()
         cpus = self._bind_workers()
         self._command(
@@ -188,6 +212,7 @@ class Workers:
         match event:
             case supervisor.WorkersStarted():
                 self._explainer.note_workers(event.pids.values())
+                self.watchdog.started(event.round_id, event.pids)
                 self._submit(WorkersStarted(round_id=event.round_id, pids=event.pids))
             case supervisor.WorkerStartFailed():
                 self._submit(
@@ -199,7 +224,10 @@ class Workers:
                 )
             case supervisor.WorkerExited():
                 self._on_worker_exited(event)
+            case supervisor.SignalFailed():
+                self.watchdog.signal_failed(event.round_id, event.local_rank, event.reason)
             case supervisor.WorkersStopped():
+                self.watchdog.ended(event.round_id)
                 self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))
 
     def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
@@ -211,8 +239,10 @@ class Workers:
             exit_code=event.exit_code,
             is_stopped=event.is_stopped,
             ended_at=event.ended_at,
+            hang=self.watchdog.gone(event.round_id, event.local_rank, event.exit_code),
         )
-        self._submit(self._examined(exited) if event.exit_code else exited)
+        is_bad = event.exit_code != 0 or exited.hang is not None
+        self._submit(self._examined(exited) if is_bad else exited)
 
     def _examined(self, exited: WorkerExited) -> WorkerExited:
         """Add what a worker that ended badly left behind, and what that says."""
@@ -226,7 +256,9 @@ class Workers:
         return replace(
             exited,
             error=error,
-            explanation=self._explainer.explain(
+            explanation=BECAUSE_IT_HUNG
+            if exited.hang is not None
+            else self._explainer.explain(
                 exited.exit_code,
                 exited.pid,
                 is_stopped=exited.is_stopped,
@@ -238,6 +270,7 @@ class Workers:
 
     def _on_supervisor_death(self, returncode: int) -> None:
         self._commands.clear()
+        self.watchdog.ended()
         name = signal_name(returncode)
         ending = f"was ended by {name}" if name else f"exited with code {returncode}"
         why = self._explainer.explain_supervisor(returncode)

@@ -18,6 +18,7 @@ from bench import (
     bench_restart,
     bench_start_to_exit,
     bench_tee,
+    bench_timers,
 )
 from bench.harness import main
 
@@ -31,6 +32,7 @@ QUESTIONS = (
     *bench_core_cost.QUESTIONS,
     *bench_processes.QUESTIONS,
     *bench_tee.QUESTIONS,
+    *bench_timers.QUESTIONS,
 )
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from coordinator.config import PORT_DEFAULT, CoordinatorConfig, default_state_dir
-from coordinator.errors import InvalidConfiguration, StartupError
+from coordinator.config import PORT_DEFAULT, CoordinatorConfig, ResetLimits, default_state_dir
+from coordinator.errors import CallFailed, InvalidConfiguration, StartupError
 from drumbeat import options
 
 _DEFAULTS = CoordinatorConfig()
@@ -34,6 +34,19 @@ Exit codes:
   0  ended in order, e.g. by SIGTERM
   1  failed while it ran
   2  could not start: usage, port or state directory
+"""
+
+_RESET_EPILOG = """\b
+Examples:
+  coordinator reset-limits --run-id mt5
+  coordinator reset-limits --run-id mt5 --coordinator head:29400
+
+\b
+Exit codes:
+  0  they are forgotten, or there were none
+  1  the coordinator failed at it
+  2  usage, or there is no such run
+  3  the coordinator could not be reached
 """
 
 
@@ -142,17 +155,43 @@ def serve(**params: Any) -> CoordinatorConfig:
     return config_of(params)
 
 
-def main(argv: Sequence[str] | None = None, *, run: Callable[[CoordinatorConfig], int]) -> int:
-    """Read the command line, set up the log and serve; return the exit code.
+@coordinator.command(cls=options.SectionedCommand, epilog=_RESET_EPILOG)
+@options.option("--run-id", required=True, metavar="NAME", help="The run.")
+@options.option(
+    "--coordinator",
+    type=options.HOST_PORT,
+    metavar="HOST:PORT",
+    default=f"127.0.0.1:{PORT_DEFAULT}",
+    help="Where the coordinator listens; port 29400 if none is given.",
+)
+def reset_limits(**params: Any) -> ResetLimits:
+    """Forget what was learned of how long things take in a run.
+
+    Sections and heartbeats whose timeout is "auto" have no limit from then on,
+    until it is learned anew. For a change that makes a run slower.
+    """
+    return ResetLimits(run_id=params["run_id"], coordinator=str(params["coordinator"]))
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    run: Callable[[CoordinatorConfig], int],
+    reset: Callable[[ResetLimits], int],
+) -> int:
+    """Read the command line, do what it says, and return the exit code.
 
     Args:
         argv: Arguments after the program's name; None stands for those of this process.
         run: Serves until it is told to end, and returns the exit code.
+        reset: Has a coordinator forget limits, and returns how many there were.
     """
     try:
         parsed = options.parse(
             coordinator, None if argv is None else list(argv), program="coordinator"
         )
+        if isinstance(parsed, ResetLimits):
+            return _reset(parsed, reset)
         if not isinstance(parsed, CoordinatorConfig):
             return int(parsed)
         _configure_logs(parsed)
@@ -161,6 +200,17 @@ def main(argv: Sequence[str] | None = None, *, run: Callable[[CoordinatorConfig]
         hint = error.hint or "try 'coordinator serve --help'"
         options.write_error("coordinator", str(error), hint)
         return error.exit_code
+
+
+def _reset(asked: ResetLimits, reset: Callable[[ResetLimits], int]) -> int:
+    try:
+        forgotten = reset(asked)
+    except CallFailed as error:
+        options.write_error("coordinator", str(error), error.hint)
+        return error.exit_code
+    limits = "1 limit" if forgotten == 1 else f"{forgotten} limits"
+    click.echo(f"coordinator: run {asked.run_id}: {limits} forgotten")
+    return 0
 
 
 def _configure_logs(config: CoordinatorConfig) -> None:

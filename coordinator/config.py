@@ -64,6 +64,9 @@ class Limits:
     restart_grace_s: float = 15.0
     """Extra seconds that agents have to come back after the coordinator's own restart."""
 
+    learned_limit_min_s: float = 5.0
+    """Seconds below which no learned limit falls: a host that pauses for a moment is no hang."""
+
     def validate(self) -> list[Violation]:
         """All rules that the limits break, none if they are sound."""
         found = [
@@ -74,6 +77,7 @@ class Limits:
         found += check_range("hello_timeout_s", self.hello_timeout_s, 0.1, 3600, "seconds")
         found += check_range("reconnect_grace_s", self.reconnect_grace_s, 0, 3600, "seconds")
         found += check_range("restart_grace_s", self.restart_grace_s, 0, 3600, "seconds")
+        found += check_range("learned_limit_min_s", self.learned_limit_min_s, 0, 86400, "seconds")
         nested = (
             ("failure_message_bytes_max", "failure_record_bytes_max"),
             ("failure_record_bytes_max", "message_bytes_max"),
@@ -149,6 +153,17 @@ class CoordinatorConfig:
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
         return found + self.limits.validate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetLimits:
+    """What ``coordinator reset-limits`` was told."""
+
+    run_id: str
+    """The run."""
+
+    coordinator: str
+    """Address "host:port" of its coordinator, IPv6 in brackets."""
 
 
 def is_loopback(host: str) -> bool:

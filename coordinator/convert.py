@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from google.protobuf.duration_pb2 import Duration
-
+from coordinator import convert_progress
 from coordinator.errors import InvalidRequest, StaleSession
 from coordinator.events import AgentLeft, BeatReceived, FailureReported, SessionOpened
 from coordinator.model import (
@@ -30,6 +29,7 @@ from coordinator.model import (
     Verdict,
     WorkerRanks,
 )
+from coordinator.wire import duration, seconds_of
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
@@ -72,7 +72,7 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
             role=_name("hello.role", hello.role),
             local_world_size=hello.local_world_size,
         ),
-        beat=_beat(hello.beat, fence),
+        beat=_beat(hello.beat, fence, hello.local_world_size),
         uptime_s=_uptime_s(message),
     )
 
@@ -104,7 +104,7 @@ def session_event(
                 run_id=fence.run_id,
                 session_id=fence.session_id,
                 incarnation=incarnation,
-                beat=_beat(message.beat, fence),
+                beat=_beat(message.beat, fence, opened.agent.local_world_size),
                 uptime_s=_uptime_s(message),
             )
         case "goodbye":
@@ -159,6 +159,7 @@ def failure_reported(
             stderr_tail=record.stderr_tail[:limit],
             is_stopped_by_agent=record.is_stopped_by_agent,
             explanation=record.explanation[:limit],
+            hang=convert_progress.hang_of(record, text_characters_max=limit),
         ),
     )
 
@@ -166,14 +167,14 @@ def failure_reported(
 def _uptime_s(message: session_pb2.OpenRequest | failure_pb2.ReportRequest) -> float | None:
     if not message.HasField("uptime"):
         return None
-    uptime_s = _seconds(message.uptime)
+    uptime_s = seconds_of(message.uptime)
     if not 0 <= uptime_s <= UPTIME_MAX_S:
         raise InvalidRequest("uptime", uptime_s, f"0 to {UPTIME_MAX_S:g} seconds")
     return uptime_s
 
 
 def _age_s(record: failure_pb2.FailureRecord) -> float:
-    age_s = _seconds(record.age)
+    age_s = seconds_of(record.age)
     if not 0 <= age_s <= DURATION_MAX_S:
         raise InvalidRequest("record.age", age_s, f"0 to {DURATION_MAX_S:g} seconds")
     return age_s
@@ -197,17 +198,17 @@ def _spec(spec: common_pb2.RunSpec) -> RunSpec:
         agents_min=spec.agents_min,
         agents_max=spec.agents_max,
         restarts_max=spec.restarts_max,
-        join_timeout_s=_seconds(spec.join_timeout),
-        last_call_s=_seconds(spec.last_call),
-        exit_barrier_timeout_s=_seconds(spec.exit_barrier_timeout) if has_barrier else None,
-        shutdown_timeout_s=_seconds(spec.shutdown_timeout),
-        coordinator_grace_s=_seconds(spec.coordinator_grace),
+        join_timeout_s=seconds_of(spec.join_timeout),
+        last_call_s=seconds_of(spec.last_call),
+        exit_barrier_timeout_s=seconds_of(spec.exit_barrier_timeout) if has_barrier else None,
+        shutdown_timeout_s=seconds_of(spec.shutdown_timeout),
+        coordinator_grace_s=seconds_of(spec.coordinator_grace),
         master_addr=_name("spec.master_addr", spec.master_addr, least=0),
         master_port=spec.master_port,
     )
 
 
-def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence) -> Beat:
+def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence, local_world_size: int) -> Beat:
     if not 0 <= beat.master_port <= 65535:
         raise InvalidRequest("beat.master_port", beat.master_port, "0 to 65535")
     if fence.round_id > ROUND_ID_MAX:
@@ -219,6 +220,8 @@ def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence) -> Beat:
         failures_written=beat.failures_written,
         workers_alive=beat.workers_alive,
         is_start_impossible=beat.is_start_impossible,
+        workers=convert_progress.workers_of(beat, local_world_size),
+        observations=convert_progress.observations_of(beat),
     )
 
 
@@ -255,8 +258,28 @@ def pace_message(pace: Pace) -> session_pb2.Pace:
     )
 
 
+class _Verdicts:
+    """Writes a verdict once: the same one, with a long report, goes to every agent."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Verdict, session_pb2.Verdict] | None = None
+
+    def message(self, verdict: Verdict) -> session_pb2.Verdict:
+        """Return what nobody may change."""
+        if self._latest is None or self._latest[0] is not verdict:
+            self._latest = (verdict, _verdict(verdict))
+        return self._latest[1]
+
+
+_verdicts = _Verdicts()
+
+
 def verdict_message(verdict: Verdict) -> session_pb2.Verdict:
-    """Write a verdict."""
+    """Write a verdict. The message may be shared: it is to be copied, not changed."""
+    return _verdicts.message(verdict)
+
+
+def _verdict(verdict: Verdict) -> session_pb2.Verdict:
     return session_pb2.Verdict(
         is_success=verdict.is_success,
         reason=verdict.reason,
@@ -286,17 +309,6 @@ def spec_message(spec: RunSpec) -> common_pb2.RunSpec:
 def group_state(state: GroupState) -> session_pb2.GroupState.ValueType:
     """Write a group state."""
     return session_pb2.GroupState.Value(f"GROUP_STATE_{state}")
-
-
-def duration(seconds: float) -> Duration:
-    """Write a duration."""
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
-
-
-def _seconds(message: Duration) -> float:
-    return message.seconds + message.nanos / 1e9
 
 
 def _standby(standby: Standby) -> session_pb2.Standby:
@@ -332,6 +344,8 @@ def _report(report: FailureReport) -> failure_pb2.FailureReport:
         victims=[_failure(record) for record in report.victims],
         victims_count=report.victims_count,
         world_size=report.world_size,
+        standings=[convert_progress.standing_message(at) for at in report.standings],
+        standings_count=report.standings_count,
     )
 
 
@@ -358,4 +372,5 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         stderr_tail=record.stderr_tail,
         is_stopped_by_agent=record.is_stopped_by_agent,
         explanation=record.explanation,
+        hang=convert_progress.hang_message(record.hang) if record.hang else None,
     )

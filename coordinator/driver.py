@@ -45,7 +45,7 @@ class Driver:
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
-        self._answers: dict[int, asyncio.Future[bool]] = {}
+        self._answers: dict[int, asyncio.Future[int | None]] = {}
         self._sizes: dict[str, int] = {}
         self._clock_offset = journal.clock_offset()
         self._is_stopping = False
@@ -98,9 +98,13 @@ class Driver:
         for outbox in self._outboxes.values():
             outbox.fail(error)
 
-    def expect_answer(self, request_id: int) -> asyncio.Future[bool]:
-        """Return the future that is done when a failure record is journaled."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    def expect_answer(self, request_id: int) -> asyncio.Future[int | None]:
+        """Return the future that is done when what was submitted is journaled.
+
+        For a failure record it holds whether that was kept; for a reset how many
+        limits were forgotten, ``None`` if there is no such run.
+        """
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._answers[request_id] = future
         return future
 
@@ -173,9 +177,9 @@ class Driver:
             case fx.Persist() | fx.Forget():
                 pass  # done before
             case fx.AcknowledgeFailure():
-                future = self._answers.pop(effect.request_id, None)
-                if future is not None and not future.done():
-                    future.set_result(effect.is_kept)
+                self._answer(effect.request_id, effect.is_kept)
+            case fx.AnswerReset():
+                self._answer(effect.request_id, effect.forgotten)
             case fx.Decided():
                 log.info(
                     effect.decision,
@@ -190,13 +194,20 @@ class Driver:
                 if outbox is not None:
                     _put(outbox, effect)
 
+    def _answer(self, request_id: int, result: int | None) -> None:
+        future = self._answers.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_result(result)
 
-def _put(outbox: Outbox, effect: fx.Welcome | fx.SetPace | fx.Direct | fx.Reject) -> None:
+
+def _put(outbox: Outbox, effect: fx.ToSession) -> None:
     match effect:
         case fx.Welcome():
             outbox.welcome(effect.pace)
         case fx.SetPace():
             outbox.set_pace(effect.pace)
+        case fx.TellLimits():
+            outbox.tell_limits(effect.limits)
         case fx.Direct():
             outbox.direct(effect.desired)
         case fx.Reject():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.errors import CoordinatorError
+from coordinator.learned import LearnedLimit
 from coordinator.model import Desired, Pace
 from coordinator.records import Record
 
@@ -41,6 +42,14 @@ class SetPace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellLimits:
+    """Tell an agent all that has been learned; what is newer replaces it unsent."""
+
+    session_id: str
+    limits: tuple[LearnedLimit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
     """Push the desired state of one agent; a newer one replaces it unsent."""
 
@@ -65,6 +74,14 @@ class AcknowledgeFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReset:
+    """Say how many learned limits were forgotten; ``None`` if there is no such run."""
+
+    request_id: int
+    forgotten: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """Tell people what was decided, and why. ``decision`` is a fixed phrase."""
 
@@ -74,4 +91,5 @@ class Decided:
     round_id: int | None = None
 
 
-Effect = Persist | Forget | Welcome | SetPace | Direct | Reject | AcknowledgeFailure | Decided
+ToSession = Welcome | SetPace | TellLimits | Direct | Reject
+Effect = Persist | Forget | ToSession | AcknowledgeFailure | AnswerReset | Decided

@@ -9,6 +9,7 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator starts or stops
  ├─ UnknownRun                there is no such run
+ ├─ CallFailed                a command asked a coordinator, and got no answer or a refusal
  └─ StartupError              the process cannot do its work; it ends with `exit_code`
      ├─ InvalidConfiguration  the configuration breaks rules
      ├─ PortInUse             the address cannot be bound
@@ -184,6 +185,19 @@ class UnknownRun(CoordinatorError):
 
     def __str__(self) -> str:
         return f"there is no run {show_value(self.run_id)}"
+
+
+class CallFailed(CoordinatorError):
+    """A command asked a coordinator, and it could not be reached or refused; no caller sees it."""
+
+    def __init__(self, problem: str, exit_code: int, hint: str = "") -> None:
+        super().__init__(problem, exit_code, hint)
+        self.problem = problem
+        self.exit_code = exit_code
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 class StartupError(CoordinatorError):

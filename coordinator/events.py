@@ -63,9 +63,17 @@ class FailureReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsReset:
+    """Somebody wants learned limits forgotten; the shell holds the answer under ``request_id``."""
+
+    run_id: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported
+RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
 Event = RunEvent | DeadlineReached

@@ -6,11 +6,17 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from coordinator.model import FailureRecord, FailureReport
+from coordinator.model import FailureRecord, FailureReport, Hang, HangKind
+from coordinator.progress import NOWHERE, Standings
+from drumbeat.violation import show_value
 
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.
 CANDIDATE_WINDOW_S = 0.001
+
+# A record is placed by the end of its process. One that hung was found out before,
+# by as much as its agent may take to end it, SIGKILL after SIGTERM included.
+HANG_END_S = 10.0
 
 # A report goes to every agent, so it holds few records; the rest is a number.
 CAUSES_SHOWN_MAX = 4
@@ -24,22 +30,34 @@ CAUSE_CHARACTERS_MAX = 300
 def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
     """Return the earliest failures of the round whose worker was not being stopped.
 
-    Several only if they lie within ``CANDIDATE_WINDOW_S``. Instants are those of
-    the coordinator's clock.
+    Several only if they lie within ``CANDIDATE_WINDOW_S``, or if a worker that hung
+    ended so soon after that it may have been first. Instants are those of the
+    coordinator's clock.
     """
     causes = sorted(
-        (r for r in records if r.round_id == round_id and not r.is_stopped_by_agent),
+        (r for r in records if r.round_id == round_id and not r.is_victim),
         key=lambda r: (r.happened_at, r.worker.rank),
     )
-    return [r for r in causes if r.happened_at - causes[0].happened_at <= CANDIDATE_WINDOW_S]
+    first = [r for r in causes if r.happened_at - causes[0].happened_at <= CANDIDATE_WINDOW_S]
+    if any(record.hang for record in first):
+        return first
+    hung = [r for r in causes if r.hang and r.happened_at - first[0].happened_at <= HANG_END_S]
+    return first + [r for r in hung if r.happened_at - hung[0].happened_at <= CANDIDATE_WINDOW_S]
 
 
 def make_report(
-    records: Iterable[FailureRecord], round_id: int, *, world_size: int
+    records: Iterable[FailureRecord],
+    round_id: int,
+    *,
+    world_size: int,
+    where: Standings = NOWHERE,
 ) -> FailureReport | None:
-    """Return the report of a round; ``None`` if nothing is known of it."""
+    """Return the report of a round; ``None`` if nothing is known of it.
+
+    ``where`` is who was where when the round failed.
+    """
     of_round = [record for record in records if record.round_id == round_id]
-    if not of_round:
+    if not of_round and not where.shown:
         return None
     causes = root_causes(of_round, round_id)
     explained = {(record.incarnation, record.sequence) for record in causes}
@@ -52,6 +70,8 @@ def make_report(
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
         victims_count=max(0, world_size - len(causes)),
         world_size=world_size,
+        standings=where.shown,
+        standings_count=where.count,
     )
 
 
@@ -68,7 +88,26 @@ def _named(record: FailureRecord) -> str:
     lines = record.message.splitlines()
     if record.has_never_run and lines:
         return f"{who}: {lines[0][:CAUSE_CHARACTERS_MAX]}"
+    if record.hang is not None:
+        return f"{who} hung: {_limit_broken(record.hang)}"
     return f"{who} ({record.ending()})"
+
+
+def _limit_broken(hang: Hang) -> str:
+    name, limit = show_value(hang.scope), f"within {hang.limit_s:g} s"
+    match hang.kind:
+        case HangKind.TIMER:
+            return f"timer {name} not released {limit}"
+        case HangKind.SECTION:
+            return f"section {name} not left {limit}"
+        case HangKind.STARTUP:
+            return f"no first heartbeat {limit} of its start"
+        case HangKind.PROGRESS:
+            return f"no further heartbeat {limit}"
+        case HangKind.RUNTIME:
+            return f"its interpreter gave no sign of life {limit}"
+        case HangKind.EXIT:
+            return f"its interpreter did not end {limit}"
 
 
 def insert_most_telling(records: list[FailureRecord], record: FailureRecord, limit: int) -> None:
@@ -83,7 +122,7 @@ def insert_most_telling(records: list[FailureRecord], record: FailureRecord, lim
 
 
 def _telling(record: FailureRecord) -> tuple[int, bool, float]:
-    return (-record.round_id, record.is_stopped_by_agent, record.happened_at)
+    return (-record.round_id, record.is_victim, record.happened_at)
 
 
 def _shortened(record: FailureRecord) -> FailureRecord:
@@ -93,4 +132,9 @@ def _shortened(record: FailureRecord) -> FailureRecord:
         traceback="",
         stderr_tail="",
         explanation=record.explanation[:VICTIM_MESSAGE_CHARACTERS_MAX],
+        hang=_shortened_hang(record.hang) if record.hang is not None else None,
     )
+
+
+def _shortened_hang(hang: Hang) -> Hang:
+    return replace(hang, stacks="", evidence=hang.evidence[:VICTIM_MESSAGE_CHARACTERS_MAX])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.deadlines import Deadlines
 from coordinator.model import Beat, Desired, GroupState, Pace
+from coordinator.progress import Whereabouts
 from coordinator.uptime import Birth
+from drumbeat.deadlines import Deadlines
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Presence:
     was heard in this life of the coordinator. ``pushed`` is the desired state
     that this session was sent last. ``master_port_spent`` is its latest port
     that a round has used. ``is_excused``: its silence was put down to a stall of
-    the coordinator.
+    the coordinator. ``whereabouts`` are those of its workers.
     """
 
     session_id: str | None = None
@@ -28,6 +29,7 @@ class Presence:
     master_port_spent: int = 0
     birth: Birth = field(default_factory=Birth)
     is_excused: bool = False
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class Membership:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
         presence.heard_at, presence.beat, presence.is_excused = now, beat, False
+        if beat.workers:
+            presence.whereabouts.take(beat.round_id, beat.workers, now=now)
         self._deadlines.set(incarnation, now + self.pace.lease_s)
         return presence
 

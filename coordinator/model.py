@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from coordinator.learned import Observation
+from coordinator.progress import Standing, WorkerProgress
+
 # Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
 
@@ -65,6 +68,7 @@ class Beat:
     ``round_id`` is the round of ``state``, ``None`` if the agent holds none.
     ``master_port`` is a port it holds for the next round it leads, 0 if none.
     ``is_start_impossible``: the group failed at its start, and the agent never had another.
+    ``workers`` and ``observations`` are of the workers of that round, if they say anything.
     """
 
     state: GroupState
@@ -73,6 +77,8 @@ class Beat:
     failures_written: int = 0
     workers_alive: int = 0
     is_start_impossible: bool = False
+    workers: tuple[WorkerProgress, ...] = ()
+    observations: tuple[Observation, ...] = ()
 
     @property
     def rounds_seen(self) -> int:
@@ -120,6 +126,30 @@ class WorkerRanks:
     role: str
 
 
+class HangKind(StrEnum):
+    """Which limit a worker broke. The values are those of the protocol."""
+
+    TIMER = "TIMER"
+    SECTION = "SECTION"
+    STARTUP = "STARTUP"
+    RUNTIME = "RUNTIME"
+    PROGRESS = "PROGRESS"
+    EXIT = "EXIT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """Why an agent ended a worker, and what it saw of it before. Durations are seconds."""
+
+    kind: HangKind
+    scope: str = ""
+    limit_s: float
+    elapsed_s: float
+    progress: WorkerProgress | None = None
+    stacks: str = ""
+    evidence: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
     """One worker's failure, identified by ``(incarnation, sequence)``.
@@ -143,6 +173,16 @@ class FailureRecord:
     stderr_tail: str = ""
     is_stopped_by_agent: bool = False
     explanation: str = ""
+    hang: Hang | None = None
+
+    @property
+    def is_victim(self) -> bool:
+        """Whether it ended only because others had failed.
+
+        One that its agent ended for a hang is none, although its agent may have
+        been told to stop the workers before its end.
+        """
+        return self.is_stopped_by_agent and self.hang is None
 
     @property
     def has_never_run(self) -> bool:
@@ -160,12 +200,14 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
-    """What failed in a round: the cause first, then the victims."""
+    """What failed in a round: the cause first, then the victims; and who was where."""
 
     root_causes: tuple[FailureRecord, ...]
     victims: tuple[FailureRecord, ...]
     victims_count: int
     world_size: int
+    standings: tuple[Standing, ...] = ()
+    standings_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

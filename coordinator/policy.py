@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from coordinator.learned import LearningRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +14,9 @@ class RunPolicy:
     ``incarnations_heard_max``: agents whose failure records are told from
     repeated ones; records of one more are not kept.
     ``history_max``: decisions kept of a run; the oldest is forgotten first.
+    ``standings_shown_max``: workers whose place is kept when a round fails. They go
+    into the journal and to every agent: some 100 bytes each.
+    ``learning``: how limits are learned.
     ``reconnect_grace_s``: a broken stream may be back for this long. An agent
     makes its first three attempts within 350 ms.
     ``restart_grace_s``: the same for members a restarted coordinator remembers,
@@ -28,6 +33,8 @@ class RunPolicy:
     incarnations_heard_max: int = 200_000
     failures_kept_max: int = 1_000
     history_max: int = 1_000
+    standings_shown_max: int = 256
+    learning: LearningRules = field(default_factory=LearningRules)
     reconnect_grace_s: float = 0.5
     restart_grace_s: float = 15.0
     report_wait_s: float = 10.0

@@ -6,15 +6,22 @@ from collections.abc import Collection, Sequence
 
 from coordinator.failures import describe
 from coordinator.model import FailureRecord, Round
+from coordinator.progress import NOWHERE, Standings
+from coordinator.standings import furthest_behind
 
 NAMES_SHOWN_MAX = 10
 
 _COULD_NOT_START = " could not start: "
 
 
-def round_failed(current: Round, causes: Sequence[FailureRecord], failed: Collection[str]) -> str:
+def round_failed(
+    current: Round,
+    causes: Sequence[FailureRecord],
+    failed: Collection[str],
+    where: Standings = NOWHERE,
+) -> str:
     """Name the root cause if its record is there, else the hosts that reported a failure."""
-    what = describe(causes) if causes else f"a worker on {_hosts(current, failed)}"
+    what = _cause(causes, where) if causes else f"a worker on {_hosts(current, failed)}"
     return f"round {current.round_id} failed: {what}"
 
 
@@ -48,13 +55,19 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
     return f"exit barrier timeout: {len(late)} agents not done after {limit_s:g} s: {_list(names)}"
 
 
-def run_failed(reason: str, causes: Sequence[FailureRecord]) -> str:
+def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:
     """Add to a reason the root cause, if its record came too late to be in it."""
-    cause = describe(causes) if causes else ""
+    cause = _cause(causes, where) if causes else ""
     round_, found, _ = reason.partition(_COULD_NOT_START)
     if found and causes and causes[0].has_never_run:
         return f"{round_}{found}{cause}"  # all that was known before is in it
     return reason if cause in reason else f"{reason}; root cause: {cause}"
+
+
+def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
+    """Name the causes, and of a hang who is behind: those that wait for it hang, too."""
+    behind = furthest_behind(where.shown) if any(cause.hang for cause in causes) else ""
+    return f"{describe(causes)}; furthest behind: {behind}" if behind else describe(causes)
 
 
 def _hosts(current: Round, incarnations: Collection[str]) -> str:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.learned import LearnedLimit
 from coordinator.model import AgentIdentity, FailureRecord, RunSpec, Verdict
+from coordinator.progress import NOWHERE, Standings
 
 
 class RoundEnd(StrEnum):
@@ -80,21 +82,29 @@ class GroupSucceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded:
-    """The round is over and the run gathers for the next; the budget is charged here."""
+    """The round is over and the run gathers for the next; the budget is charged here.
+
+    ``where`` is who was where, if a worker failed.
+    """
 
     round_id: int
     cause: RoundEnd
     restart_count: int
     reason: str
     at_s: float = 0.0
+    where: Standings = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndingStarted:
-    """The run has failed; workers are being stopped and failure records collected."""
+    """The run has failed; workers are being stopped and failure records collected.
+
+    ``where`` is who was where at that moment.
+    """
 
     reason: str
     at_s: float = 0.0
+    where: Standings = NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +112,13 @@ class FailureRecorded:
     """A failure record was accepted."""
 
     record: FailureRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsLearned:
+    """What is known of the run's limits, all of it; empty after they were forgotten."""
+
+    limits: tuple[LearnedLimit, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,5 +138,6 @@ Record = (
     | RoundEnded
     | EndingStarted
     | FailureRecorded
+    | LimitsLearned
     | RunEnded
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import effects as fx
-from coordinator.deadlines import Deadlines
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, StaleSession
 from coordinator.events import (
     AgentLeft,
@@ -13,6 +12,7 @@ from coordinator.events import (
     DeadlineReached,
     Event,
     FailureReported,
+    LimitsReset,
     RunEvent,
     SessionClosed,
     SessionOpened,
@@ -21,6 +21,7 @@ from coordinator.model import DURATION_MAX_S, Pace, RunSpec
 from coordinator.policy import RunPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
+from drumbeat.deadlines import Deadlines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +79,9 @@ class Registry:
         run = self.runs.get(event.run_id)
         if run is not None:
             return self._deliver(run, event, now)
-        match event:
-            case SessionOpened():
-                return self._create(event, now)
-            case BeatReceived() | AgentLeft():
-                error = StaleSession("its run is not known here")
-                return [fx.Reject(session_id=event.session_id, error=error)]
-            case FailureReported():
-                return [fx.AcknowledgeFailure(request_id=event.request_id, is_kept=False)]
-            case SessionClosed():
-                return []
+        if isinstance(event, SessionOpened):
+            return self._create(event, now)
+        return self._answer_unknown(event)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -100,6 +94,21 @@ class Registry:
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         for run in self.runs.values():
             run.check_invariants()
+
+    def _answer_unknown(
+        self, event: BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+    ) -> list[fx.Effect]:
+        """Answer an event of a run that is not here."""
+        match event:
+            case BeatReceived() | AgentLeft():
+                error = StaleSession("its run is not known here")
+                return [fx.Reject(session_id=event.session_id, error=error)]
+            case FailureReported():
+                return [fx.AcknowledgeFailure(request_id=event.request_id, is_kept=False)]
+            case LimitsReset():
+                return [fx.AnswerReset(request_id=event.request_id, forgotten=None)]
+            case SessionClosed():
+                return []
 
     def _create(self, event: SessionOpened, now: float) -> list[fx.Effect]:
         limit = self._policy.run.agents_max

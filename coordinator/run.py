@@ -15,21 +15,17 @@ from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import refusal
+from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
+from coordinator.gathering import GatheringWatch, Leading, Lineup
+from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import (
-    FailureRecord,
-    GroupState,
-    Pace,
-    Round,
-    RunSpec,
-    Verdict,
-)
+from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
 from coordinator.policy import RunPolicy
-from coordinator.ranks import next_order
 from coordinator.records import Record, RoundEnd
-from coordinator.rendezvous import Close, Gathering, GiveUp, Wait, close_round, last_call_deadline
+from coordinator.rendezvous import Close, GiveUp, Wait
+from coordinator.round_watch import RoundGoesOn, RoundIsOver, RoundWatch, RunFails, RunSucceeds
 from coordinator.run_state import Phase, RunState
 from coordinator.telling import Telling
 
@@ -42,27 +38,14 @@ class Run:
         self.members = Membership(pace)
         self._policy = policy
         self._effects: list[fx.Effect] = []
-        # Participants whose group failed, or that were lost before it succeeded.
-        self._failed: set[str] = set()
-        self._lost: set[str] = set()
-        # Connected members that are not in the current round.
-        self._extras: set[str] = set()
-        # While ending: members with live workers or undelivered records.
-        self._unfinished: set[str] = set()
+        self._round_watch = RoundWatch(state, self.members, policy)
+        self._gathering = GatheringWatch(state, self.members, now=now)
+        self._leading = Leading(state, self.members)
+        self._learning = Learning(policy.learning, state.limits or ())
+        self._ending = EndingWatch(state, self.members, policy, now=now)
         self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
         self._wait: Wait | None = None
         self._review_at: float | None = None
-        # Instants from which timeouts count.
-        self._phase_since = now
-        self._quorum_since: float | None = None
-        self._latest_arrival = now
-        self._extra_since: float | None = None
-        self._barrier_since: float | None = None
-        self._failed_since: float | None = None
-        self._is_reforming = False
-        # The leader of the next round while it holds no port for it.
-        self._portless: str | None = None
-        self._portless_since: float | None = None
         self._restore(now)
 
     @staticmethod
@@ -88,12 +71,9 @@ class Run:
         grace = max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
         self.members.remember(state.members, until=now + grace)
         if state.phase is Phase.RUNNING and state.round is not None:
-            self._lost = state.lost_participants()
-            self._barrier_since = now if state.succeeded else None
+            self._round_watch.resume(now=now)
         elif state.phase is Phase.ENDING:
-            self._unfinished = set(state.members)
-        else:
-            self._is_reforming = state.round is not None
+            self._ending.resume()
 
     # The interface of every core.
 
@@ -110,6 +90,8 @@ class Run:
                 self._on_session_closed(event, now)
             case ev.FailureReported():
                 self._on_failure(event, now)
+            case ev.LimitsReset():
+                self._on_limits_reset(event)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case _:
@@ -121,7 +103,8 @@ class Run:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.members.next_deadline(), self._review_at, self._telling.progress_at)
+        telling = (self._telling.progress_at, self._learning.due_at)
+        instants = (self.members.next_deadline(), self._review_at, *telling)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -130,9 +113,7 @@ class Run:
         state.check_invariants()
         members.check_invariants()
         if state.phase is Phase.RUNNING and current is not None:
-            assert self._lost == state.lost_participants(), "lost participants are not noted"
-            extras = members.connected - current.seats.keys()
-            assert self._extras == extras, "extras are not noted"
+            self._round_watch.check_invariants(current)
 
     def reason(self) -> str:
         """Return why the run is as it is, for people."""
@@ -155,16 +136,17 @@ class Run:
         if incarnation not in self.state.members:
             seen = event.beat.rounds_seen
             self._decide(rec.AgentAdmitted(agent=event.agent, rounds_seen=seen, at_s=now))
-            self._latest_arrival = now
+            self._gathering.latest_arrival = now
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
-        current = self.state.round
-        if current is None or incarnation not in current.seats:
-            self._extras.add(incarnation)
+        self._round_watch.note_connected(incarnation)
         self._effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+        if self.state.limits is not None:
+            limits = fx.TellLimits(session_id=event.session_id, limits=self.state.limits)
+            self._effects.append(limits)
         self._telling.one(incarnation)
         self._take_beat(incarnation, event, now)
 
@@ -179,7 +161,7 @@ class Run:
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
         until = now + self._policy.reconnect_grace_s
         if self.members.detach(event.incarnation, event.session_id, until=until):
-            self._extras.discard(event.incarnation)
+            self._round_watch.extras.discard(event.incarnation)
             self._note_change(now)
             if self.state.phase is Phase.ENDED:
                 self.members.forget(event.incarnation)
@@ -190,8 +172,14 @@ class Run:
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
             self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
-            self._note_finished(record.incarnation)
+            self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
+
+    def _on_limits_reset(self, event: ev.LimitsReset) -> None:
+        forgotten = len(self.state.limits or ())
+        self._learning.forget()
+        self._tell_limits()
+        self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
 
     def _is_wanted(self, record: FailureRecord) -> bool:
         """Return whether a record is new, of a round there was, and has room in the table."""
@@ -211,6 +199,8 @@ class Run:
                 self._reject(expiry.session_id, StaleSession(expiry.reason))
             self._remove(expiry.incarnation, expiry.reason, now)
         self._telling.progress_if_due(now)
+        if self._learning.due_at is not None and now >= self._learning.due_at:
+            self._tell_limits()
 
     def _is_current(self, incarnation: str, session_id: str) -> bool:
         """Return whether a message is of a session that counts; refuse it if not."""
@@ -225,50 +215,39 @@ class Run:
         beat = event.beat
         self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
-        if beat.master_port and not self._port_of(incarnation):
+        if beat.master_port and not self._leading.port_of(incarnation):
             presence.master_port_spent = beat.master_port
             self._telling.one(incarnation)
-        self._note_finished(incarnation)
+        self._ending.note(incarnation)
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
             return
         if beat.round_id != current.round_id or incarnation not in current.seats:
             return  # of an earlier round: the agent will hear of this one
+        if beat.observations:
+            self._learning.observe(beat.observations, now=now)
         if beat.state is GroupState.FAILED:
-            self._failed.add(incarnation)
+            self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
-            self._barrier_since = now if self._barrier_since is None else self._barrier_since
+            self._round_watch.note_success(now=now)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
         self.members.forget(incarnation)
-        self._extras.discard(incarnation)
-        self._failed.discard(incarnation)
-        self._unfinished.discard(incarnation)
+        self._round_watch.forget(incarnation)
+        self._ending.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
         self._decide(rec.AgentRemoved(incarnation=incarnation, reason=reason, at_s=now))
         if self.state.is_awaited(incarnation):
-            self._lost.add(incarnation)
+            self._round_watch.lost.add(incarnation)
         self._note_change(now)
 
     def _note_change(self, now: float) -> None:
         """While gathering, let the others know before long that somebody came or went."""
         if self.state.phase is Phase.GATHERING:
             self._telling.schedule_progress(now)
-
-    def _note_finished(self, incarnation: str) -> None:
-        """While ending, stop waiting for a member that has nothing left to stop or to say."""
-        if self._is_finished(incarnation):
-            self._unfinished.discard(incarnation)
-
-    def _is_finished(self, incarnation: str) -> bool:
-        presence = self.members.presences.get(incarnation)
-        if presence is None or presence.session_id is None:
-            return presence is None
-        heard = self.state.failures_heard.get(incarnation, 0)
-        return presence.beat.workers_alive == 0 and heard >= presence.beat.failures_written
 
     # Decisions.
 
@@ -285,180 +264,100 @@ class Run:
     def _review_round(self, now: float) -> None:
         current = self.state.round
         assert current is not None, "running without a round"
-        if len(self.state.succeeded) == len(current.seats):
-            self._end(is_success=True, reason="all workers succeeded", now=now)
-        elif unable := self._unable():
-            causes = root_causes(self.state.failures, current.round_id)
-            self._start_ending(reasons.start_impossible(current, causes, unable), now)
-        elif self._lost:
-            self._end_round(RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now)
-        elif self._failed:
-            self._review_failure(current, now)
-        elif (limit := self.state.spec.exit_barrier_timeout_s) and self._barrier_since is not None:
-            if now >= self._barrier_since + limit:
-                late = reasons.barrier_over(current, self.state.succeeded, limit)
-                self._start_ending(late, now)
-            else:
-                self._review_at = self._barrier_since + limit
-        else:
-            self._review_scale_up(current, now)
-
-    def _unable(self) -> list[str]:
-        """Return failed members that can't start the command; no restart would help."""
-        presences = self.members.presences
-        founders = self.state.founders
-        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
-
-    def _review_failure(self, current: Round, now: float) -> None:
-        """Decide on a failed group, once it is known whether a machine died with it."""
-        self._failed_since = now if self._failed_since is None else self._failed_since
-        until = self._failed_since + self._policy.restart_grace_s
-        if now >= until or current.seats.keys().isdisjoint(self.members.missed):
-            self._on_group_failed(current, now)
-        else:
-            self._review_at = until
-
-    def _on_group_failed(self, current: Round, now: float) -> None:
-        allowed, used = self.state.spec.restarts_max, self.state.restart_count
-        causes = root_causes(self.state.failures, current.round_id)
-        what = reasons.round_failed(current, causes, self._failed)
-        reason = reasons.restart(what, used=used, allowed=allowed)
-        if used < allowed:
-            self._end_round(RoundEnd.WORKER_FAILED, reason, now)
-        else:
-            self._start_ending(reason, now)
-
-    def _review_scale_up(self, current: Round, now: float) -> None:
-        """End the round for agents that came late, if there is room and nobody has finished."""
-        spec, total = self.state.spec, len(current.seats) + len(self._extras)
-        has_room = len(current.seats) < spec.agents_max
-        if not self._extras or not has_room or self.state.succeeded:
-            self._extra_since = None
-            return
-        self._extra_since = now if self._extra_since is None else self._extra_since
-        due = last_call_deadline(spec, first=self._extra_since, latest=self._latest_arrival)
-        if total >= spec.agents_max or now >= due:
-            reason = f"{len(self._extras)} more joined the {len(current.seats)} of the round"
-            self._end_round(RoundEnd.AGENT_JOINED, reason, now)
-        else:
-            self._review_at = due
+        arrival = self._gathering.latest_arrival
+        match self._round_watch.review(current, latest_arrival=arrival, now=now):
+            case RoundGoesOn(until):
+                self._review_at = until
+            case RunSucceeds(reason):
+                self._end(is_success=True, reason=reason, now=now)
+            case RunFails() as outcome:
+                self._start_ending(outcome, now)
+            case RoundIsOver() as outcome:
+                self._end_round(outcome, now)
 
     def _review_gathering(self, now: float) -> None:
-        spec, present = self.state.spec, len(self.members.connected)
-        if present + len(self.members.missed) < spec.agents_min:
-            self._is_reforming = False
-        if present < spec.agents_min:
-            self._quorum_since = None
-        elif self._quorum_since is None:
-            self._quorum_since = now
-        gathering = Gathering(
-            agents_present=present,
-            agents_missed=len(self.members.missed),
-            since=self._phase_since,
-            quorum_since=self._quorum_since,
-            latest_arrival=self._latest_arrival,
-            is_reforming=self._is_reforming,
-        )
-        match close_round(spec, gathering, now=now):
+        match self._gathering.review(now=now):
             case Close(reason):
-                self._start_round(reason, now)
+                self._close_round(reason, now)
             case GiveUp(reason):
                 self._end(is_success=False, reason=reason, now=now)
             case Wait() as wait:
                 self._wait, self._review_at = wait, wait.until
 
     def _review_ending(self, now: float) -> None:
-        limit = self.state.spec.shutdown_timeout_s + self._policy.report_wait_s
-        if not self._unfinished or now >= self._phase_since + limit:
+        self._review_at = self._ending.review(now=now)
+        if self._review_at is None:
             current = self.state.round
             causes = root_causes(self.state.failures, current.round_id) if current else []
-            reason = reasons.run_failed(self.state.reason, causes)
+            reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
-        else:
-            self._review_at = self._phase_since + limit
 
     # Transitions.
 
-    def _start_round(self, reason: str, now: float) -> None:
-        spec, leader = self.state.spec, self._portless
-        # Looking for an order is linear: not at every event while a port is awaited.
-        if leader is not None and leader in self.members.connected and not self._port_of(leader):
-            self._await_port(leader, now)
-            return
-        members, previous = self.state.members, self.state.group_ranks()
-        present = [agent for i, agent in members.items() if i in self.members.connected]
-        order = next_order(present, previous, agents_max=spec.agents_max)
-        leader = order[0].incarnation
-        port = spec.master_port or self._port_of(leader)
-        if not port:
-            self._await_port(leader, now)
-            return
-        round_id = self.state.next_round_id
+    def _close_round(self, reason: str, now: float) -> None:
+        """Start a round now, or as soon as its leader holds a port."""
+        match self._leading.lineup(now=now):
+            case GiveUp(why):
+                self._end(is_success=False, reason=why, now=now)
+            case Wait() as wait:
+                self._wait, self._review_at = wait, wait.until
+            case Lineup() as lineup:
+                self._start_round(lineup, reason, now)
+
+    def _start_round(self, lineup: Lineup, reason: str, now: float) -> None:
+        spec, round_id = self.state.spec, self.state.next_round_id
         self._decide(
             rec.RoundStarted(
                 round_id=round_id,
-                participants=tuple(agent.incarnation for agent in order),
-                master_addr=spec.master_addr or order[0].address,
-                master_port=port,
+                participants=tuple(agent.incarnation for agent in lineup.order),
+                master_addr=spec.master_addr or lineup.leader.address,
+                master_port=lineup.port,
                 reason=self.state.reason if round_id else reason,
                 closing=reason,
                 at_s=now,
             )
         )
-        self.members.presences[leader].master_port_spent = 0 if spec.master_port else port
-        self._portless = self._portless_since = None
-        self._extras = self.members.connected - {agent.incarnation for agent in order}
-        self._wait = self._extra_since = self._barrier_since = self._failed_since = None
-        self._failed, self._lost = set(), set()
+        leader = self.members.presences[lineup.leader.incarnation]
+        leader.master_port_spent = 0 if spec.master_port else lineup.port
+        self._leading.forget()
+        self._round_watch.begin()
+        self._wait = None
         self._telling.everyone()
 
-    def _port_of(self, incarnation: str) -> int:
-        """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
-        port = self.members.presences[incarnation].beat.master_port
-        address = self.state.members[incarnation].address
-        return 0 if (address, port) in self.state.masters_spent else port
-
-    def _await_port(self, leader: str, now: float) -> None:
-        host, limit = self.state.members[leader].host, self.state.spec.join_timeout_s
-        self._portless = leader
-        self._portless_since = now if self._portless_since is None else self._portless_since
-        until = self._portless_since + limit
-        if now >= until:
-            why = f"{host}, which leads the round, held no free port for {limit:g} s"
-            self._end(is_success=False, reason=why, now=now)
-        else:
-            self._wait = Wait(
-                reason=f"waiting for a free port of {host}", agents_wanted=0, until=until
-            )
-            self._review_at = until
-
-    def _end_round(self, cause: RoundEnd, reason: str, now: float) -> None:
+    def _end_round(self, outcome: RoundIsOver, now: float) -> None:
         current = self.state.round
         assert current is not None, "no round to end"
-        count = self.state.restart_count + (cause is RoundEnd.WORKER_FAILED)
+        count = self.state.restart_count + (outcome.cause is RoundEnd.WORKER_FAILED)
         record = rec.RoundEnded(
-            round_id=current.round_id, cause=cause, restart_count=count, reason=reason, at_s=now
+            round_id=current.round_id,
+            cause=outcome.cause,
+            restart_count=count,
+            reason=outcome.reason,
+            at_s=now,
+            where=outcome.where,
         )
         self._decide(record)
-        self._phase_since, self._quorum_since = now, None
-        self._is_reforming = True
+        self._learning.end_round()
+        self._tell_limits()
+        self._gathering.begin(now=now)
+        self._leading.forget()
+        self._round_watch.end()
         self._telling.everyone()
-        self._portless = self._portless_since = None
-        self._failed, self._lost = set(), set()
 
-    def _start_ending(self, reason: str, now: float) -> None:
-        self._decide(rec.EndingStarted(reason=reason, at_s=now))
-        self._phase_since = now
+    def _start_ending(self, outcome: RunFails, now: float) -> None:
+        self._decide(rec.EndingStarted(reason=outcome.reason, at_s=now, where=outcome.where))
+        self._learning.due_at = None  # there is no round left that could use it
+        self._ending.begin(now=now)
         self._telling.everyone()
-        everyone = self.members.presences
-        self._unfinished = {member for member in everyone if not self._is_finished(member)}
 
     def _end(self, *, is_success: bool, reason: str, now: float) -> None:
         state = self.state
         report = None
         if state.round is not None and not is_success:
             size = state.round.world_size
-            report = make_report(state.failures, state.round.round_id, world_size=size)
+            report = make_report(
+                state.failures, state.round.round_id, world_size=size, where=state.where
+            )
         verdict = Verdict(
             is_success=is_success,
             reason=reason,
@@ -467,7 +366,7 @@ class Run:
             report=report,
         )
         self._decide(rec.RunEnded(verdict=verdict, at_s=now))
-        self._wait, self._telling.progress_at, self._phase_since = None, None, now
+        self._wait = self._telling.progress_at = self._learning.due_at = None
         self._telling.everyone()
         for incarnation in list(self.members.missed):
             self.members.forget(incarnation)
@@ -477,6 +376,16 @@ class Run:
     def _commit(self, record: Record) -> None:
         self.state.apply(record)
         self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+
+    def _tell_limits(self) -> None:
+        """Journal what has been learned and tell it to all, if that is news. Linear in members."""
+        limits, before = self._learning.limits(), self.state.limits or ()
+        if limits == before:
+            return
+        self._commit(rec.LimitsLearned(limits=limits))
+        if differ(limits, before):
+            sessions = self.members.sessions()
+            self._effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self._effects.append(fx.Reject(session_id=session_id, error=error))

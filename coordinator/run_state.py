@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinator.failures import insert_most_telling
+from coordinator.learned import LearnedLimit
 from coordinator.model import AgentIdentity, FailureRecord, Round, RunSpec, Verdict
+from coordinator.progress import NOWHERE, Standings
 from coordinator.ranks import assign_seats
 from coordinator.records import (
     AgentAdmitted,
@@ -15,6 +17,7 @@ from coordinator.records import (
     EndingStarted,
     FailureRecorded,
     GroupSucceeded,
+    LimitsLearned,
     Record,
     RoundEnded,
     RoundStarted,
@@ -100,6 +103,8 @@ class RunState:
     ``founders`` took part in the first round.
     No round below ``rounds_seen`` is started any more.
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
+    ``where`` is who was where when the last round failed; empty while one runs.
+    ``limits`` are those learned, ``None`` if nothing ever was.
     ``history`` are the latest ``history_max`` decisions, oldest first.
     """
 
@@ -121,6 +126,8 @@ class RunState:
     history: list[HistoryEntry] = field(default_factory=list)
     history_max: int = 1000
     masters_spent: list[tuple[str, int]] = field(default_factory=list)
+    where: Standings = NOWHERE
+    limits: tuple[LearnedLimit, ...] | None = None
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
@@ -198,10 +205,14 @@ class RunState:
             case RoundEnded():
                 self._enter(Phase.GATHERING, record.reason)
                 self.restart_count = record.restart_count
+                self.where = record.where
                 self._note(record.at_s, "round ended", record.reason)
             case EndingStarted():
                 self._enter(Phase.ENDING, record.reason)
+                self.where = record.where
                 self._note(record.at_s, "run failing", record.reason)
+            case LimitsLearned():
+                self.limits = record.limits
             case RunEnded():
                 self._enter(Phase.ENDED, record.verdict.reason)
                 self.verdict = record.verdict
@@ -223,6 +234,7 @@ class RunState:
             reason=record.reason,
         )
         self.succeeded = set()
+        self.where = NOWHERE
         spent = (self.members[record.participants[0]].address, record.master_port)
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], spent]
         self._note(record.at_s, "round started", f"{len(seats)} agents; {record.closing}")

@@ -20,6 +20,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.driver import Driver
 from coordinator.errors import PortInUse, Unavailable
 from coordinator.journal import SqliteJournal
+from coordinator.learned import LearningRules
 from coordinator.model import Pace
 from coordinator.policy import RunPolicy
 from coordinator.registry import Registry, RegistryPolicy
@@ -114,6 +115,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
             history_max=limits.history_per_run_max,
             reconnect_grace_s=limits.reconnect_grace_s,
             restart_grace_s=max(limits.restart_grace_s, config.lease_s),
+            learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
         ),
     )
 

@@ -53,7 +53,7 @@ class FailureService(failure_pb2_grpc.FailureServiceServicer):
 
 
 class RunService(run_pb2_grpc.RunServiceServicer):
-    """Questions about runs."""
+    """Questions about runs, and the one thing people can change."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -63,6 +63,12 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     ) -> run_pb2.GetRunResponse:
         """Return one run."""
         return self._sessions.get_run(request)
+
+    async def ResetLimits(
+        self, request: run_pb2.ResetLimitsRequest, context: Context
+    ) -> run_pb2.ResetLimitsResponse:
+        """Forget what was learned of one run."""
+        return await self._sessions.reset_limits(request)
 
     async def ListRuns(
         self, request: run_pb2.ListRunsRequest, context: Context

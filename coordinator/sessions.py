@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from coordinator import convert
+from coordinator import convert, convert_progress
 from coordinator.config import Limits
 from coordinator.driver import Driver
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
-from coordinator.events import FailureReported, SessionClosed, SessionOpened
+from coordinator.events import FailureReported, LimitsReset, SessionClosed, SessionOpened
 from coordinator.model import Desired, Pace
-from coordinator.outbox import Outbox
+from coordinator.outbox import Item, Outbox, TellLimits, Welcome
 from coordinator.view import run_message, summary_message
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
@@ -64,7 +64,7 @@ class Sessions:
         self, requests: AsyncIterator[failure_pb2.ReportRequest]
     ) -> AsyncIterator[failure_pb2.ReportResponse]:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        asked: dict[int, asyncio.Future[bool]] = {}
+        asked: dict[int, asyncio.Future[int | None]] = {}
         pending: asyncio.Queue[FailureReported | CoordinatorError | None]
         pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
         reader = asyncio.create_task(self._read_records(requests, pending, asked))
@@ -72,7 +72,7 @@ class Sessions:
             while (item := await pending.get()) is not None:
                 if isinstance(item, CoordinatorError):
                     raise item
-                is_kept = await asked[item.request_id]
+                is_kept = bool(await asked[item.request_id])
                 del asked[item.request_id]
                 record = item.record
                 yield failure_pb2.ReportResponse(
@@ -90,6 +90,21 @@ class Sessions:
         if run is None:
             raise UnknownRun(request.run_id)
         return run_pb2.GetRunResponse(run=run_message(run, now=self._driver.now()))
+
+    async def reset_limits(
+        self, request: run_pb2.ResetLimitsRequest
+    ) -> run_pb2.ResetLimitsResponse:
+        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
+        request_id = next(self._request_ids)
+        self._driver.submit(LimitsReset(run_id=request.run_id, request_id=request_id))
+        answer = self._driver.expect_answer(request_id)
+        try:
+            forgotten = await answer
+        finally:
+            self._driver.drop_answer(request_id)
+        if forgotten is None:
+            raise UnknownRun(request.run_id)
+        return run_pb2.ResetLimitsResponse(forgotten=forgotten)
 
     def list_runs(self) -> run_pb2.ListRunsResponse:
         """Return all runs, oldest first."""
@@ -136,7 +151,7 @@ class Sessions:
         self,
         requests: AsyncIterator[failure_pb2.ReportRequest],
         pending: asyncio.Queue[FailureReported | CoordinatorError | None],
-        asked: dict[int, asyncio.Future[bool]],
+        asked: dict[int, asyncio.Future[int | None]],
     ) -> None:
         """Submit records in order, up to the first that can't be.
 
@@ -153,7 +168,7 @@ class Sessions:
         await pending.put(end)
 
     def _submit_record(
-        self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[bool]]
+        self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[int | None]]
     ) -> FailureReported:
         """Hand one record to the core; its answer comes once it is journaled."""
         event = convert.failure_reported(
@@ -171,12 +186,14 @@ def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:
     return InvalidRequest("message", str(error), f"a {kind.DESCRIPTOR.full_name}")
 
 
-def _response(item: Pace | Desired | tuple[str, Pace]) -> session_pb2.OpenResponse:
+def _response(item: Item) -> session_pb2.OpenResponse:
     match item:
         case Pace():
             return session_pb2.OpenResponse(pace=convert.pace_message(item))
         case Desired():
             return session_pb2.OpenResponse(desired=convert.desired_message(item))
-        case (session_id, pace):
+        case TellLimits(limits):
+            return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
+        case Welcome(session_id, pace):
             welcome = session_pb2.Welcome(session_id=session_id, pace=convert.pace_message(pace))
             return session_pb2.OpenResponse(welcome=welcome)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from coordinator import convert
+from coordinator.convert_progress import limits_message, progress_message
 from coordinator.run import Run
 from coordinator.run_state import HistoryEntry
+from coordinator.wire import duration
 from drumbeat.v1 import run_pb2
 
 
@@ -30,12 +32,13 @@ def run_message(run: Run, *, now: float) -> run_pb2.Run:
         failures_count=state.failures_count,
         verdict=convert.verdict_message(state.verdict) if state.verdict else None,
         history=[_event(entry, now) for entry in state.history],
+        limits=None if state.limits is None else limits_message(state.limits),
     )
 
 
 def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
     return run_pb2.RunEvent(
-        age=convert.duration(max(0.0, now - entry.at_s)),
+        age=duration(max(0.0, now - entry.at_s)),
         decision=entry.decision,
         reason=entry.reason,
         round_id=entry.round_id or 0,
@@ -59,7 +62,10 @@ def _agent(run: Run, incarnation: str, now: float) -> run_pb2.Agent:
     presence = run.members.presences.get(incarnation)
     if presence is not None and presence.heard_at is not None:
         message.state = convert.group_state(presence.beat.state)
-        message.silence.CopyFrom(convert.duration(max(0.0, now - presence.heard_at)))
+        message.silence.CopyFrom(duration(max(0.0, now - presence.heard_at)))
+    if presence is not None and run.state.round is not None:
+        workers = presence.whereabouts.in_round(run.state.round.round_id, now=now)
+        message.workers.extend([progress_message(worker) for worker in workers])
     return message
 
 

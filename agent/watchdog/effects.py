@@ -52,9 +52,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence."""
+    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence.
 
-    worker: WorkerKey
+    ``worker`` is None for what concerns the watchdog itself.
+    """
+
+    worker: WorkerKey | None
     what: str
     why: str
 

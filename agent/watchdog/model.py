@@ -97,8 +97,8 @@ class Slot:
 class Snapshot:
     """What a worker's board says. Instants are this host's monotonic clock.
 
-    ``slots`` are only those open and not suspended, but see ``scope``: innermost open
-    section, else the latest open timer.
+    ``slots`` are only those open and not suspended. One that did not change since the
+    last reading should be the same object: that makes following it cheap.
     """
 
     owner_pid: int = 0

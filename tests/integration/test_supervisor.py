@@ -19,6 +19,7 @@ from agent.process_tree import kill_descendants, list_children
 from agent.supervisor_client import SupervisorClient
 from agent.supervisor_protocol import (
     KillWorkers,
+    SignalWorker,
     SignalWorkers,
     StartWorkers,
     StopWorkers,
@@ -161,6 +162,33 @@ async def test_a_forwarded_signal_reaches_only_the_worker_itself(mailbox: Mailbo
         assert harness.of(WorkerExited) == []
         assert len(psutil.Process(harness.pid).children()) == 1
         assert len(psutil.Process(harness.pid).children()[0].children()) == 1
+
+
+async def test_a_signal_for_one_worker_leaves_the_others_alone(mailbox: Mailbox) -> None:
+    script = f'trap "exit 7" USR1; echo up > {mailbox.path}; sleep 1000 & wait'
+    async with running() as harness:
+        harness.start("sh", "-c", script, count=2)
+        await mailbox.read(2)
+        harness.client.send(
+            SignalWorker(round_id=0, local_rank=1, signal=signal.SIGUSR1, is_for_group=False)
+        )
+        [exited] = await harness.expect(WorkerExited)
+        assert (exited.local_rank, exited.exit_code, exited.is_stopped) == (1, 7, False)
+
+
+async def test_a_signal_for_a_group_reaches_what_hides_behind_a_shell(mailbox: Mailbox) -> None:
+    child = f"trap 'echo got > {mailbox.path}; exit 0' TERM; echo up > {mailbox.path}; "
+    child += "sleep 1000 & wait"
+    script = f"trap 'wait; exit 5' TERM; sh -c \"{child}\" & wait; wait; exit 6"
+    async with running() as harness:
+        harness.start("sh", "-c", script)
+        assert await mailbox.read(1) == ["up"]
+        harness.client.send(
+            SignalWorker(round_id=0, local_rank=0, signal=signal.SIGTERM, is_for_group=True)
+        )
+        assert await mailbox.read(1) == ["got"]
+        [exited] = await harness.expect(WorkerExited)
+        assert (exited.exit_code, exited.is_stopped) == (5, False)
 
 
 async def test_rounds_follow_each_other_and_late_stops_are_answered() -> None:

@@ -24,12 +24,15 @@ from hypothesis.stateful import (
 )
 
 from coordinator import effects as fx
+from coordinator.learned import LearnedLimit, LearningRules, Observation
 from coordinator.model import Assignment, Exit, GroupState, Round, Standby, Stop, Verdict
 from coordinator.policy import RunPolicy
+from coordinator.progress import WorkerProgress
 from coordinator.records import (
     AgentAdmitted,
     FailureRecorded,
     GroupSucceeded,
+    LimitsLearned,
     RoundEnded,
     RoundStarted,
     RunEnded,
@@ -52,6 +55,7 @@ class Promises:
         self.succeeded: dict[int, set[str]] = {}
         self.heard: set[tuple[str, int]] = set()
         self.verdict: Verdict | None = None
+        self.limits: tuple[LearnedLimit, ...] = ()
         self.restart_count = 0
         self.agents: dict[str, str] = {}
 
@@ -62,6 +66,8 @@ class Promises:
                     self.check_record(record)
                 case fx.Direct(desired=desired):
                     self.check_desired(desired.state)
+                case fx.TellLimits(limits=limits):
+                    self.check_limits(limits)
                 case _:
                     pass
 
@@ -92,6 +98,9 @@ class Promises:
                 key = (failure.incarnation, failure.sequence)
                 assert key not in self.heard, "a failure counted twice"
                 self.heard.add(key)
+            case LimitsLearned(limits=limits):
+                assert limits != self.limits, "what was journaled before"
+                self.limits = limits
             case RunEnded(verdict=verdict):
                 assert self.verdict is None, "two verdicts"
                 self.verdict = verdict
@@ -114,6 +123,10 @@ class Promises:
                 assert verdict == self.verdict, "a verdict that was not journaled"
             case _:
                 assert self.verdict is None, "no verdict for an agent of an ended run"
+
+    def check_limits(self, limits: tuple[LearnedLimit, ...]) -> None:
+        assert limits == self.limits, "limits that were not journaled"
+        assert all(limit.limit_s >= LearningRules().limit_min_s for limit in limits)
 
     def check_ranks(self, current: Round) -> None:
         ranks = [
@@ -261,6 +274,27 @@ class RunMachine(RuleBasedStateMachine):
     def say_anything(self, name: str, state: GroupState, round_id: int | None, port: int) -> None:
         if agent := self.connected(name):
             self.story.beat(agent.name, state, round_id=round_id, port=port)
+
+    @rule(
+        name=NAMES,
+        step=st.one_of(st.none(), st.integers(0, 3)),
+        scope=st.sampled_from(["", "save"]),
+        longest=st.floats(0, 100),
+        samples=st.integers(0, 40),
+    )
+    def tell_where(
+        self, name: str, step: int | None, scope: str, longest: float, samples: int
+    ) -> None:
+        if agent := self.running(name):
+            worker = WorkerProgress(local_rank=0, step=step, scope=scope)
+            observed = Observation(section=scope, longest_s=longest, samples=samples)
+            self.story.beat(agent.name, workers=(worker,), observations=(observed,))
+
+    @rule()
+    def reset_limits(self) -> None:
+        if RUN in self.story.registry.runs:
+            self.story.reset_limits()
+            assert not self.story.state().limits
 
     @rule(name=NAMES, age=st.floats(0, 5), is_stopped=st.booleans())
     def record(self, name: str, age: float, is_stopped: bool) -> None:

@@ -23,6 +23,8 @@ from agent.worker_group_messages import (
     ReportStartFailed,
     ReportStopped,
     SignalGroups,
+    SignalOne,
+    SignalOneRequested,
     SignalProcesses,
     SignalRequested,
     SpawnFailure,
@@ -72,6 +74,9 @@ class WorkerGroupMachine(RuleBasedStateMachine):
                 unreaped = set(self.alive) | {exit_.pid for exit_ in self.ended}
                 assert set(pids) <= unreaped, "a pid was signalled that may be another's now"
                 assert set(pids) <= self.workers
+            case SignalOne(pid=pid):
+                assert pid in set(self.alive) | {exit_.pid for exit_ in self.ended}
+                assert pid in self.workers
             case KillDescendants():
                 self.doomed |= set(self.alive)
                 for pid in sorted(self.doomed - self.stuck):
@@ -156,6 +161,14 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 1))
     def forward_signal(self, back: int) -> None:
         self.deliver(SignalRequested(round_id=self.round_id - back, signal=10))
+
+    @rule(back=st.integers(0, 1), local_rank=st.integers(0, 4))
+    def signal_one(self, back: int, local_rank: int) -> None:
+        self.deliver(
+            SignalOneRequested(
+                round_id=self.round_id - back, local_rank=local_rank, signal=15, is_for_group=True
+            )
+        )
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), is_reaped=st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.core import AgentCore
@@ -9,9 +10,11 @@ from agent.events import SessionLost
 from agent.group import Group, Residue
 from agent.model import Exit
 from coordinator.events import BeatReceived, SessionOpened
+from coordinator.gathering import Leading
 from coordinator.membership import Membership
 from coordinator.model import GroupState
 from coordinator.registry import Registry
+from coordinator.round_watch import RoundWatch
 from coordinator.run import Run
 from coordinator.run_state import RunState
 
@@ -23,14 +26,15 @@ if TYPE_CHECKING:
     from agent.effects import Effect
     from agent.events import Event
     from coordinator.model import FailureRecord, Round
+    from coordinator.round_watch import Outcome
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
     """A leader's port serves again."""
     patch.setattr(
-        Run,
-        "_port_of",
-        lambda self, incarnation: self.members.presences[incarnation].beat.master_port,
+        Leading,
+        "port_of",
+        lambda self, incarnation: self._members.presences[incarnation].beat.master_port,
     )
 
 
@@ -76,16 +80,15 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
     """Restarts are not counted against the limit."""
 
-    def fail(self: Run, current: Round, now: float) -> None:
-        spec = self.state.spec
-        self.state.spec = spec.__class__(
-            **{f: getattr(spec, f) for f in spec.__slots__} | {"restarts_max": 1000}
-        )
-        original(self, current, now)
-        self.state.spec = spec
+    def review(self: RoundWatch, current: Round, now: float) -> Outcome:
+        spec = self._state.spec
+        self._state.spec = replace(spec, restarts_max=1000)
+        outcome = original(self, current, now)
+        self._state.spec = spec
+        return outcome
 
-    original = Run._on_group_failed
-    patch.setattr(Run, "_on_group_failed", fail)
+    original = RoundWatch._review_failure
+    patch.setattr(RoundWatch, "_review_failure", review)
 
 
 def forgets_successes(patch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class Supervisor:
                 self._dispatch(stop)
             case protocol.KillWorkers():
                 self._dispatch(messages.KillRequested())
-            case protocol.SignalWorkers():
+            case protocol.SignalWorkers() | protocol.SignalWorker():
                 pass
 
     def _dispatch(self, event: messages.Event) -> None:
@@ -116,7 +116,7 @@ class Supervisor:
             case messages.ListDescendants():
                 pids = tuple(process.pid for process in self._alive())
                 return [self._reaped(), messages.DescendantsListed(pids=pids)]
-            case messages.SignalProcesses():
+            case messages.SignalProcesses() | messages.SignalOne():
                 pass
             case messages.ReportStarted(round_id=round_id, pids=started):
                 self._tell(protocol.WorkersStarted(round_id=round_id, pids=dict(started)))

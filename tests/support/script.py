@@ -4,6 +4,8 @@
     join a b lws=8 role=trainer agents=2:4
     fail a b | succeed a | record a age=1.5 stopped
     crash a (its record is still on its way) | again a (sends its last record)
+    at a step=40 scope=all-reduce (where its workers stand) | hang a scope=all-reduce limit=60
+    observe a longest=2.5 samples=40 section=save | reset-limits
     break a | back a | leave a | silent a
     advance 30s | stall 60s | restart-coordinator | status
 
@@ -17,13 +19,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator import effects as fx
-from coordinator.model import Assignment, Exit, Standby, Stop
+from coordinator.learned import Observation
+from coordinator.model import Assignment, Exit, Hang, HangKind, Standby, Stop
+from coordinator.progress import WorkerProgress
 from tests.support.world import RUN, START, Story, a_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.model import Desired, RunSpec, Verdict
+    from coordinator.progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),
@@ -63,6 +68,14 @@ class Script:
                 self.story.restart()
             case "status":
                 self._status()
+            case "at":
+                self._stand(names, options)
+            case "hang":
+                self._together(names, lambda name: self._hang(name, options))
+            case "observe":
+                self._observe(names, options)
+            case "reset-limits":
+                self._say(f"{self.story.reset_limits()} limits forgotten")
             case "join":
                 self._together(names, lambda name: self._join(name, options))
             case "record":
@@ -103,6 +116,36 @@ class Script:
         self.story.agents[name].sequence += 1
         self.story.fail(name)
 
+    def _stand(self, names: list[str], options: dict[str, str]) -> None:
+        for name in names:
+            agent = self.story.agents[name]
+            agent.workers = tuple(
+                _progress(rank, options) for rank in range(agent.identity.local_world_size)
+            )
+            self.story.beat(name)
+            agent.workers = ()  # a beat that says nothing of them leaves them where they were
+
+    def _hang(self, name: str, options: dict[str, str]) -> None:
+        limit_s = float(options["limit"])
+        hang = Hang(
+            kind=HangKind(options.get("kind", "TIMER")),
+            scope=options.get("scope", ""),
+            limit_s=limit_s,
+            elapsed_s=limit_s,
+            progress=_progress(0, options),
+        )
+        self.story.record(name, hang=hang, signal_name="SIGTERM")
+        self.story.fail(name)
+
+    def _observe(self, names: list[str], options: dict[str, str]) -> None:
+        observation = Observation(
+            section=options.get("section", ""),
+            longest_s=float(options["longest"]),
+            samples=int(options["samples"]),
+        )
+        for name in names:
+            self.story.beat(name, observations=(observation,))
+
     def _record(self, words: list[str], options: dict[str, str]) -> None:
         fields: dict[str, Any] = {"is_stopped_by_agent": "stopped" in words}
         if "age" in options:
@@ -136,6 +179,9 @@ class Script:
                 case fx.Reject(session_id=session_id, error=error):
                     who = self.story.sessions.get(session_id, session_id)
                     self._say(f"{who} refused, {type(error).__name__}: {error}")
+                case fx.TellLimits(session_id=session_id, limits=limits):
+                    told = ", ".join(f"{at.section!r} {at.limit_s:g} s" for at in limits)
+                    self._say(f"{self.story.sessions[session_id]} <- LIMITS: {told or 'none'}")
                 case fx.AcknowledgeFailure(is_kept=False):
                     self._say("the record is not counted")
                 case _:
@@ -175,4 +221,29 @@ def _verdict(verdict: Verdict) -> str:
         report = verdict.report
         causes = [f"rank {record.worker.rank}" for record in report.root_causes]
         line += f" [root cause {causes or 'unknown'}, {report.victims_count} victims]"
+        if report.standings:
+            where = "; ".join(_standing(standing) for standing in report.standings)
+            line += f" [{report.standings_count} standings: {where}]"
     return line
+
+
+def _progress(local_rank: int, options: dict[str, str]) -> WorkerProgress:
+    """Return where a worker stands that has just said so."""
+    scope = options.get("scope", "")
+    return WorkerProgress(
+        local_rank=local_rank,
+        step=int(options["step"]) if "step" in options else None,
+        heartbeat_age_s=0.0 if "step" in options else None,
+        runtime_age_s=0.0,
+        scope=scope,
+        scope_age_s=0.0 if scope else None,
+        scopes_open=1 if scope else 0,
+    )
+
+
+def _standing(standing: Standing) -> str:
+    at = standing.progress
+    line = f"rank {standing.rank} on {standing.host}"
+    if at.step is not None:
+        line += f", step {at.step} {at.heartbeat_age_s:g} s ago"
+    return f"{line}, in {at.scope} for {at.scope_age_s:g} s" if at.scope else line

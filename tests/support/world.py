@@ -16,9 +16,11 @@ from coordinator.events import (
     DeadlineReached,
     Event,
     FailureReported,
+    LimitsReset,
     SessionClosed,
     SessionOpened,
 )
+from coordinator.learned import Observation
 from coordinator.model import (
     AgentIdentity,
     Assignment,
@@ -31,6 +33,7 @@ from coordinator.model import (
     Standby,
     WorkerRanks,
 )
+from coordinator.progress import WorkerProgress
 from coordinator.registry import Registry, RegistryPolicy
 from tests.support.journal import fold, round_trip
 
@@ -95,10 +98,13 @@ class StoryAgent:
     round_id: int | None = None
     workers_alive: int = 0
     is_start_impossible: bool = False
+    workers: tuple[WorkerProgress, ...] = ()
+    observations: tuple[Observation, ...] = ()
     sequence: int = 0
     is_silent: bool = False
     has_exited: bool = False
     desired: Desired | None = None
+    limits: dict[str, float] | None = None
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -109,6 +115,8 @@ class StoryAgent:
             failures_written=self.sequence,
             workers_alive=self.workers_alive,
             is_start_impossible=self.is_start_impossible,
+            workers=self.workers,
+            observations=self.observations,
         )
 
     def obey(self) -> bool:
@@ -123,6 +131,7 @@ class StoryAgent:
                 if self.round_id != round_id:
                     self.state, self.round_id = GroupState.RUNNING, round_id
                     self.workers_alive = self.identity.local_world_size
+                    self.workers, self.observations = (), ()
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
             case Exit():
@@ -298,6 +307,13 @@ class Story:
             FailureReported(run_id=agent.run_id, request_id=self._counter, record=record)
         )
 
+    def reset_limits(self, run_id: str = RUN) -> int | None:
+        """Have what was learned of a run forgotten; return how many limits there were."""
+        self._counter += 1
+        self.handle(LimitsReset(run_id=run_id, request_id=self._counter))
+        (answer,) = self.of(fx.AnswerReset)
+        return answer.forgotten  # type: ignore[no-any-return]
+
     def leave(self, name: str, reason: str = "ended by SIGTERM") -> list[fx.Effect]:
         """Let an agent say goodbye."""
         agent = self.agents[name]
@@ -380,6 +396,9 @@ class Story:
                     self.journal = [entry for entry in self.journal if entry[0] != run_id]
                 case fx.Direct(session_id=session_id, desired=desired):
                     self.agents[self.sessions[session_id]].desired = desired
+                case fx.TellLimits(session_id=session_id, limits=limits):
+                    told = {limit.section: limit.limit_s for limit in limits}
+                    self.agents[self.sessions[session_id]].limits = told
                 case fx.Reject(session_id=session_id):
                     agent = self.agents.get(self.sessions.get(session_id, ""))
                     if agent is not None and agent.session_id == session_id:

@@ -20,10 +20,10 @@ from coordinator.model import (
     Desired,
     FailureRecord,
     GroupState,
-    Pace,
     RunSpec,
     WorkerRanks,
 )
+from coordinator.outbox import Welcome
 from coordinator.records import AgentAdmitted, FailureRecorded, RoundStarted, RunCreated
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run_state import Phase
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.outbox import Outbox
+    from coordinator.outbox import Item, Outbox
     from coordinator.run_state import RunState
 
 DEADLINE_S = 20_000 * MS
@@ -118,8 +118,8 @@ def failure(sequence: int, request_id: int = 0) -> FailureReported:
     return FailureReported(run_id="r", request_id=request_id or sequence, record=record)
 
 
-async def take(outbox: Outbox, count: int) -> list[Pace | Desired | tuple[str, Pace]]:
-    items: list[Pace | Desired | tuple[str, Pace]] = []
+async def take(outbox: Outbox, count: int) -> list[Item]:
+    items: list[Item] = []
     async with asyncio.timeout(DEADLINE_S):
         async for item in outbox.items():
             items.append(item)
@@ -145,7 +145,7 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         assert not told.done()
         scene.journal.gate.set()
         welcome, desired = await told
-        assert isinstance(welcome, tuple)
+        assert isinstance(welcome, Welcome)
         assert isinstance(desired, Desired)
         assert isinstance(desired.state, Assignment)
         assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from coordinator import journal as journal_module
@@ -26,20 +27,25 @@ from coordinator.journal import (
     SqliteJournal,
     snapshots_due,
 )
+from coordinator.learned import LearnedLimit
 from coordinator.model import (
     AgentIdentity,
     FailureRecord,
     FailureReport,
+    Hang,
+    HangKind,
     RunSpec,
     Verdict,
     WorkerRanks,
 )
+from coordinator.progress import NOWHERE, Standing, Standings, WorkerProgress
 from coordinator.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
     FailureRecorded,
     GroupSucceeded,
+    LimitsLearned,
     Record,
     RoundEnd,
     RoundEnded,
@@ -71,7 +77,30 @@ FAILURE = FailureRecord(
     message='quotes " and \\ and \u2028 and \U0001f941',
     traceback="Traceback:\n  line\n",
 )
-REPORT = FailureReport(root_causes=(FAILURE,), victims=(), victims_count=4, world_size=5)
+HUNG = replace(
+    FAILURE,
+    hang=Hang(
+        kind=HangKind.SECTION,
+        scope="save",
+        limit_s=60.0,
+        elapsed_s=60.25,
+        progress=WorkerProgress(local_rank=0, step=-1, heartbeat_age_s=0.5, scopes_open=2),
+        stacks="File x\n",
+        evidence="state D",
+    ),
+)
+WHERE = Standings(
+    shown=(Standing(rank=3, host="alice", progress=WorkerProgress(local_rank=0, scope="é")),),
+    count=5,
+)
+REPORT = FailureReport(
+    root_causes=(HUNG,),
+    victims=(),
+    victims_count=4,
+    world_size=5,
+    standings=WHERE.shown,
+    standings_count=5,
+)
 
 
 def started(round_id: int) -> RoundStarted:
@@ -92,11 +121,12 @@ def story(run_id: str) -> list[Record]:
         AgentAdmitted(agent=BOB),
         started(0),
         GroupSucceeded(round_id=0, incarnation="b1"),
-        FailureRecorded(record=FAILURE),
+        FailureRecorded(record=HUNG),
         RoundEnded(round_id=0, cause=RoundEnd.WORKER_FAILED, restart_count=1, reason="failed"),
         started(1),
         AgentRemoved(incarnation="a1", reason="it left"),
-        EndingStarted(reason="over"),
+        LimitsLearned(limits=(LearnedLimit(section="save", limit_s=9.5, settled_s=8.0),)),
+        EndingStarted(reason="over", where=WHERE),
         RunEnded(
             verdict=Verdict(
                 is_success=False, reason="over", restart_count=1, round_id=1, report=REPORT
@@ -143,6 +173,44 @@ def test_every_prefix_of_a_run_is_read_as_it_was_folded(tmp_path: Path, count: i
     expected = fold(records)
     assert state == expected
     assert list(state.group_ranks()) == list(expected.group_ranks())  # order is rank order
+
+
+def test_a_journal_from_before_there_were_standings_and_limits_is_read(tmp_path: Path) -> None:
+    """Rows as they were written then: no field that came later is in them."""
+    ended = {"round_id": 0, "cause": "WORKER_FAILED", "restart_count": 1, "reason": "failed"}
+    old = [replace(FAILURE, sequence=2), {"reason": "over", "at_s": 4.0}]
+    journal = SqliteJournal(tmp_path)
+    journal.write(appends(story("r")[:5], "r"), now=1.0)
+    journal.close()
+    failure = msgspec.to_builtins(old[0])
+    del failure["hang"]
+    rows: list[tuple[str, object]] = [
+        ("FailureRecorded", {"record": failure}),
+        ("RoundEnded", ended),
+        ("RoundStarted", started(1)),
+        ("EndingStarted", old[1]),
+    ]
+    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
+        for kind, body in rows:
+            row = ("r", kind, msgspec.json.encode(body))
+            database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
+    database.close()
+    (state,) = reload(tmp_path)
+    assert (state.where, state.limits, state.reason) == (NOWHERE, None, "over")
+    assert state.failures == [replace(FAILURE, sequence=2)]
+
+
+def test_a_snapshot_from_before_there_were_standings_and_limits_is_read(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    before = fold(story("r")[:8])
+    journal.write([*appends(story("r")[:1], "r"), Compact(state=before)], now=1.0)
+    journal.close()
+    body = msgspec.to_builtins(before)
+    del body["where"], body["limits"]
+    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
+        database.execute("UPDATE records SET body = ?", (msgspec.json.encode(body),))
+    database.close()
+    assert reload(tmp_path) == [before]
 
 
 def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteJournal) -> None:

@@ -41,6 +41,11 @@ EXAMPLES = [
         2,
         "the logs specs x cannot be used: OSError: full",
     ),
+    (
+        errors.TimerFileUnusable("/x", "there is something else"),
+        2,
+        "the timer file /x cannot be used: there is something else",
+    ),
     (errors.SpecRefused("r", "agents_max"), 2, "run 'r' refused this agent: agents_max"),
     (errors.RunRefused("r", "it has ended"), 2, "run 'r' refused this agent: it has ended"),
     (

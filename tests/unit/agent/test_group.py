@@ -58,9 +58,9 @@ def test_a_round_is_not_started_beside_another() -> None:
 
 def test_a_group_succeeds_with_its_last_worker() -> None:
     group = a_group()
-    assert group.exited(3, 0, 0)
+    assert group.exited(3, 0, is_good=True)
     assert (group.state, group.workers_alive) == (S.RUNNING, 1)
-    assert group.exited(3, 1, 0)
+    assert group.exited(3, 1, is_good=True)
     assert (group.state, group.workers_alive) == (S.SUCCEEDED, 0)
     assert group.succeeded_round_id == 3
     group.check_invariants()
@@ -69,19 +69,19 @@ def test_a_group_succeeds_with_its_last_worker() -> None:
 @pytest.mark.parametrize(("round_id", "local_rank"), [(2, 0), (4, 0), (3, 2)])
 def test_exits_of_others_are_not_ours(round_id: int, local_rank: int) -> None:
     group = a_group()
-    assert not group.exited(round_id, local_rank, 1)
+    assert not group.exited(round_id, local_rank, is_good=False)
     assert (group.state, group.workers_alive) == (S.RUNNING, 2)
 
 
 def test_an_exit_counts_once() -> None:
     group = a_group()
-    assert group.exited(3, 0, 1)
-    assert not group.exited(3, 0, 1)
+    assert group.exited(3, 0, is_good=False)
+    assert not group.exited(3, 0, is_good=False)
 
 
 def test_an_exit_before_the_start_was_reported_counts() -> None:
     group = a_group(is_running=False)
-    group.exited(3, 0, 1)
+    group.exited(3, 0, is_good=False)
     assert group.state is S.FAILED
     group.started(3)
     assert group.state is S.FAILED
@@ -105,8 +105,8 @@ def test_a_round_is_over_when_it_was_left_and_nothing_is_alive() -> None:
     assert not group.request_stop()
     group.leave()
     assert (group.state, group.is_free) == (S.STOPPING, False)
-    group.exited(3, 0, -15)
-    group.exited(3, 1, -15)
+    group.exited(3, 0, is_good=False)
+    group.exited(3, 1, is_good=False)
     assert group.workers_alive == 1, "something may be left of it until the supervisor says no"
     group.stopped(2)
     assert not group.is_free
@@ -117,7 +117,7 @@ def test_a_round_is_over_when_it_was_left_and_nothing_is_alive() -> None:
 
 def test_a_failed_round_is_kept_until_it_is_left() -> None:
     group = a_group()
-    group.exited(3, 0, 1)
+    group.exited(3, 0, is_good=False)
     group.request_stop()
     group.stopped(3)
     assert (group.state, group.is_free) == (S.FAILED, False)
@@ -127,7 +127,7 @@ def test_a_failed_round_is_kept_until_it_is_left() -> None:
 
 def test_what_dies_with_the_supervisor_failed() -> None:
     group = a_group()
-    group.exited(3, 0, 0)
+    group.exited(3, 0, is_good=True)
     assert group.lose_all() == [1]
     assert group.state is S.FAILED
     assert group.lose_all() == []
@@ -143,7 +143,7 @@ def test_what_was_being_stopped_did_not_fail() -> None:
 
 def test_a_success_outlives_the_supervisor() -> None:
     group = a_group()
-    group.exited(3, 0, 0)
-    group.exited(3, 1, 0)
+    group.exited(3, 0, is_good=True)
+    group.exited(3, 1, is_good=True)
     assert group.lose_all() == []
     assert group.state is S.SUCCEEDED

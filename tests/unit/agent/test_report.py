@@ -91,3 +91,29 @@ def test_an_empty_message_leaves_no_trace() -> None:
     )
     assert not [line for line in lines if "message" in line]
     assert "  rank 1 on node-0, exit code 1" in lines
+
+
+def test_a_worker_that_hung_shows_what_was_seen_of_it() -> None:
+    hang = failure_pb2.Hang(
+        kind=failure_pb2.HANG_KIND_TIMER,
+        stacks="Thread 1:\n  File a\n",
+        evidence="process 7: sleeping",
+    )
+    standing = failure_pb2.Standing(rank=3, host="node-1")
+    lines = rendered(
+        root_causes=[a_record(3, signal_name="SIGTERM", message="timer expired", hang=hang)],
+        standings=[standing],
+        standings_count=1,
+        world_size=1,
+    )
+    at = lines.index("  message   : timer expired")
+    assert lines[at + 1 :] == [
+        "  seen      : process 7: sleeping",
+        "  stacks    :",
+        "    Thread 1:",
+        "      File a",
+        LINE,
+        "Who was where:",
+        "  no step: rank 3 on node-1",
+        BAR,
+    ]

@@ -11,6 +11,8 @@ from agent.supervisor_protocol import (
     KillWorkers,
     LineSplitter,
     ProtocolError,
+    SignalFailed,
+    SignalWorker,
     SignalWorkers,
     StartWorkers,
     StopWorkers,
@@ -45,12 +47,14 @@ COMMANDS: list[Command] = [
     StopWorkers(round_id=1, signal=15, timeout_s=0.5),
     KillWorkers(),
     SignalWorkers(round_id=1, signal=10),
+    SignalWorker(round_id=1, local_rank=0, signal=9, is_for_group=True),
 ]
 EVENTS: list[SupervisorEvent] = [
     WorkersStarted(round_id=1, pids={0: 10, 1: 11}),
     WorkerStartFailed(round_id=1, local_rank=1, errno=2, message=f"cannot start {UNDECODABLE}"),
     WorkerExited(round_id=1, local_rank=1, pid=11, exit_code=-9, is_stopped=True, ended_at=1.5),
     WorkersStopped(round_id=1, stuck_pids=(10,)),
+    SignalFailed(round_id=1, local_rank=1, reason="Operation not permitted"),
 ]
 
 
@@ -81,6 +85,7 @@ def test_events_survive_the_wire(event: SupervisorEvent) -> None:
         b'{"type":"StopWorkers","round_id":1,"signal":99,"timeout_s":1}',
         b'{"type":"StopWorkers","round_id":1,"signal":15,"timeout_s":-1}',
         b'{"type":"SignalWorkers","round_id":1,"signal":0}',
+        b'{"type":"SignalWorker","round_id":1,"local_rank":0,"signal":0,"is_for_group":true}',
         b'{"type":"StartWorkers","round_id":1,"argv":["\\udcff"],"env":{},"workers":[]}',
     ],
 )

@@ -29,6 +29,8 @@ from agent.worker_group_messages import (
     ReportStartFailed,
     ReportStopped,
     SignalGroups,
+    SignalOne,
+    SignalOneRequested,
     SignalProcesses,
     SignalRequested,
     SpawnFailure,
@@ -125,6 +127,10 @@ SIGNAL_ALL = SignalGroups(pids=(100, 101), signal=TERM)
 FORWARD = SignalRequested(round_id=ROUND, signal=USR1)
 OLD_FORWARD = SignalRequested(round_id=ROUND - 1, signal=USR1)
 FORWARDED = SignalProcesses(pids=(100, 101), signal=USR1)
+ONE = SignalOneRequested(round_id=ROUND, local_rank=1, signal=TERM, is_for_group=True)
+OLD_ONE = SignalOneRequested(round_id=ROUND - 1, local_rank=1, signal=TERM, is_for_group=True)
+NO_ONE = SignalOneRequested(round_id=ROUND, local_rank=7, signal=TERM, is_for_group=True)
+ONE_SIGNALLED = SignalOne(round_id=ROUND, local_rank=1, pid=101, signal=TERM, is_for_group=True)
 LISTED = DescendantsListed(pids=(101, ORPHAN))
 DUE = DeadlineReached()
 
@@ -133,6 +139,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.IDLE, STOP, [STOPPED], State.IDLE),
     (State.IDLE, KillRequested(), [ReportStopped(round_id=NO_ROUND)], State.IDLE),
     (State.IDLE, FORWARD, [], State.IDLE),
+    (State.IDLE, ONE, [], State.IDLE),
     (State.IDLE, NOTHING_LEFT, [], State.IDLE),
     (State.IDLE, LISTED, [], State.IDLE),
     (State.STARTING, SPAWNED, [STARTED], State.RUNNING),
@@ -166,6 +173,9 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     ),
     (State.RUNNING, KillRequested(), [KillDescendants()], State.KILLING),
     (State.RUNNING, FORWARD, [FORWARDED], State.RUNNING),
+    (State.RUNNING, ONE, [ONE_SIGNALLED], State.RUNNING),
+    (State.RUNNING, OLD_ONE, [], State.RUNNING),
+    (State.RUNNING, NO_ONE, [], State.RUNNING),
     (State.RUNNING, OLD_FORWARD, [], State.RUNNING),
     (State.RUNNING, ONE_GONE, [exited(1, -TERM, is_stopped=False)], State.RUNNING),
     (State.RUNNING, ORPHAN_GONE, [], State.RUNNING),
@@ -189,6 +199,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     ),
     (State.STOPPING, KillRequested(), [KillDescendants()], State.KILLING),
     (State.STOPPING, FORWARD, [FORWARDED], State.STOPPING),
+    (State.STOPPING, ONE, [], State.STOPPING),
     (State.STOPPING, OLD_FORWARD, [], State.STOPPING),
     (State.STOPPING, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STOPPING),
     (State.STOPPING, ORPHAN_GONE, [], State.STOPPING),
@@ -206,6 +217,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.KILLING, OLD_STOP, [OLD_STOPPED], State.KILLING),
     (State.KILLING, KillRequested(), [], State.KILLING),
     (State.KILLING, FORWARD, [], State.KILLING),
+    (State.KILLING, ONE, [], State.KILLING),
     (
         State.KILLING,
         ONE_GONE,
@@ -227,6 +239,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.STUCK, OLD_STOP, [OLD_STOPPED], State.STUCK),
     (State.STUCK, KillRequested(), [KillDescendants()], State.KILLING),
     (State.STUCK, FORWARD, [], State.STUCK),
+    (State.STUCK, ONE, [], State.STUCK),
     (State.STUCK, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STUCK),
     (State.STUCK, ALL_GONE, both_exited(is_stopped=True), State.IDLE),
 ]
@@ -249,6 +262,7 @@ EXAMPLES: tuple[Event, ...] = (
     STOP,
     KillRequested(),
     FORWARD,
+    ONE,
     ALL_GONE,
     LISTED,
     DUE,

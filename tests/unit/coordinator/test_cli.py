@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from coordinator import cli
-from coordinator.config import CoordinatorConfig
-from coordinator.errors import PortInUse
+from coordinator.config import CoordinatorConfig, ResetLimits
+from coordinator.errors import CallFailed, PortInUse
 
 
 @pytest.fixture(autouse=True)
@@ -32,22 +32,27 @@ class Server:
     def __init__(self, exit_code: int = 0) -> None:
         self.exit_code = exit_code
         self.configs: list[CoordinatorConfig] = []
+        self.resets: list[ResetLimits] = []
 
     def run(self, config: CoordinatorConfig) -> int:
         self.configs.append(config)
         return self.exit_code
 
+    def reset(self, asked: ResetLimits) -> int:
+        self.resets.append(asked)
+        return 3
+
 
 def serve(*argv: str) -> CoordinatorConfig:
     server = Server()
-    assert cli.main(["serve", *argv], run=server.run) == 0
+    assert cli.main(["serve", *argv], run=server.run, reset=server.reset) == 0
     (config,) = server.configs
     return config
 
 
 def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     server = Server()
-    assert cli.main(["serve", *argv], run=server.run) == 2
+    assert cli.main(["serve", *argv], run=server.run, reset=server.reset) == 2
     assert server.configs == []
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -134,14 +139,14 @@ def test_wrong_usage_is_one_line_and_a_hint(
 
 
 def test_exit_code_is_the_servers() -> None:
-    assert cli.main(["serve"], run=Server(exit_code=1).run) == 1
+    assert cli.main(["serve"], run=Server(exit_code=1).run, reset=Server().reset) == 1
 
 
 def test_a_startup_error_is_shown_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     def run(config: CoordinatorConfig) -> int:
         raise PortInUse(config.host, config.port, "Address already in use")
 
-    assert cli.main(["serve"], run=run) == 2
+    assert cli.main(["serve"], run=run, reset=Server().reset) == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error == (
         "coordinator: error: cannot listen on port 29400 of 127.0.0.1: Address already in use"
@@ -154,9 +159,50 @@ def test_help_and_version_serve_nothing(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
-    assert cli.main(argv, run=server.run) == 0
+    assert cli.main(argv, run=server.run, reset=server.reset) == 0
     assert server.configs == []
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "address"),
+    [
+        ((), "127.0.0.1:29400"),
+        (("--coordinator", "head"), "head:29400"),
+        (("--coordinator", "[::1]:7"), "[::1]:7"),
+    ],
+)
+def test_limits_are_reset_where_the_coordinator_is(
+    argv: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    line = ["reset-limits", "--run-id", "mt5", *argv]
+    assert cli.main(line, run=server.run, reset=server.reset) == 0
+    assert server.resets == [ResetLimits(run_id="mt5", coordinator=address)]
+    assert capsys.readouterr().out == "coordinator: run mt5: 3 limits forgotten\n"
+
+
+@pytest.mark.parametrize("argv", [(), ("--run-id", "r", "--coordinator", "head:x")])
+def test_a_reset_without_a_run_or_with_a_wrong_address_is_refused(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    assert cli.main(["reset-limits", *argv], run=server.run, reset=server.reset) == 2
+    assert server.resets == []
+    assert "coordinator reset-limits --help" in capsys.readouterr().err
+
+
+def test_a_reset_that_fails_says_why_and_ends_with_its_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def reset(_asked: ResetLimits) -> int:
+        raise CallFailed("there is no run 'r'", 2, "look")
+
+    assert cli.main(["reset-limits", "--run-id", "r"], run=Server().run, reset=reset) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "coordinator: error: there is no run 'r'",
+        "coordinator: hint: look",
+    ]
 
 
 def test_the_entry_point_imports_nothing_heavy() -> None:

@@ -64,6 +64,7 @@ STARTUP = [
     ),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
 ]
+CALL_FAILED = errors.CallFailed("there is no run 'r'", 2, "look")
 
 
 @pytest.mark.parametrize(("error", "policy", "text"), REFUSALS)
@@ -94,11 +95,18 @@ def test_startup_error_ends_with_exit_code_2(error: errors.StartupError, text: s
     assert text in str(error)
 
 
-@pytest.mark.parametrize("error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP)])
+@pytest.mark.parametrize(
+    "error", [*(row[0] for row in REFUSALS), *(row[0] for row in STARTUP), CALL_FAILED]
+)
 def test_error_survives_a_copy(error: CoordinatorError) -> None:
     copied = pickle.loads(pickle.dumps(error))
     assert str(copied) == str(error)
     assert vars(copied) == vars(error)
+
+
+def test_a_failed_call_says_what_happened_and_what_to_do() -> None:
+    assert str(CALL_FAILED) == "there is no run 'r'"
+    assert (CALL_FAILED.exit_code, CALL_FAILED.hint) == (2, "look")
 
 
 def test_a_hostile_value_stays_one_short_line() -> None:
@@ -114,5 +122,5 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
     seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
-    assert seen == classes - {"CoordinatorError", "StartupError"}
+    assert seen == classes - {"CoordinatorError", "StartupError", "CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)

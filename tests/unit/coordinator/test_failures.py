@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coordinator.failures import (
     CAUSES_SHOWN_MAX,
+    HANG_END_S,
     VICTIM_MESSAGE_CHARACTERS_MAX,
     VICTIMS_SHOWN_MAX,
     describe,
@@ -13,7 +16,8 @@ from coordinator.failures import (
     make_report,
     root_causes,
 )
-from coordinator.model import FailureRecord
+from coordinator.model import FailureRecord, Hang, HangKind
+from coordinator.progress import Standing, Standings, WorkerProgress
 from tests.support.world import a_record
 
 
@@ -111,3 +115,67 @@ def test_a_full_table_keeps_the_latest_round_and_in_it_the_earliest_causes() -> 
     assert kept(records, 3) == [records[3], records[1], records[2]]
     assert kept(records, 2) == [records[3], records[1]]
     assert kept(list(reversed(records)), 1) == [records[3]]
+
+
+def a_hang(**fields: Any) -> Hang:
+    given: dict[str, Any] = {"kind": HangKind.TIMER, "limit_s": 60.0, "elapsed_s": 60.0}
+    return Hang(**(given | fields))
+
+
+def test_a_worker_that_hung_is_no_victim_although_it_was_being_stopped_when_it_ended() -> None:
+    hung, later = at(5.0, 0, is_stopped_by_agent=True, hang=a_hang()), at(6.0, 1)
+    assert root_causes([later, hung], 0) == [hung]
+    assert kept([at(9.0, 2), hung], 1) == [hung]
+
+
+def test_a_failure_while_a_hung_worker_is_being_ended_leaves_both_as_candidates() -> None:
+    """The hang was found out before that, and its process took its time to die."""
+    other, hung = at(61.0, 1), at(65.0, 0, hang=a_hang())
+    assert root_causes([hung, other], 0) == [other, hung]
+    assert root_causes([at(61.0 + HANG_END_S + 4.1, 0, hang=a_hang()), other], 0) == [other]
+
+
+def test_of_many_that_hung_the_first_to_end_counts() -> None:
+    records = [at(60.0 + rank, rank, hang=a_hang()) for rank in range(3)]
+    assert root_causes(records, 0) == records[:1]
+    assert root_causes([at(59.0, 9), *records], 0) == [at(59.0, 9), records[0]]
+
+
+@pytest.mark.parametrize(
+    ("hang", "told"),
+    [
+        (a_hang(scope="all-reduce"), "timer 'all-reduce' not released within 60 s"),
+        (a_hang(kind=HangKind.SECTION, scope="save"), "section 'save' not left within 60 s"),
+        (a_hang(kind=HangKind.STARTUP), "no first heartbeat within 60 s of its start"),
+        (a_hang(kind=HangKind.PROGRESS), "no further heartbeat within 60 s"),
+        (a_hang(kind=HangKind.RUNTIME), "its interpreter gave no sign of life within 60 s"),
+        (a_hang(kind=HangKind.EXIT), "its interpreter did not end within 60 s"),
+    ],
+)
+def test_a_hang_is_described_by_the_limit_it_broke(hang: Hang, told: str) -> None:
+    assert describe([at(1.0, 3, signal_name="SIGTERM", hang=hang)]) == f"rank 3 on a hung: {told}"
+
+
+def test_a_hostile_name_of_a_timer_stays_one_short_line() -> None:
+    line = describe([at(1.0, hang=a_hang(scope="a\n\x1b" * 1000))])
+    assert line.isprintable()
+    assert len(line) < 300
+
+
+def test_the_stacks_of_a_victim_are_left_out() -> None:
+    victim = at(20.0, 1, hang=a_hang(stacks="File", evidence="x" * 10_000))
+    report = make_report([at(1.0), victim], 0, world_size=2)
+    assert report is not None
+    shown = report.victims[0].hang
+    assert shown is not None
+    assert (shown.stacks, len(shown.evidence)) == ("", VICTIM_MESSAGE_CHARACTERS_MAX)
+
+
+def test_who_was_where_is_a_report_even_without_records() -> None:
+    where = Standings(
+        shown=(Standing(rank=1, host="h", progress=WorkerProgress(local_rank=0)),), count=3
+    )
+    report = make_report([], 0, world_size=4, where=where)
+    assert report is not None
+    assert (report.standings, report.standings_count) == (where.shown, 3)
+    assert (report.root_causes, report.victims_count) == ((), 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.deadlines import Deadlines
+from drumbeat.deadlines import Deadlines
 
 KEYS = st.sampled_from("abcd")
 INSTANTS = st.integers(0, 20).map(float)

@@ -1,0 +1,132 @@
+"""Pure. What torch's ``FileTimerClient`` writes: one line of JSON per request.
+
+Source of the fields and their meaning:
+``torch/distributed/elastic/timer/file_based_local_timer.py`` (2.13.0).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LINE_BYTES_MAX = 4096
+"""PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn."""
+
+SIGNAL_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTimerRequest:
+    """One line. ``expires_at`` is the sender's wall clock; None: the timer is released.
+
+    ``signal`` of 0 or less: the expiry is only reported.
+    """
+
+    pid: int
+    scope: str
+    expires_at: float | None
+    signal: int
+
+
+class Lines:
+    """Cuts a stream of bytes into lines; what it holds is bounded by what it is fed at once."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._is_skipping = False
+
+    @property
+    def bytes_held(self) -> int:
+        """How much waits to be taken."""
+        return len(self._data)
+
+    @property
+    def has_line(self) -> bool:
+        """Whether a whole line can be taken."""
+        return b"\n" in self._data
+
+    def feed(self, data: bytes) -> None:
+        """Add what was read."""
+        self._data += data
+
+    def take(self, lines_max: int) -> list[bytes]:
+        """Return at most ``lines_max`` whole lines.
+
+        Of a line that is longer than ``LINE_BYTES_MAX`` and has not ended yet, the
+        beginning is returned, once, and the rest is dropped as it comes.
+        """
+        *lines, self._data = self._data.split(b"\n", lines_max)
+        if lines and self._is_skipping:
+            self._is_skipping = False
+            del lines[0]
+        if len(self._data) > LINE_BYTES_MAX and not self.has_line:
+            if not self._is_skipping:
+                lines.append(self._data[:LINE_BYTES_MAX])
+            self._is_skipping, self._data = True, b""
+        return lines
+
+
+def parse(line: bytes) -> FileTimerRequest:
+    """Return the request in ``line``.
+
+    Raises:
+        ValueError: It is none; says why.
+    """
+    if len(line) > LINE_BYTES_MAX:
+        raise ValueError(f"longer than {LINE_BYTES_MAX} bytes")
+    try:
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(fields, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - a matter of content here
+    scope = fields.get("scope_id")
+    if not isinstance(scope, str):
+        raise ValueError("scope_id is no text")  # noqa: TRY004 - as above
+    return FileTimerRequest(
+        pid=_integer(fields, "pid", 1, 2**31 - 1),
+        # Half a surrogate pair could not be sent on.
+        scope=scope.encode("utf-8", "replace").decode(),
+        expires_at=_instant(fields),
+        signal=_integer(fields, "signal", -(2**31), SIGNAL_MAX),
+    )
+
+
+def latest(requests: Iterable[FileTimerRequest]) -> list[FileTimerRequest]:
+    """Return the last request about each timer, in the order of these.
+
+    What came before has no effect any more once all were read: the same timer was
+    released, or given another limit.
+    """
+    found: dict[tuple[int, str], FileTimerRequest] = {}
+    for request in requests:
+        key = (request.pid, request.scope)
+        found.pop(key, None)
+        found[key] = request
+    return list(found.values())
+
+
+def _integer(fields: dict[str, object], name: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is no number from {least} to {most}")
+    return value
+
+
+def _instant(fields: dict[str, object]) -> float | None:
+    value = fields.get("expiration_time")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError("expiration_time is no number")  # noqa: TRY004 - as above
+    try:
+        instant = float(value)
+    except OverflowError as error:
+        raise ValueError("expiration_time is out of range") from error
+    if math.isnan(instant):
+        raise ValueError("expiration_time is no number")
+    # A timer that expires at the end of time needs no watching.
+    return None if instant < 0 or math.isinf(instant) else instant

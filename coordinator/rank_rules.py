@@ -1,0 +1,225 @@
+"""Pure. Which rank each worker has in an iteration, and who calls the function.
+
+A worker is a number: its rank at the start of the round. An order is a list of
+such numbers by rank. Rules that move workers are applied first, as they come;
+those that bound the active ones then, so that what they promise holds in the end.
+Source: ``rank_assignment`` of NVIDIA's in-process restart (0.4.1), whose rules have
+the same names; differs: its ``FillGaps`` can give out ranks beyond the new world size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+
+# Larger groups may never stay.
+GROUP_SIZE_MAX = 2_048 * 8 - 1
+# Of the sizes a rule allows, in words.
+SIZES_SHOWN_MAX = 8
+
+
+class RuleKind(StrEnum):
+    """What a rule does."""
+
+    SHIFT = "SHIFT"
+    """All move down to close the gaps, in order."""
+    FILL = "FILL"
+    """The highest ranks move into the gaps, the others stay."""
+    GROUPS = "GROUPS"
+    """Groups that have not one of the sizes allowed take no part any more."""
+    ACTIVE_MAX = "ACTIVE_MAX"
+    """At most this many are active."""
+    ACTIVE_DIVISOR = "ACTIVE_DIVISOR"
+    """As many as can be divided by this are active."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRule:
+    """One rule; made by the functions below. One class, so that a journal can read it.
+
+    ``count`` is that of the active rules. Bit ``i % 8`` of byte ``i // 8`` of
+    ``allowed`` says whether a group with ``i`` workers may stay.
+    """
+
+    kind: RuleKind
+    count: int = 0
+    allowed: bytes = b""
+
+    def __str__(self) -> str:
+        if self.kind is RuleKind.GROUPS:
+            sizes = [size for size in range(8 * len(self.allowed)) if self.allows(size)]
+            more = f" and {len(sizes) - SIZES_SHOWN_MAX} more" * (len(sizes) > SIZES_SHOWN_MAX)
+            return f"{self.kind} {' '.join(map(str, sizes[:SIZES_SHOWN_MAX]))}{more}"
+        return f"{self.kind} {self.count}" if self.count else str(self.kind)
+
+    def allows(self, size: int) -> bool:
+        """Return whether a group of this size may stay."""
+        byte = size >> 3
+        return byte < len(self.allowed) and bool(self.allowed[byte] >> (size & 7) & 1)
+
+
+SHIFT_RANKS = RankRule(kind=RuleKind.SHIFT)
+FILL_GAPS = RankRule(kind=RuleKind.FILL)
+
+
+def group_bits(allowed: bytes) -> RankRule:
+    """Return the rule for these sizes, as bits; what is always 0 makes no difference."""
+    return RankRule(kind=RuleKind.GROUPS, allowed=allowed.rstrip(b"\0"))
+
+
+def group_sizes(sizes: Iterable[int]) -> RankRule:
+    """Return the rule for these sizes. Raises ``ValueError`` for one that is out of range."""
+    allowed = bytearray()
+    for size in sizes:
+        if not 1 <= size <= GROUP_SIZE_MAX:
+            raise ValueError(f"a group of {size} workers; 1 to {GROUP_SIZE_MAX} are possible")
+        allowed.extend(bytes(max(0, (size >> 3) + 1 - len(allowed))))
+        allowed[size >> 3] |= 1 << (size & 7)
+    return group_bits(bytes(allowed))
+
+
+def active_max(count: int) -> RankRule:
+    """Return the rule that at most ``count`` workers are active. Raises ``ValueError`` below 1."""
+    return RankRule(kind=RuleKind.ACTIVE_MAX, count=_positive(count))
+
+
+def active_divisor(count: int) -> RankRule:
+    """Return the rule that a multiple of ``count`` is active. Raises ``ValueError`` below 1."""
+    return RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=_positive(count))
+
+
+def _positive(count: int) -> int:
+    if count < 1:
+        raise ValueError(f"a rule with {count} active workers; there has to be one")
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Workers that leave an order for good, and how their ranks are filled.
+
+    An order is the fold of its cuts, which is why they are all a journal keeps of it.
+    """
+
+    removed: tuple[int, ...]
+    is_filled: bool = False
+
+    def apply(self, order: Sequence[int]) -> list[int]:
+        """Return the order without them. Linear."""
+        removed = set(self.removed)
+        if not self.is_filled:
+            return [worker for worker in order if worker not in removed]
+        size = sum(worker not in removed for worker in order)
+        movers = (worker for worker in order[size:] if worker not in removed)
+        return [next(movers) if worker in removed else worker for worker in order[:size]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """An order; its first ``active_world_size`` workers call the function.
+
+    ``cuts`` lead to it from the order before. ``discarded`` are those of them that
+    a rule sent away although nothing was wrong with them.
+    """
+
+    order: list[int]
+    active_world_size: int
+    cuts: tuple[Cut, ...]
+    discarded: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The rules leave no order that could do the work."""
+
+    reason: str
+
+
+def assign(
+    order: Sequence[int],
+    *,
+    gone: AbstractSet[int],
+    groups: Sequence[str],
+    rules: Sequence[RankRule],
+    world_size_min: int = 0,
+    active_world_size_min: int = 0,
+) -> Ranking | Shortage:
+    """Return who has which rank when ``gone`` take no part any more. Linear in workers.
+
+    ``groups`` are by worker; one whose group is ``""`` belongs to none.
+    """
+    ranking = list(order)
+    leaving = {worker for worker in order if worker in gone}
+    cuts: list[Cut] = []
+    discarded: list[int] = []
+    for rule in rules:
+        if rule.kind is RuleKind.GROUPS:
+            found = _unfit(ranking, leaving, groups, rule)
+            discarded += found
+            leaving.update(found)
+        elif leaving and rule.kind in (RuleKind.SHIFT, RuleKind.FILL):
+            is_filled = rule.kind is RuleKind.FILL
+            cuts.append(Cut(removed=tuple(sorted(leaving)), is_filled=is_filled))
+            ranking = cuts[-1].apply(ranking)
+            leaving = set()
+    if leaving:
+        return Shortage(f"no rule says who takes the ranks of {_workers(len(leaving))}")
+    active = _active(len(ranking), rules)
+    shortage = _shortage(len(ranking), active, world_size_min, active_world_size_min)
+    if shortage is not None:
+        return shortage
+    return Ranking(
+        order=ranking,
+        active_world_size=active,
+        cuts=tuple(cuts),
+        discarded=tuple(sorted(discarded)),
+    )
+
+
+def replay(order: Sequence[int], cuts: Iterable[Cut]) -> list[int]:
+    """Return the order that cuts lead to."""
+    result = list(order)
+    for cut in cuts:
+        result = cut.apply(result)
+    return result
+
+
+def _unfit(
+    order: Sequence[int], leaving: Collection[int], groups: Sequence[str], rule: RankRule
+) -> list[int]:
+    """Return those who stayed so far and whose group has not one of the sizes allowed."""
+    staying = [worker for worker in order if groups[worker] and worker not in leaving]
+    sizes = Counter(groups[worker] for worker in staying)
+    unfit = {group for group, size in sizes.items() if not rule.allows(size)}
+    return [worker for worker in staying if groups[worker] in unfit] if unfit else []
+
+
+def _active(world_size: int, rules: Sequence[RankRule]) -> int:
+    active = world_size
+    for rule in rules:
+        if rule.kind is RuleKind.ACTIVE_MAX:
+            active = min(active, rule.count)
+        elif rule.kind is RuleKind.ACTIVE_DIVISOR:
+            active -= active % rule.count
+    return active
+
+
+def _shortage(
+    world_size: int, active: int, world_size_min: int, active_world_size_min: int
+) -> Shortage | None:
+    if not world_size:
+        return Shortage("no worker is left")
+    if world_size < world_size_min:
+        return Shortage(f"{_workers(world_size)} left, at least {world_size_min} must take part")
+    if active < max(1, active_world_size_min):
+        least = max(1, active_world_size_min)
+        left = f"of {_workers(world_size)} left, {active} would call the function"
+        return Shortage(f"{left}, at least {least} must")
+    return None
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

@@ -1,0 +1,172 @@
+"""Pure. What a running round comes to: who failed, was lost or came late, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator import reasons
+from coordinator.failures import root_causes
+from coordinator.membership import Membership
+from coordinator.model import Round
+from coordinator.policy import RunPolicy
+from coordinator.progress import NOWHERE, Standings
+from coordinator.records import RoundEnd
+from coordinator.rendezvous import last_call_deadline
+from coordinator.run_state import RunState
+from coordinator.standings import standings
+
+
+@dataclass(frozen=True, slots=True)
+class RunSucceeds:
+    """Every participant's workers exited with 0."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFails:
+    """No further round would help, or none is allowed. ``where`` is who was where."""
+
+    reason: str
+    where: Standings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundIsOver:
+    """The run has to gather for another round. ``where`` is who was where, if a worker failed."""
+
+    cause: RoundEnd
+    reason: str
+    where: Standings = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class RoundGoesOn:
+    """Nothing yet; look again at ``until`` if nothing happens before (``None``: never)."""
+
+    until: float | None = None
+
+
+_GOES_ON = RoundGoesOn()  # the answer at nearly every beat
+
+Outcome = RunSucceeds | RunFails | RoundIsOver | RoundGoesOn
+
+
+class RoundWatch:
+    """Notes what befalls the participants of the current round, and judges it.
+
+    ``failed`` are participants whose group failed; ``lost`` those given up before
+    they succeeded; ``extras`` connected members that are not in the round.
+    """
+
+    def __init__(self, state: RunState, members: Membership, policy: RunPolicy) -> None:
+        self.failed: set[str] = set()
+        self.lost: set[str] = set()
+        self.extras: set[str] = set()
+        self._state = state
+        self._members = members
+        self._policy = policy
+        # Instants from which timeouts count.
+        self._barrier_since: float | None = None
+        self._failed_since: float | None = None
+        self._extra_since: float | None = None
+
+    def begin(self) -> None:
+        """Start anew with the round that has just started. Linear in members."""
+        self.failed, self.lost = set(), set()
+        self.extras = self._members.connected - self._state.group_ranks().keys()
+        self._barrier_since = self._failed_since = self._extra_since = None
+
+    def resume(self, *, now: float) -> None:
+        """Go on with the round of an earlier life of the coordinator."""
+        self.lost = self._state.lost_participants()
+        self._barrier_since = now if self._state.succeeded else None
+
+    def end(self) -> None:
+        """Forget who failed and who was lost: the round is over."""
+        self.failed, self.lost = set(), set()
+
+    def note_connected(self, incarnation: str) -> None:
+        """Take in that a member has a session."""
+        current = self._state.round
+        if current is None or incarnation not in current.seats:
+            self.extras.add(incarnation)
+
+    def note_success(self, *, now: float) -> None:
+        """Take in that a participant succeeded; the exit barrier counts from the first."""
+        self._barrier_since = now if self._barrier_since is None else self._barrier_since
+
+    def forget(self, incarnation: str) -> None:
+        """Drop what is noted of a member."""
+        self.extras.discard(incarnation)
+        self.failed.discard(incarnation)
+
+    def check_invariants(self, current: Round) -> None:
+        """Assert what must hold between events while ``current`` runs; for tests."""
+        assert self.lost == self._state.lost_participants(), "lost participants are not noted"
+        extras = self._members.connected - current.seats.keys()
+        assert self.extras == extras, "extras are not noted"
+
+    def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
+        """Judge the round as it is at ``now``."""
+        state = self._state
+        if len(state.succeeded) == len(current.seats):
+            return RunSucceeds("all workers succeeded")
+        if self.failed and (unable := self._unable()):
+            causes = root_causes(state.failures, current.round_id)
+            reason = reasons.start_impossible(current, causes, unable)
+            return RunFails(reason, self._where(current, now))
+        if self.lost:
+            reason = reasons.round_lost(current, self.lost)
+            return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
+        if self.failed:
+            return self._review_failure(current, now)
+        if self._barrier_since is not None and state.spec.exit_barrier_timeout_s:
+            return self._review_barrier(current, self._barrier_since, now)
+        return self._review_scale_up(current, latest_arrival, now)
+
+    def _unable(self) -> list[str]:
+        """Return failed members that can't start the command; no restart would help."""
+        presences = self._members.presences
+        founders = self._state.founders
+        return [i for i in self.failed & founders if presences[i].beat.is_start_impossible]
+
+    def _review_failure(self, current: Round, now: float) -> Outcome:
+        """Judge a failed group, once it is known whether a machine died with it."""
+        self._failed_since = now if self._failed_since is None else self._failed_since
+        until = self._failed_since + self._policy.restart_grace_s
+        if now < until and not current.seats.keys().isdisjoint(self._members.missed):
+            return RoundGoesOn(until)
+        allowed, used = self._state.spec.restarts_max, self._state.restart_count
+        causes = root_causes(self._state.failures, current.round_id)
+        where = self._where(current, now)
+        what = reasons.round_failed(current, causes, self.failed, where)
+        reason = reasons.restart(what, used=used, allowed=allowed)
+        if used < allowed:
+            return RoundIsOver(cause=RoundEnd.WORKER_FAILED, reason=reason, where=where)
+        return RunFails(reason, where)
+
+    def _where(self, current: Round, now: float) -> Standings:
+        limit = self._policy.standings_shown_max
+        return standings(current, self._members.presences, shown_max=limit, now=now)
+
+    def _review_barrier(self, current: Round, since: float, now: float) -> Outcome:
+        limit = self._state.spec.exit_barrier_timeout_s or 0.0
+        if now < since + limit:
+            return RoundGoesOn(since + limit)
+        reason = reasons.barrier_over(current, self._state.succeeded, limit)
+        return RunFails(reason, self._where(current, now))
+
+    def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
+        """End the round for agents that came late, if there is room and nobody has finished."""
+        spec, total = self._state.spec, len(current.seats) + len(self.extras)
+        has_room = len(current.seats) < spec.agents_max
+        if not self.extras or not has_room or self._state.succeeded:
+            self._extra_since = None
+            return _GOES_ON
+        self._extra_since = now if self._extra_since is None else self._extra_since
+        due = last_call_deadline(spec, first=self._extra_since, latest=latest_arrival)
+        if total < spec.agents_max and now < due:
+            return RoundGoesOn(due)
+        reason = f"{len(self.extras)} more joined the {len(current.seats)} of the round"
+        return RoundIsOver(cause=RoundEnd.AGENT_JOINED, reason=reason)

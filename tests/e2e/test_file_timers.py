@@ -1,0 +1,78 @@
+"""A script written for torch's file timers runs unmodified, and nothing overflows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(180)]
+
+SETUP = """
+import os
+import time
+import torch.distributed.elastic.timer as timer
+
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+"""
+ENABLED = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+OPTIONS = ("--standalone", "--nproc-per-node", "2")
+
+BUSY = """
+for step in range(3000):
+    with timer.expires(after=60):
+        pass
+print("no overflow", flush=True)
+"""
+
+STUCK = """
+def wait_here():
+    with timer.expires(after=1, scope="the step"):
+        time.sleep(600)
+
+if os.environ["RANK"] == "1":
+    wait_here()
+time.sleep(600)
+"""
+
+
+def script(cluster: Cluster, text: str) -> str:
+    path = cluster.directory / "train.py"
+    path.write_text(SETUP + text)
+    return str(path)
+
+
+def test_thousands_of_timers_do_not_overflow(cluster: Cluster) -> None:
+    agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=ENABLED)
+    assert agent.wait(120) == 0, agent.log()
+    assert agent.stdout.count("no overflow") == 2
+
+
+def test_an_expired_timer_ends_its_worker(cluster: Cluster) -> None:
+    agent = cluster.agent(*OPTIONS, script(cluster, STUCK), env=ENABLED)
+    assert agent.wait(120) == 1
+    assert "rank 1 on" in agent.stderr
+    assert "timer 'the step'" in agent.stderr
+    assert "SIGKILL" in agent.stderr, "the signal that torch's client names"
+
+
+def test_the_file_is_where_the_user_wants_it(cluster: Cluster) -> None:
+    path = cluster.directory / "timers"
+    env = {**ENABLED, "TORCHELASTIC_TIMER_FILE": str(path)}
+    agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=env)
+    assert agent.wait(120) == 0, agent.log()
+    assert not path.exists(), "the agent removes what it made"
+
+
+def test_a_file_that_is_no_fifo_is_refused(cluster: Cluster) -> None:
+    path = cluster.directory / "mine"
+    path.write_text("precious")
+    env = {**ENABLED, "TORCHELASTIC_TIMER_FILE": str(path)}
+    agent = cluster.agent(*OPTIONS, script(cluster, BUSY), env=env)
+    assert agent.wait(120) == 2
+    assert str(path) in agent.stderr
+    assert "Traceback" not in agent.stderr
+    assert path.read_text() == "precious"

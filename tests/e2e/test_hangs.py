@@ -1,0 +1,183 @@
+"""Workers that hang are found in time, with the place; slow ones are left alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from drumbeat.v1 import failure_pb2
+
+if TYPE_CHECKING:
+    from drumbeat.v1.failure_pb2 import FailureRecord
+    from tests.support.cluster import Agent, Cluster, Coordinator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+HANGING = ("-m", "tests.support.workers.ways_to_hang")
+LIMIT_S = 1.0
+NOTICED_WITHIN_S = 0.2
+
+
+def start(
+    cluster: Cluster, coordinator: Coordinator, way: str, *options: str, limit_s: float = LIMIT_S
+) -> Agent:
+    return cluster.agent(*options, *HANGING, way, str(limit_s), coordinator=coordinator)
+
+
+def record_of(coordinator: Coordinator) -> FailureRecord:
+    """The root cause of the run."""
+    run = coordinator.run("run")
+    (cause,) = run.verdict.report.root_causes
+    return cause
+
+
+def seconds(duration: object) -> float:
+    return float(duration.ToNanoseconds()) / 1e9  # type: ignore[attr-defined]
+
+
+def stood_still_s(agent: Agent) -> float:
+    """For how long the agent itself did not run; everybody gets as much more time."""
+    return sum(float(found) for found in re.findall(r"stood still for ([\d.]+) s", agent.stderr))
+
+
+def check_hang(agent: Agent, coordinator: Coordinator, kind: str, scope: str, place: str) -> None:
+    """The run failed for this hang, which was noticed in time and names its place."""
+    assert agent.wait() == 1
+    hang = record_of(coordinator).hang
+    assert failure_pb2.HangKind.Name(hang.kind) == f"HANG_KIND_{kind}", agent.log()
+    assert hang.scope == scope
+    assert place in hang.stacks, hang
+    assert place in agent.stderr, "the report shows the place"
+    late_s = seconds(hang.elapsed) - seconds(hang.limit)
+    assert 0 <= late_s <= NOTICED_WITHIN_S + stood_still_s(agent), hang
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "sleep_in_scope",
+        "spin_in_scope",
+        "hold_the_lock_of_the_interpreter",
+        "deadlock_in_scope",
+        "stop_in_scope",
+    ],
+)
+def test_a_worker_that_hangs_in_a_scope(cluster: Cluster, way: str) -> None:
+    """Whatever keeps it there, also if the interpreter runs nothing after the timer began."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, way)
+    check_hang(agent, coordinator, "TIMER", "the step", way)
+    assert seconds(record_of(coordinator).hang.limit) == LIMIT_S
+
+
+def test_a_section_that_takes_too_long(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "stay_in_section")
+    check_hang(agent, coordinator, "SECTION", "checkpoint", "stay_in_section")
+
+
+def test_a_section_that_takes_far_longer_than_the_run_has_learned(cluster: Cluster) -> None:
+    """Five short ones teach a limit, whose floor is 5 s; the sixth breaks it."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "stay_longer_than_ever")
+    check_hang(agent, coordinator, "SECTION", "save", "stay_longer_than_ever")
+    assert seconds(record_of(coordinator).hang.limit) == 5.0
+    assert [limit.section for limit in coordinator.run("run").limits.limits] == ["save"]
+
+
+def test_no_further_progress(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "stop_making_progress", "--progress-timeout", "1")
+    check_hang(agent, coordinator, "PROGRESS", "", "stop_making_progress")
+    assert record_of(coordinator).hang.progress.step == 2
+
+
+def test_no_sign_of_life_of_the_runtime(cluster: Cluster) -> None:
+    """The interpreter's lock is held in C, with no timer open."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "hold_the_lock_without_a_timer", "--runtime-timeout", "1")
+    check_hang(agent, coordinator, "RUNTIME", "", "hold_the_lock_without_a_timer")
+
+
+def test_no_first_heartbeat(cluster: Cluster) -> None:
+    """A worker that never uses the SDK can't tell its place, and is found all the same."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "never_begin", "--startup-timeout", "1")
+    assert agent.wait() == 1
+    hang = record_of(coordinator).hang
+    assert failure_pb2.HangKind.Name(hang.kind) == "HANG_KIND_STARTUP"
+
+
+@pytest.mark.parametrize(
+    ("way", "place"),
+    [("hang_at_exit", "wait_at_exit"), ("wait_for_a_thread_at_exit", "_shutdown")],
+)
+def test_an_interpreter_that_does_not_end(cluster: Cluster, way: str, place: str) -> None:
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, way, "--exit-timeout", "1")
+    check_hang(agent, coordinator, "EXIT", "", place)
+
+
+@pytest.mark.torch
+def test_an_all_reduce_whose_peer_does_not_come(cluster: Cluster) -> None:
+    """The report says who was where: rank 0 waits in the scope, rank 1 does not."""
+    coordinator = cluster.coordinator()
+    options = ("--nproc-per-node", "2")
+    agent = start(cluster, coordinator, "all_reduce_without_a_peer", *options)
+    check_hang(agent, coordinator, "TIMER", "all-reduce", "wait_for_the_peer")
+
+
+@pytest.mark.parametrize("way", ["long_import", "long_section", "many_short_steps", "at_a_prompt"])
+def test_a_slow_worker_is_left_alone(cluster: Cluster, way: str) -> None:
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, way, "--progress-timeout", "1")
+    assert agent.wait() == 0, agent.log()
+    assert "healthy" in agent.stdout
+
+
+def test_a_paused_agent_kills_nobody(cluster: Cluster) -> None:
+    """What it missed while it was stopped is not held against its workers."""
+    coordinator = cluster.coordinator("--lease", "60")
+    agent = start(cluster, coordinator, "many_short_steps", "--progress-timeout", "1")
+    agent.wait_for_line("began")
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        agent.wait_for_line("most steps done")  # the worker writes to the same terminal
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    assert agent.wait() == 0, agent.log()
+    assert "healthy" in agent.stdout
+
+
+TRACER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+ATTACH, DETACH = 16, 17
+pid = int(sys.argv[1])
+if libc.ptrace(ATTACH, pid, 0, 0):
+    print("refused", os.strerror(ctypes.get_errno()), flush=True)
+    sys.exit()
+os.waitpid(pid, 0)
+print("attached", flush=True)
+time.sleep(float(sys.argv[2]))
+libc.ptrace(DETACH, pid, 0, 0)
+"""
+
+
+def test_a_worker_under_a_debugger_is_left_alone(cluster: Cluster) -> None:
+    """It stands still for twice its limit, and nobody but the debugger is to blame."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "one_long_step")
+    agent.wait_for_line("began")
+    (pid,) = agent.worker_pids()
+    tracer = cluster.script(TRACER, str(pid), str(2 * LIMIT_S))
+    if "refused" in tracer.wait_for_line("attached|refused")[0]:
+        pytest.skip("this host does not let one process trace another")
+    assert tracer.wait() == 0
+    assert agent.wait() == 0, agent.log()
+    assert "healthy" in agent.stdout

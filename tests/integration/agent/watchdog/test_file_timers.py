@@ -1,0 +1,413 @@
+"""The FIFO of torch's file timers is served: real FIFOs, real processes, torch's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.errors import TimerFileUnusable
+from agent.watchdog import file_timers
+from agent.watchdog.events import TimerAcquired, TimerReleased
+from agent.watchdog.file_timers import FileTimers, requested_path
+from agent.watchdog.model import WorkerKey
+from tests.support.waiting import MS, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+WORKER = WorkerKey(round_id=3, local_rank=1)
+WALL = 1_000.0
+PID = 2**22 - 1  # nobody has it where fewer are allowed, and only `resolve` is asked of it
+SLACK_S = 30.0
+START_S = 60_000 * MS
+WAIT_S = 10_000 * MS
+
+TORCH_CLIENT = """
+import os, sys, time
+from torch.distributed.elastic import timer
+client = timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"])
+print("ready", flush=True)
+for command in sys.stdin:
+    exec(command)
+    print("done", flush=True)
+"""
+PLAIN_CLIENT = """
+import json, os, sys
+print("ready", flush=True)
+for command in sys.stdin:
+    scope, at = command.split()
+    fields = dict(pid=os.getpid(), scope_id=scope, expiration_time=float(at), signal=9)
+    with open(os.environ["TORCHELASTIC_TIMER_FILE"], "w") as fifo:
+        fifo.write(json.dumps(fields) + "\\n")
+    print("done", flush=True)
+"""
+
+
+@dataclass(slots=True)
+class Scene:
+    """A served FIFO, and what came through it."""
+
+    path: Path
+    wall: float = WALL
+    workers: dict[int, WorkerKey] = field(default_factory=lambda: {PID: WORKER})
+    events: list[TimerAcquired | TimerReleased] = field(default_factory=list)
+    timers: FileTimers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timers = FileTimers(
+            self.path, self.events.append, self.workers.get, wall_clock=lambda: self.wall
+        )
+
+    def write(self, *lines: bytes) -> None:
+        fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(fd, b"".join(lines))
+        finally:
+            os.close(fd)
+
+    async def wait_for(self, count: int) -> list[TimerAcquired | TimerReleased]:
+        await wait_until(lambda: len(self.events) >= count, WAIT_S, lambda: self.events)
+        return self.events
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path / "fifo")
+    scene.timers.open()
+    yield scene
+    scene.timers.close()
+
+
+def line(scope: str, at: float, pid: int = PID, signum: int = 9) -> bytes:
+    fields = {"pid": pid, "scope_id": scope, "expiration_time": at, "signal": signum}
+    return json.dumps(fields).encode() + b"\n"
+
+
+@asynccontextmanager
+async def client(
+    script: str, timers: FileTimers, *wrapper: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a client that does as it is told, line by line; see ``tell``."""
+    process = await asyncio.create_subprocess_exec(
+        *(*wrapper, sys.executable, "-c", script),
+        env={**os.environ, **timers.environment()},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_S):
+            assert await process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(WAIT_S):
+            await process.wait()
+
+
+async def tell(process: asyncio.subprocess.Process, command: str) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(command.encode() + b"\n")
+    async with asyncio.timeout(START_S):
+        assert await process.stdout.readline() == b"done\n"
+
+
+async def test_a_timer_is_acquired_and_released(scene: Scene) -> None:
+    scene.write(line("step", WALL + 60))
+    await scene.wait_for(1)
+    scene.write(line("step", -1, signum=0))
+    acquired, released = await scene.wait_for(2)
+    assert isinstance(acquired, TimerAcquired)
+    assert (acquired.worker, acquired.scope, acquired.signal) == (WORKER, "step", 9)
+    assert acquired.timeout_s == pytest.approx(60, abs=SLACK_S)
+    assert released == TimerReleased(worker=WORKER, scope="step")
+
+
+async def test_a_clock_that_is_set_changes_no_timer_that_was_read(scene: Scene) -> None:
+    scene.write(line("before", WALL + 60))
+    await scene.wait_for(1)
+    scene.wall += 3600
+    scene.write(line("after", scene.wall + 60))
+    events = await scene.wait_for(2)
+    assert [event.timeout_s for event in events if isinstance(event, TimerAcquired)] == (
+        pytest.approx([60, 60], abs=SLACK_S)
+    )
+
+
+async def test_a_timer_that_has_expired_on_its_way_expires_now(scene: Scene) -> None:
+    scene.write(line("late", WALL - 5))
+    assert await scene.wait_for(1) == [
+        TimerAcquired(worker=WORKER, scope="late", timeout_s=0.0, signal=9)
+    ]
+
+
+@pytest.mark.parametrize("signum", [0, -1, signal.SIGUSR1])
+async def test_a_signal_passes_as_it_is(scene: Scene, signum: int) -> None:
+    scene.write(line("step", WALL + 1, signum=signum))
+    (event,) = await scene.wait_for(1)
+    assert isinstance(event, TimerAcquired)
+    assert event.signal == signum
+
+
+async def test_a_release_before_an_acquire_is_passed_on(scene: Scene) -> None:
+    scene.write(line("step", -1))
+    assert await scene.wait_for(1) == [TimerReleased(worker=WORKER, scope="step")]
+
+
+async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) -> None:
+    scene.write(line("a", WALL - 5), line("b", WALL + 1), line("a", -1))
+    events = await scene.wait_for(2)
+    assert [(type(event), event.scope) for event in events] == [
+        (TimerAcquired, "b"),
+        (TimerReleased, "a"),
+    ]
+
+
+async def test_whoever_is_about_to_judge_can_catch_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_timers, "LINES_PER_TURN", 2)
+    scene.write(*(line(f"{number}", -1) for number in range(5)))
+    scene.timers.catch_up()
+    assert [event.scope for event in scene.events] == ["0", "1", "2", "3", "4"]
+    scene.write(*(line(f"{number}", -1) for number in range(5)))
+    await scene.wait_for(6)  # a portion was worked off, and the next one is due
+    scene.timers.catch_up()
+    assert len(scene.events) == 10
+    await asyncio.sleep(0)
+    assert len(scene.events) == 10
+    scene.timers.close()
+    scene.timers.catch_up()
+
+
+async def test_a_line_may_come_in_pieces(scene: Scene) -> None:
+    whole = line("step", WALL + 60)
+    scene.write(whole[:10])
+    await asyncio.sleep(0)
+    scene.write(whole[10:] + line("other", -1)[:5])
+    await scene.wait_for(1)
+    scene.write(line("other", -1)[5:])
+    assert [event.scope for event in await scene.wait_for(2)] == ["step", "other"]
+
+
+async def test_garbage_is_told_once_and_skipped(scene: Scene) -> None:
+    with capture_logs() as logs:
+        scene.write(b"garbage\n" * 3, b"x" * 10_000 + b"\n", b"[]\n", line("step", -1))
+        assert [event.scope for event in await scene.wait_for(1)] == ["step"]
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
+        ("a file timer request was not understood", "warning")
+    ]
+
+
+async def test_a_process_becomes_known_after_it_spoke(scene: Scene) -> None:
+    pid = os.getpid()
+    scene.write(line("early", WALL + 60, pid), line("gone", WALL + 60, pid), line("mark", -1))
+    await scene.wait_for(1)
+    scene.write(line("gone", -1, pid), line("mark", -1))
+    await scene.wait_for(2)
+    scene.workers[pid] = WORKER
+    scene.timers.workers_changed()
+    early, gone = scene.events[2:]
+    assert isinstance(early, TimerAcquired)
+    assert 60 - SLACK_S < early.timeout_s <= 60
+    assert gone == TimerReleased(worker=WORKER, scope="gone")
+    scene.timers.workers_changed()
+    assert len(scene.events) == 4
+
+
+async def test_a_process_that_stays_unknown_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_timers, "HOLD_S", 5 * MS)
+    with capture_logs() as logs:
+        scene.write(line("a", WALL + 60, os.getpid()), line("b", WALL + 60, os.getpid()))
+        await wait_until(lambda: logs, WAIT_S)
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [
+        ("a file timer is not watched", f"process {os.getpid()} is not below a worker")
+    ]
+    scene.workers[os.getpid()] = WORKER
+    scene.timers.workers_changed()
+    assert scene.events == []
+
+
+async def test_what_is_kept_of_unknown_processes_is_bounded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_timers, "HELD_MAX", 2)
+    pid = os.getpid()
+    with capture_logs() as logs:
+        scene.write(*(line(f"{number}", WALL + 60, pid) for number in range(4)), line("mark", -1))
+        await scene.wait_for(1)
+    assert len(logs) == 1
+    scene.workers[pid] = WORKER
+    scene.timers.workers_changed()
+    assert [event.scope for event in scene.events] == ["mark", "0", "1"]
+
+
+async def test_a_process_that_has_gone_is_nobodys(scene: Scene) -> None:
+    process = await asyncio.create_subprocess_exec("true")
+    await process.wait()
+    with capture_logs() as logs:
+        scene.write(line("step", WALL + 60, process.pid), line("mark", -1))
+        assert [event.scope for event in await scene.wait_for(1)] == ["mark"]
+    scene.workers[process.pid] = WORKER
+    scene.timers.workers_changed()
+    assert (len(scene.events), logs) == (1, [])
+
+
+async def test_timers_of_a_process_below_a_worker_are_its_own_and_end_with_it(
+    scene: Scene,
+) -> None:
+    wrapper = ("sh", "-c", '"$@"; true', "wrapper")
+    async with client(PLAIN_CLIENT, scene.timers, *wrapper) as worker:
+        scene.workers[worker.pid] = WORKER
+        scene.write(line("step", WALL + 60, worker.pid))
+        await scene.wait_for(1)
+        for scope, at in (("step", WALL + 60), ("other", WALL + 60), ("other", -1)):
+            await tell(worker, f"{scope} {at}")
+            await scene.wait_for(len(scene.events))
+        await wait_until(lambda: scene.events[-1:], WAIT_S)
+        await wait_until(
+            lambda: any(
+                isinstance(event, TimerReleased) and event.scope.startswith("other")
+                for event in scene.events
+            ),
+            WAIT_S,
+        )
+        name = scene.events[1].scope
+        assert name.startswith("step (process ")
+        assert name != f"step (process {worker.pid})"
+        assert {event.worker for event in scene.events} == {WORKER}
+        before = len(scene.events)
+    assert (await scene.wait_for(before + 1))[before:] == [TimerReleased(worker=WORKER, scope=name)]
+
+
+async def test_timers_and_processes_below_a_worker_are_bounded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.workers[os.getpid()] = WORKER
+    monkeypatch.setattr(file_timers, "SCOPES_MAX", 1)
+    monkeypatch.setattr(file_timers, "DESCENDANTS_MAX", 1)
+    one = await asyncio.create_subprocess_exec("sleep", "600")
+    two = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        with capture_logs() as logs:
+            scene.write(
+                line("a", WALL + 60, one.pid), line("b", WALL + 60, one.pid), line("mark", -1)
+            )
+            await scene.wait_for(2)
+            scene.write(line("c", WALL + 60, two.pid), line("mark", -1))
+            await scene.wait_for(3)
+    finally:
+        for process in (one, two):
+            process.kill()
+            await process.wait()
+    names = [event.scope for event in await scene.wait_for(4)]
+    a = f"a (process {one.pid})"
+    assert names == [a, "mark", "mark", a]
+    assert [entry["reason"] for entry in logs] == [f"process {one.pid} has too many"]
+
+
+async def test_the_fifo_is_private_large_and_removed_at_the_end(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "fifo")
+    assert not scene.path.exists()
+    scene.timers.open()
+    mode = scene.path.stat().st_mode
+    assert (stat.S_ISFIFO(mode), stat.S_IMODE(mode)) == (True, 0o600)
+    fd = os.open(scene.path, os.O_WRONLY | os.O_NONBLOCK)
+    assert fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) >= file_timers.PIPE_BYTES_MIN
+    os.close(fd)
+    scene.timers.close()
+    assert not scene.path.exists()
+    scene.timers.close()
+
+
+async def test_a_fifo_that_an_earlier_agent_left_is_replaced(tmp_path: Path) -> None:
+    old, new = Scene(tmp_path / "fifo"), Scene(tmp_path / "fifo")
+    old.timers.open()
+    new.timers.open()
+    old.timers.close()
+    try:
+        new.write(line("step", -1))
+        await new.wait_for(1)
+    finally:
+        new.timers.close()
+    assert old.events == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "no folder"])
+async def test_a_path_that_cannot_be_a_fifo_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "here"
+    if kind == "file":
+        path.write_text("precious")
+    elif kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path = tmp_path / "missing" / "fifo"
+    scene = Scene(path)
+    with pytest.raises(TimerFileUnusable, match=str(path)):
+        scene.timers.open()
+    scene.timers.close()
+    assert kind != "file" or path.read_text() == "precious"
+
+
+def test_timers_are_served_if_the_environment_asks_for_it(tmp_path: Path) -> None:
+    named = {"TORCHELASTIC_TIMER_FILE": "/a/b"}
+    asked = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    assert requested_path({}, tmp_path) is None
+    assert requested_path(named, tmp_path) is None
+    assert requested_path({"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}, tmp_path) is None
+    path = requested_path(asked, tmp_path)
+    assert path is not None
+    assert path.parent == tmp_path
+    path = requested_path({**asked, **named}, tmp_path)
+    assert path is not None
+    timers = FileTimers(path, lambda _: None, lambda _: None)
+    assert timers.environment() == {**asked, **named}
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+async def test_torchs_own_client_is_served_even_if_the_reader_was_paused(scene: Scene) -> None:
+    """Goal: no BlockingIOError. Method: a burst of pairs, the loop blocked at its beginning."""
+    pytest.importorskip("torch")
+    scene.wall = time.time()
+    async with client(TORCH_CLIENT, scene.timers) as process:
+        scene.workers[process.pid] = WORKER
+        await tell(process, "client.acquire('one', time.time() + 60)")
+        (acquired,) = await scene.wait_for(1)
+        assert isinstance(acquired, TimerAcquired)
+        assert (acquired.scope, acquired.signal) == ("one", signal.SIGKILL)
+        assert 60 - SLACK_S < acquired.timeout_s < 60 + SLACK_S
+        await tell(process, "client.release('one')")
+        assert (await scene.wait_for(2))[1] == TimerReleased(worker=WORKER, scope="one")
+        scene.events.clear()
+
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(
+            b"for i in range(5000): client.acquire(str(i), time.time() + 60);"
+            b" client.release(str(i))\n"
+        )
+        await process.stdin.drain()
+        time.sleep(0.05)  # noqa: ASYNC251 - the point
+        async with asyncio.timeout(START_S):
+            assert await process.stdout.readline() == b"done\n"
+        await wait_until(lambda: TimerReleased(worker=WORKER, scope="4999") in scene.events, WAIT_S)
+    released = [event.scope for event in scene.events if isinstance(event, TimerReleased)]
+    assert released == [str(number) for number in range(5000)]

@@ -1,0 +1,367 @@
+"""The watchdog's core against workers that write on their boards whenever they like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent.watchdog import effects as fx
+from agent.watchdog.core import WatchdogCore
+from agent.watchdog.events import (
+    BoardRead,
+    DeadlineReached,
+    Event,
+    EvidenceTaken,
+    SignalFailed,
+    TimerAcquired,
+    TimerReleased,
+    WorkerGone,
+    WorkerStarted,
+)
+from agent.watchdog.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+
+SIGTERM, SIGKILL = 15, 9
+RETRY_MAX_S = 5.0
+POLICY = WatchdogPolicy(runtime_timeout_s=6.0, kill_grace_s=2.0, timers_max=3)
+RUNTIME = "the runtime"
+
+RANKS = range(2)
+WORKERS = st.sampled_from(RANKS)
+NAMES = st.sampled_from(["a", "b", "c"])
+TIMEOUTS = st.sampled_from([0.25, 0.5, 1.0, 1.7, 3.0])
+PAUSES = st.sampled_from([0.0, 0.3, 1.1])
+SIGNALS = st.sampled_from([None, None, None, 10, 0, -1])
+
+
+@dataclass(eq=False)
+class Limit:
+    """One that runs, as a worker sees it: when it is over, and until when that must show."""
+
+    since: float
+    limit_s: float
+    signal: int | None = None
+    early_s: float = 0.0
+    """So much later than it says it is over at the earliest: nobody could look."""
+    slack_s: float = 0.0
+    """So much later at the latest. How long a stall really was, nobody knows."""
+    is_handled: bool = False
+
+    @property
+    def over_at(self) -> float:
+        return self.since + self.limit_s
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker as it is, whatever the watchdog knows of it."""
+
+    look_at: float = float("-inf")
+    slots: dict[int, Limit] = field(default_factory=dict)
+    calls: dict[str, Limit] = field(default_factory=dict)
+    runtime: Limit | None = None
+    is_debugged: bool = False
+    is_doomed: bool = False
+    is_examined: bool = False  # its stacks were asked for and have not come
+    has_evidence: bool = False
+    sent_for: list[Limit] = field(default_factory=list)
+    latest_signal: int = 0
+
+    def limits(self) -> list[Limit]:
+        runtime = [self.runtime] if self.runtime is not None else []
+        return [*self.slots.values(), *self.calls.values(), *runtime]
+
+    def board(self) -> Snapshot:
+        slots = (
+            Slot(
+                slot=number,
+                name=f"slot {number}",
+                is_section=False,
+                since=limit.since,
+                deadline=limit.over_at,
+                limit_s=limit.limit_s,
+                signal=limit.signal,
+            )
+            for number, limit in self.slots.items()
+        )
+        return Snapshot(
+            owner_pid=1,
+            is_debugged=self.is_debugged,
+            beat_at=self.runtime.since if self.runtime is not None else None,
+            slots=tuple(slots),
+        )
+
+
+def _is_doomed(worker: Worker) -> bool:
+    return worker.is_doomed
+
+
+class WatchdogMachine(RuleBasedStateMachine):
+    """Workers that keep to the rule when to kick, and a watchdog that may stand still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.core = WatchdogCore(POLICY)
+        self.round_id = 0
+        self.workers: dict[int, Worker] = {}
+        self.gone: set[int] = set()
+        self.is_slow = False
+        for rank in RANKS:
+            self.starts(rank)
+
+    # The model.
+
+    def deliver(self, event: Event) -> None:
+        effects = self.core.handle(event, now=self.now)
+        self.core.check_invariants()
+        for effect in effects:
+            self.execute(effect)
+
+    def execute(self, effect: fx.Effect) -> None:
+        if effect.worker is None:
+            return
+        rank = effect.worker.local_rank
+        worker = self.workers.get(rank)
+        assert worker is not None, "something is wanted of a worker that has gone"
+        match effect:
+            case fx.AnnounceLook(look_at=look_at):
+                assert self.now < look_at <= self.now + POLICY.pulse_s
+                worker.look_at = look_at
+            case fx.ReadBoard():
+                self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
+            case fx.TakeEvidence():
+                worker.is_examined = worker.has_evidence = True
+                if not self.is_slow:
+                    self.stacks_come_of(rank, Evidence())
+            case fx.Report(hang=hang, is_ending=is_ending):
+                self.on_report(worker, hang.scope, is_ending=is_ending)
+            case fx.Signal(signum=signum):
+                self.on_signal(worker, signum)
+            case fx.Tell(what="hang not judged"):
+                for limit in self.over(worker):
+                    self.count_anew(limit, limit.limit_s)
+                worker.is_examined = worker.has_evidence = False
+            case fx.Tell():
+                pass
+
+    def over(self, worker: Worker) -> list[Limit]:
+        over = (limit for limit in worker.limits() if limit.over_at + limit.early_s <= self.now)
+        return [limit for limit in over if not limit.is_handled]
+
+    @staticmethod
+    def due(limit: Limit) -> float:
+        return limit.over_at + limit.slack_s
+
+    def on_report(self, worker: Worker, scope: str, *, is_ending: bool) -> None:
+        worker.is_examined = False
+        if is_ending:
+            return
+        named = {f"slot {number}": limit for number, limit in worker.slots.items()}
+        named |= worker.calls
+        limit = named[scope]
+        assert limit.signal is not None
+        assert limit.signal <= 0
+        assert limit in self.over(worker), "not over, or reported twice"
+        limit.is_handled = True
+        if scope in worker.calls:
+            del worker.calls[scope]
+
+    def on_signal(self, worker: Worker, signum: int) -> None:
+        worker.latest_signal = signum
+        if worker.is_doomed:
+            assert signum == SIGKILL
+            return
+        over = self.over(worker)
+        assert any(limit.signal is None or limit.signal > 0 for limit in over), "nothing is over"
+        assert worker.has_evidence, "no evidence was taken"
+        worker.has_evidence = False
+        worker.is_doomed = signum == SIGTERM
+        worker.sent_for = over
+        for limit in over:
+            if limit is worker.runtime and not worker.is_doomed:
+                self.count_anew(limit, POLICY.kill_grace_s)
+            elif self.due(limit) <= self.now:
+                limit.is_handled = True
+            else:
+                limit.slack_s = float("inf")  # nobody can tell whether it was over
+
+    def count_anew(self, limit: Limit, limit_s: float) -> None:
+        """A limit that is over, or may be, gets more time."""
+        more_s = self.now + limit_s - limit.over_at
+        if self.due(limit) <= self.now:
+            limit.early_s = more_s
+        limit.slack_s = max(limit.slack_s, more_s)
+
+    def key(self, rank: int) -> WorkerKey:
+        return WorkerKey(self.round_id, rank)
+
+    def wrote(self, rank: int, limit: Limit) -> None:
+        """A worker has written a limit, and kicks if nobody would look in time."""
+        worker = self.workers[rank]
+        if limit.over_at < worker.look_at:
+            self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
+
+    # Workers.
+
+    @rule(rank=WORKERS)
+    def starts(self, rank: int) -> None:
+        if rank not in self.gone:
+            self.workers.setdefault(rank, Worker())
+        self.deliver(WorkerStarted(worker=self.key(rank)))
+
+    @rule(rank=WORKERS, chance=st.integers(0, 5))
+    def may_go(self, rank: int, chance: int) -> None:
+        if chance == 0:
+            self.goes(rank)
+
+    def goes(self, rank: int) -> None:
+        self.workers.pop(rank, None)
+        self.gone.add(rank)
+        self.deliver(WorkerGone(worker=self.key(rank)))
+
+    @precondition(lambda self: self.gone or any(map(_is_doomed, self.workers.values())))
+    @rule()
+    def next_round(self) -> None:
+        for rank in list(self.workers):
+            self.goes(rank)
+        self.round_id, self.gone = self.round_id + 1, set()
+        for rank in RANKS:
+            self.starts(rank)
+
+    @rule(
+        rank=WORKERS,
+        number=st.integers(0, 3),
+        timeout_s=TIMEOUTS,
+        signal=SIGNALS,
+        pause_s=PAUSES,
+    )
+    def opens(
+        self, rank: int, number: int, timeout_s: float, signal: int | None, pause_s: float
+    ) -> None:
+        self.time_passes(pause_s)
+        if rank in self.workers:
+            limit = Limit(self.now, timeout_s, signal)
+            self.workers[rank].slots[number] = limit
+            self.wrote(rank, limit)
+
+    @rule(rank=WORKERS, number=st.integers(0, 3))
+    def closes(self, rank: int, number: int) -> None:
+        if rank in self.workers:
+            self.workers[rank].slots.pop(number, None)
+
+    @rule(rank=WORKERS)
+    def beats(self, rank: int) -> None:
+        if rank in self.workers:
+            worker = self.workers[rank]
+            is_first = worker.runtime is None
+            worker.runtime = Limit(self.now, 6.0)
+            if is_first:
+                self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
+
+    @rule(rank=WORKERS, name=NAMES, timeout_s=TIMEOUTS, signal=SIGNALS)
+    def acquires(self, rank: int, name: str, timeout_s: float, signal: int | None) -> None:
+        if rank in self.workers:
+            self.workers[rank].calls[name] = Limit(self.now, timeout_s, signal)
+        self.deliver(
+            TimerAcquired(worker=self.key(rank), scope=name, timeout_s=timeout_s, signal=signal)
+        )
+
+    @rule(rank=WORKERS, name=NAMES)
+    def releases(self, rank: int, name: str) -> None:
+        if rank in self.workers:
+            self.workers[rank].calls.pop(name, None)
+        self.deliver(TimerReleased(worker=self.key(rank), scope=name))
+
+    @rule(rank=WORKERS, is_debugged=st.booleans())
+    def is_debugged(self, rank: int, *, is_debugged: bool) -> None:
+        if rank in self.workers:
+            self.workers[rank].is_debugged = is_debugged
+
+    # The host.
+
+    @rule()
+    def host_slows_down(self) -> None:
+        self.is_slow = True
+
+    @precondition(lambda self: self.is_slow)
+    @rule(is_traced=st.booleans(), is_alive=st.booleans())
+    def stacks_come(self, *, is_traced: bool, is_alive: bool) -> None:
+        self.is_slow = False
+        for rank, worker in list(self.workers.items()):
+            if worker.is_examined:
+                self.stacks_come_of(rank, Evidence(is_traced=is_traced, is_alive=is_alive))
+
+    def stacks_come_of(self, rank: int, evidence: Evidence) -> None:
+        self.workers[rank].is_examined = False
+        self.deliver(EvidenceTaken(worker=self.key(rank), evidence=evidence))
+        if not evidence.is_alive:
+            self.goes(rank)
+
+    @rule(rank=WORKERS)
+    def signal_fails(self, rank: int) -> None:
+        worker = self.workers.get(rank)
+        if worker is None or not worker.latest_signal:
+            return
+        is_lost = worker.is_doomed and worker.latest_signal == SIGKILL
+        worker.latest_signal = 0
+        if not is_lost:
+            worker.is_doomed = False
+            for limit in worker.sent_for:
+                limit.is_handled = False
+                limit.slack_s = max(limit.slack_s, self.now + RETRY_MAX_S - limit.over_at)
+                limit.early_s = 0.0
+        self.deliver(SignalFailed(worker=self.key(rank), reason="no"))
+
+    # Time.
+
+    @rule(seconds=st.sampled_from([0.1, 0.25, 0.5, 1.0, 2.0, 7.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.core.next_deadline()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.deliver(DeadlineReached())
+            self.everything_over_was_noticed()
+        self.now = end
+
+    @rule(seconds=st.sampled_from([0.05, 0.3, 1.5, 5.0, 60.0]))
+    def stands_still(self, seconds: float) -> None:
+        due = self.core.next_deadline()
+        self.now += seconds
+        if due is not None and self.now - due > POLICY.stall_s:
+            for worker in self.workers.values():
+                for limit in worker.limits():
+                    limit.early_s += self.now - due
+                    limit.slack_s += self.now - due + POLICY.pulse_s
+        self.deliver(DeadlineReached())
+
+    @invariant()
+    def everything_over_was_noticed(self) -> None:
+        for worker in self.workers.values():
+            if worker.is_doomed or worker.is_examined:
+                continue
+            for limit in worker.limits():
+                assert limit.is_handled or self.due(limit) > self.now, "nobody noticed"
+
+    @invariant()
+    def only_the_living_are_watched(self) -> None:
+        assert set(self.core.standings()) == {self.key(rank) for rank in self.workers}
+        due = self.core.next_deadline()
+        assert (due is None) == (not self.workers)
+        assert due is None or due > self.now - POLICY.pulse_s
+
+    def teardown(self) -> None:
+        """Nothing of anybody remains."""
+        for rank in RANKS:
+            self.goes(rank)
+        assert self.core.next_deadline() is None
+        assert self.core.handle(DeadlineReached(), now=self.now + 1000) == []
+
+
+WatchdogMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, derandomize=True
+)
+TestWatchdogMachine = cast("type", WatchdogMachine.TestCase)

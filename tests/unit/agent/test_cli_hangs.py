@@ -1,0 +1,84 @@
+"""The options that say when a worker hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent import cli
+from agent.config import AgentConfig
+from agent.watchdog.model import AUTO, WatchdogPolicy
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "train.py").touch()
+    monkeypatch.chdir(folder)
+
+
+def join(*arguments: str) -> WatchdogPolicy | int:
+    got: list[AgentConfig] = []
+
+    def run(config: AgentConfig) -> int:
+        got.append(config)
+        return 0
+
+    code = cli.main(["join", "--standalone", *arguments, "train.py"], run=run)
+    return got[0].watchdog if got else code
+
+
+def test_without_options_the_policy_is_the_default() -> None:
+    assert join() == WatchdogPolicy()
+
+
+def test_every_option_reaches_the_policy() -> None:
+    assert join(
+        "--startup-timeout", "2m", "--runtime_timeout=30", "--progress-timeout", "1.5m",
+        "--exit-timeout", "500ms", "--hang-grace", "0",
+    ) == WatchdogPolicy(
+        startup_timeout_s=120.0,
+        runtime_timeout_s=30.0,
+        progress_timeout_s=90.0,
+        exit_timeout_s=0.5,
+        kill_grace_s=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["none", "NONE", "0", "off"])
+def test_limits_can_be_switched_off(word: str) -> None:
+    assert join(
+        f"--startup-timeout={word}",
+        f"--runtime-timeout={word}",
+        f"--progress-timeout={word}",
+        f"--exit-timeout={word}",
+    ) == WatchdogPolicy(runtime_timeout_s=None, exit_timeout_s=None)
+
+
+def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRUMBEAT_PROGRESS_TIMEOUT", "auto")
+    assert join() == WatchdogPolicy(progress_timeout_s=AUTO)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--runtime-timeout=auto", "also allowed: 0, none."),
+        ("--progress-timeout=1x", "also allowed: 0, none or auto."),
+        ("--exit-timeout=-1", "'-1' is"),
+        ("--startup-timeout=1ms", "out of range"),
+        ("--startup-timeout=31h31h", "is not a duration"),
+        ("--hang-grace=none", "is not a duration"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    argument: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join(argument) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_rules_hold_without_a_command_line() -> None:
+    policy = WatchdogPolicy(runtime_timeout_s=0.0, progress_timeout_s=1e9, kill_grace_s=-1.0)
+    config = AgentConfig(is_standalone=True, run_id="r", command=("x",), watchdog=policy)
+    fields = {violation.field for violation in config.validate()}
+    assert fields == {"runtime_timeout_s", "progress_timeout_s", "kill_grace_s"}

@@ -1,0 +1,255 @@
+"""What is done about a worker that hangs: evidence, signals, debuggers, failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.watchdog import effects as fx
+from agent.watchdog.events import (
+    BoardRead,
+    EvidenceTaken,
+    SignalFailed,
+    TimerAcquired,
+    TimerReleased,
+    WorkerGone,
+)
+from agent.watchdog.model import Evidence, HangKind
+from tests.support.watching import NOW, PID, WORKER, WatchStory, a_board, a_slot
+
+SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
+FAILED = SignalFailed(worker=WORKER, reason="EPERM")
+
+
+def hanging(kill_grace_s: float = 5.0) -> WatchStory:
+    """Return a story in which the worker has just got SIGTERM, 2 s after ``NOW``."""
+    story = WatchStory(kill_grace_s=kill_grace_s)
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.run(NOW + 2)
+    assert story.signals() == [(0, SIGTERM)]
+    return story
+
+
+def test_sigkill_follows_after_the_grace() -> None:
+    story = hanging(kill_grace_s=3.25)
+    story.run(NOW + 5.2)
+    assert story.signals() == [(0, SIGTERM)]
+    story.run(NOW + 5.25)
+    assert story.signals() == [(0, SIGTERM), (0, SIGKILL)]
+    story.run(NOW + 1000)
+    assert story.signals() == [(0, SIGTERM), (0, SIGKILL)], "once is enough"
+
+
+def test_a_worker_that_ends_within_the_grace_is_not_killed() -> None:
+    story = hanging()
+    story.feed(WorkerGone(worker=WORKER))
+    story.run(NOW + 1000)
+    assert story.signals() == [(0, SIGTERM)]
+
+
+def test_what_else_runs_out_changes_nothing_for_the_doomed() -> None:
+    story = hanging()
+    story.feed(TimerAcquired(worker=WORKER, scope="b", timeout_s=1.0))
+    story.write(a_board(beat_at=NOW))
+    story.run(NOW + 1000)
+    assert story.signals() == [(0, SIGTERM), (0, SIGKILL)]
+    assert len(story.hangs()) == 1
+    assert story.core.hang(WORKER) == story.hangs()[0]
+
+
+def test_a_stopped_process_gets_sigkill_at_once() -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_stopped=True)
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.run(NOW + 1000)
+    assert story.signals() == [(0, SIGKILL)]
+
+
+def test_what_a_stopped_process_wrote_while_it_gave_its_stacks_does_not_acquit_it() -> None:
+    """To write them it had to run for a moment, and its other threads ran as well."""
+    story = WatchStory()
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.is_answering = False
+    story.run(NOW + 2)
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.kick(a_board(a_slot(since=NOW + 2, limit_s=2.0)))  # it runs, for its stacks
+    story.feed(EvidenceTaken(worker=WORKER, evidence=Evidence(is_stopped=True)))
+    assert story.signals() == [(0, SIGKILL)]
+
+
+def test_a_stopped_process_gets_the_signal_that_its_timer_names() -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_stopped=True)
+    story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
+    story.run(NOW + 1000)
+    assert story.signals() == [(0, SIGUSR1)]
+
+
+@pytest.mark.parametrize("signal", [None, SIGUSR1, 0])
+def test_a_traced_process_is_left_alone_and_its_limit_counts_anew(signal: int | None) -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_traced=True)
+    story.kick(a_board(a_slot(limit_s=2.0, signal=signal)))
+    story.run(NOW + 3.9)
+    assert story.told() == ["hang not judged"]
+    assert not story.hangs()
+    del story.evidence[WORKER]
+    story.run(NOW + 4.0)
+    assert [hang.noticed_at for hang in story.hangs()] == [NOW + 4.0]
+
+
+def test_a_worker_at_a_debuggers_prompt_is_left_alone_and_its_limits_count_anew() -> None:
+    story = WatchStory(runtime_timeout_s=4.0)
+    board = a_board(a_slot(limit_s=2.5), beat_at=NOW, is_debugged=True)
+    story.kick(board)
+    story.run(NOW + 4.9)
+    assert not any(isinstance(each, fx.TakeEvidence) for each in story.effects)
+    story.kick(replace(board, is_debugged=False))
+    story.run(NOW + 5.0)
+    assert [hang.kind for hang in story.hangs()] == [HangKind.TIMER]
+
+
+def test_timers_of_a_process_that_is_gone_are_void() -> None:
+    story = WatchStory(runtime_timeout_s=3.0, exit_timeout_s=4.0, startup_timeout_s=5.0)
+    story.evidence[WORKER] = Evidence(is_alive=False)
+    story.kick(a_board(a_slot(limit_s=2.0), a_slot(1, limit_s=9.0), beat_at=NOW))
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=8.0))
+    story.run(NOW + 100)
+    assert not story.hangs()
+    taken = [each for each in story.effects if isinstance(each, fx.TakeEvidence)]
+    assert len(taken) == 1, "all of its limits went at once"
+
+
+def test_another_process_of_the_worker_is_watched_after_the_first_was_gone() -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_alive=False)
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.run(NOW + 10)
+    del story.evidence[WORKER]
+    story.kick(a_board(a_slot(since=NOW + 10, limit_s=2.0), owner_pid=PID + 1))
+    story.run(NOW + 12)
+    assert story.signals() == [(0, SIGTERM)]
+
+
+def test_calls_after_their_process_was_gone_are_heard() -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_alive=False)
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=2.0))
+    story.run(NOW + 10)
+    del story.evidence[WORKER]
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=2.0))
+    story.run(NOW + 12)
+    assert story.signals() == [(0, SIGTERM)]
+
+
+def test_evidence_that_never_comes_is_not_waited_for() -> None:
+    story = WatchStory(is_answering=False, evidence_timeout_s=0.5)
+    story.kick(a_board())
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=2.0))
+    story.run(NOW + 2)
+    story.kick(a_board())
+    assert isinstance(story.effects[-1], fx.TakeEvidence)
+    story.run(NOW + 7.4)
+    story.kick(a_board())
+    assert not story.signals()
+    story.run(NOW + 7.5)
+    story.kick(a_board())
+    assert story.signals() == [(0, SIGTERM)]
+    assert "none came within 5.5 s" in story.hangs()[0].evidence.notes
+    late = EvidenceTaken(worker=WORKER, evidence=Evidence())
+    assert story.feed(late) == []
+
+
+def test_one_reading_of_a_board_is_asked_for_at_a_time() -> None:
+    story = WatchStory(is_answering=False)
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=0.5))
+    story.run(NOW + 10)
+    assert [type(each) for each in story.effects].count(fx.ReadBoard) == 1
+    story.feed(BoardRead(worker=WORKER, snapshot=None))
+    assert isinstance(story.effects[-1], fx.TakeEvidence)
+
+
+def attempts_at(story: WatchStory, count: int) -> list[float]:
+    """Let that many signals fail; return when each was sent, after the first."""
+    instants = []
+    for _ in range(count):
+        sent = len(story.signals())
+        story.feed(FAILED)
+        while len(story.signals()) == sent:
+            due = story.core.next_deadline()
+            assert due is not None
+            story.run(due)
+        instants.append(round(story.now - NOW, 3))
+    return instants
+
+
+def test_a_signal_that_fails_is_sent_again_ever_more_rarely() -> None:
+    story = hanging()
+    instants = attempts_at(story, 9)
+    gaps = [round(b - a, 3) for a, b in zip([2.0, *instants], instants, strict=False)]
+    assert gaps == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert story.signals() == [(0, SIGTERM)] * 10
+    assert story.told() == ["signal failed"]
+
+
+def test_the_grace_counts_from_the_signal_that_got_through() -> None:
+    story = hanging(kill_grace_s=3.0)
+    story.feed(FAILED)
+    story.run(NOW + 5.0)
+    assert story.signals() == [(0, SIGTERM)] * 2
+    story.run(NOW + 5.2)
+    assert story.signals() == [(0, SIGTERM)] * 2 + [(0, SIGKILL)]
+
+
+def test_a_kill_that_fails_is_sent_again() -> None:
+    story = hanging(kill_grace_s=3.0)
+    story.run(NOW + 5)
+    assert attempts_at(story, 3) == [5.1, 5.3, 5.7]
+    assert story.signals() == [(0, SIGTERM)] + [(0, SIGKILL)] * 4
+
+
+def test_a_named_signal_that_fails_is_sent_again() -> None:
+    story = WatchStory()
+    story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
+    story.run(NOW + 2)
+    assert attempts_at(story, 2) == [2.1, 2.3]
+    story.run(NOW + 100)
+    assert story.signals() == [(0, SIGUSR1)] * 3
+
+
+def test_who_goes_on_before_the_signal_gets_through_gets_none() -> None:
+    story = hanging()
+    story.feed(FAILED)
+    story.write(a_board())
+    story.run(NOW + 100)
+    assert story.signals() == [(0, SIGTERM)]
+    assert story.core.hang(WORKER) is None
+
+
+def test_the_wait_begins_anew_after_a_signal_that_got_through() -> None:
+    story = WatchStory()
+    story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
+    story.run(NOW + 2)
+    attempts_at(story, 4)
+    story.kick(a_board(a_slot(since=NOW + 10, limit_s=2.0, signal=SIGUSR1)))
+    story.run(NOW + 12)
+    assert attempts_at(story, 1) == [12.1]
+
+
+def test_a_failure_of_a_signal_that_was_never_sent_is_ignored() -> None:
+    story = WatchStory()
+    assert story.feed(FAILED) == []
+
+
+def test_a_release_while_the_last_reading_is_awaited_ends_the_case() -> None:
+    story = WatchStory(is_answering=False)
+    story.kick(None)
+    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=0.5))
+    story.run(NOW + 0.5)
+    story.kick(None)
+    story.feed(EvidenceTaken(worker=WORKER, evidence=Evidence()))
+    story.feed(TimerReleased(worker=WORKER, scope="a"))
+    story.kick(None)
+    story.run(NOW + 100)
+    assert not story.hangs()

@@ -1,0 +1,581 @@
+"""One round's restarts in process: barriers, interruptions, completion, deadlines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.iteration import FAULTS_KEPT_MAX
+from coordinator.iteration_decisions import Begin, Complete, Decision, GiveUp, Interrupt
+from coordinator.iteration_model import (
+    FAULT_CHARACTERS_MAX,
+    Fault,
+    InprocessDirective,
+    InprocessReport,
+    InprocessSpec,
+    InterruptionKind,
+    IterationComplete,
+    IterationInterrupt,
+)
+from coordinator.iteration_records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationPhase,
+    IterationState,
+)
+from coordinator.rank_rules import (
+    SHIFT_RANKS,
+    Cut,
+    active_divisor,
+    active_max,
+    group_sizes,
+)
+from tests.support.iteration import (
+    COMPLETED,
+    ENTERED,
+    INTERRUPTED,
+    RUNNING,
+    SPEC,
+    START,
+    IterationStory,
+    a_fault,
+    only,
+)
+
+ERROR = a_fault(message="ValueError: no loss\nmore lines")
+KILLED = a_fault(kind=InterruptionKind.TERMINATED, message="SIGKILL")
+
+
+def a_running_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
+    story = IterationStory(*sizes, spec=spec)
+    assert isinstance(story.all_report(0, ENTERED)[-1], Begin)
+    return story
+
+
+def an_interrupted_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
+    """Return a story in which iteration 0 was interrupted by the first worker of host b."""
+    story = a_running_story(*sizes, spec=spec)
+    story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
+    return story
+
+
+def given_up(decisions: list[Decision]) -> str:
+    decision = only(decisions)
+    assert isinstance(decision, GiveUp)
+    return decision.reason
+
+
+# The barrier.
+
+
+def test_an_iteration_begins_when_the_last_host_entered() -> None:
+    story = IterationStory(2, 1, 1)
+    assert story.report("a", 0, ENTERED) == []
+    assert story.report("b", 0, ENTERED) == []
+    begin = only(story.report("c", 0, ENTERED))
+    assert begin == Begin(
+        iteration=0,
+        leader="a.1",
+        world_size=4,
+        active_world_size=4,
+        cuts=(),
+        terminated=(),
+        spec=SPEC,
+        reason="3 hosts entered iteration 0",
+    )
+    assert story.ranks() == {"a": [(0, 0), (1, 1)], "b": [(2, 2)], "c": [(3, 3)]}
+    assert (story.begin("b").master_addr, story.begin("b").master_port) == ("10.a", 30_001)
+    assert story.journal == [
+        IterationBegan(
+            round_id=0,
+            iteration=0,
+            active_world_size=4,
+            master_addr="10.a",
+            master_port=30_001,
+            spec=SPEC,
+            reason="3 hosts entered iteration 0",
+            at_s=START,
+        )
+    ]
+
+
+def test_people_hear_who_is_waited_for_and_how_long() -> None:
+    story = IterationStory(1, 1, 1, 1)
+    for name in "acd":
+        story.report(name, 0, ENTERED)
+        story.advance(10)
+    story.advance(49)
+    why = "3 of 4 hosts entered iteration 0, waiting for b, 41 s left"
+    assert (story.wait.reason, story.wait.until) == (why, START + 120)
+    assert story.iterations.next_deadline() == START + 120
+
+
+def test_nothing_is_decided_or_awaited_while_nobody_restarts_in_process() -> None:
+    story = IterationStory(1, 1)
+    assert story.settle() == []
+    assert story.latest is None
+    assert story.lose("b") == []
+    assert not story.iterations.is_engaged
+    assert story.iterations.next_deadline() is None
+    assert story.directive("a") is None
+
+
+def test_who_is_late_for_the_barrier_is_given_up() -> None:
+    story = IterationStory(1, 2, 1)
+    story.report("a", 0, ENTERED)
+    story.report("c", 0, ENTERED)
+    assert story.advance(119.9) == []
+    begin = only(story.advance(0.1))
+    assert isinstance(begin, Begin)
+    late = "2 workers on b: BARRIER_TIMEOUT: did not enter iteration 0 within 120 s"
+    assert begin.reason == f"2 hosts entered iteration 0; without {late}"
+    assert begin.cuts == (Cut(removed=(1, 2)),)
+    assert story.ranks() == {"a": [(0, 0)], "b": [], "c": [(1, 1)]}
+    assert story.report("b", 0, ENTERED) == []
+    assert story.begin("b").seats == ()
+
+
+def test_the_barrier_after_an_interruption_counts_from_it() -> None:
+    story = a_running_story(1, 1)
+    story.advance(1000)
+    story.report("a", 0, INTERRUPTED, interruptions=(ERROR,))
+    story.advance(60)
+    story.report("a", 1, ENTERED)
+    assert story.wait.until == START + 1120
+
+
+def test_nobody_enters() -> None:
+    story = an_interrupted_story(1, 1)
+    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
+    late = "BARRIER_TIMEOUT: did not enter iteration 1 within 120 s"
+    told = f"{why}; without rank 1 on b, rank 0 on a: {late}"
+    assert given_up(story.advance(120)) == f"{told}; no worker is left"
+
+
+def test_a_worker_that_ends_at_the_barrier_is_no_interruption() -> None:
+    story = IterationStory(2, 1)
+    story.report("a", 0, ENTERED)
+    story.report("a", 0, ENTERED, terminated=(KILLED,))
+    begin = only(story.report("b", 0, ENTERED))
+    assert isinstance(begin, Begin)
+    assert begin.leader == "a.1"
+    without = "without rank 0 on a: TERMINATED: SIGKILL"
+    assert begin.reason == f"2 hosts entered iteration 0; {without}"
+    assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1)]}
+
+
+def test_the_leader_is_the_host_of_active_rank_0() -> None:
+    story = IterationStory(1, 1)
+    story.report("b", 0, ENTERED)
+    begin = only(story.report("a", 0, ENTERED, terminated=(KILLED,)))
+    assert isinstance(begin, Begin)
+    assert (begin.leader, story.begin("b").master_addr) == ("b.1", "10.b")
+
+
+def test_a_begin_waits_for_its_leaders_port_and_costs_nothing_meanwhile() -> None:
+    story = IterationStory(1, 1, 1)
+    story.is_portless = True
+    assert story.all_report(0, ENTERED) == []
+    pending = story.latest
+    assert isinstance(pending, Begin)
+    assert story.iterations.next_deadline() is None
+    story.advance(500)
+    assert story.latest is pending
+    story.lose("a")
+    assert isinstance(story.latest, Begin)
+    assert (story.latest.leader, story.latest.world_size) == ("b.1", 2)
+    story.is_portless = False
+    assert only(story.settle()) == pending or story.state.master_addr == "10.b"
+
+
+def test_standing_by_is_a_matter_of_rules() -> None:
+    spec = InprocessSpec(rules=(SHIFT_RANKS, active_max(2), active_divisor(2)))
+    story = a_running_story(2, 2, spec=spec)
+    assert story.ranks() == {"a": [(0, 0), (1, 1)], "b": [(2, None), (3, None)]}
+    assert story.begin("b").active_world_size == 2
+    story.report("a", 0, INTERRUPTED, interruptions=(KILLED,), terminated=(KILLED,))
+    story.all_report(1, ENTERED)
+    assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1), (2, None)]}
+
+
+def test_groups_come_with_the_reports() -> None:
+    spec = InprocessSpec(rules=(group_sizes([2]), SHIFT_RANKS))
+    story = IterationStory(2, 2, spec=spec)
+    dead = replace(KILLED, local_rank=1)
+    story.report("a", 0, ENTERED, groups=("x", "y"), terminated=(dead,))
+    begin = only(story.report("b", 0, ENTERED, groups=("y", "y", "too many")))
+    assert isinstance(begin, Begin)
+    discarded = "DISCARDED: its group 'x' has a size that is not allowed"
+    why = "2 hosts entered iteration 0; without rank 1 on a: TERMINATED: SIGKILL"
+    assert begin.reason == f"{why}, rank 0 on a: {discarded}"
+    assert [fault.kind for fault in begin.terminated] == [
+        InterruptionKind.TERMINATED,
+        InterruptionKind.DISCARDED,
+    ]
+    assert story.ranks() == {"a": [], "b": [(0, 0), (1, 1)]}
+
+
+# Interruptions.
+
+
+def test_an_interruption_interrupts_everybody_at_once() -> None:
+    story = a_running_story(2, 2)
+    interrupt = only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,)))
+    reason = "iteration 0 was interrupted: rank 2 on b: EXCEPTION: ValueError: no loss"
+    fault = Fault(rank=2, host="b", kind=InterruptionKind.EXCEPTION, message=ERROR.message)
+    assert interrupt == Interrupt(iteration=0, faults=(fault,), reason=reason)
+    assert story.journal[-1] == IterationInterrupted(
+        round_id=0, iteration=0, faults=(fault,), reason=reason, at_s=START
+    )
+    for name in "ab":
+        assert story.directive(name) == InprocessDirective(
+            round_id=0, iteration=0, kind=IterationInterrupt(reason=reason)
+        )
+
+
+def test_the_next_iteration_has_all_that_are_left() -> None:
+    story = an_interrupted_story(2, 2)
+    assert story.report("a", 1, ENTERED, terminated=(KILLED,)) == []
+    begin = only(story.report("b", 1, ENTERED))
+    assert isinstance(begin, Begin)
+    assert (begin.iteration, begin.spec) == (1, None)
+    why = "iteration 0 was interrupted: rank 2 on b: EXCEPTION: ValueError: no loss"
+    assert begin.reason == f"{why}; without rank 0 on a: TERMINATED: SIGKILL"
+    assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1), (2, 2)]}
+    assert story.begin("a").master_port == 30_002
+    assert story.state.restarted == 1
+    assert story.iterations.rank_of("a.1", 0) is None
+    assert story.iterations.rank_of("b.1", 1) == 2
+
+
+def test_a_rank_is_named_as_it_is_in_the_iteration() -> None:
+    story = an_interrupted_story(2, 2)
+    story.report("a", 1, ENTERED, terminated=(KILLED,))
+    story.report("b", 1, ENTERED)
+    interrupt = only(story.report("b", 1, INTERRUPTED, interruptions=(ERROR,)))
+    assert isinstance(interrupt, Interrupt)
+    assert interrupt.faults[0].rank == 1
+
+
+def test_others_that_fail_in_the_last_call_are_told_of_when_the_next_begins() -> None:
+    story = an_interrupted_story(1, 1, 1)
+    story.advance(1)
+    story.report("a", 0, INTERRUPTED, interruptions=(ERROR,))
+    story.advance(0.1)
+    story.report("c", 0, INTERRUPTED, interruptions=(ERROR,))
+    begin = only(story.all_report(1, ENTERED))
+    assert isinstance(begin, Begin)
+    text = "EXCEPTION: ValueError: no loss"
+    both = f"rank 1 on b: {text}; rank 0 on a: {text}"
+    assert begin.reason == f"iteration 0 was interrupted: {both}"
+
+
+def test_what_was_told_already_is_not_told_twice() -> None:
+    story = a_running_story(2, 1)
+    story.report("a", 0, INTERRUPTED, interruptions=(KILLED,), terminated=(KILLED,))
+    begin = only(story.all_report(1, ENTERED))
+    assert isinstance(begin, Begin)
+    why = "iteration 0 was interrupted: rank 0 on a: TERMINATED: SIGKILL"
+    assert begin.reason == f"{why}; without rank 0 on a"
+
+
+def test_a_terminated_worker_interrupts_whatever_its_host_says_of_the_step() -> None:
+    for step in (RUNNING, COMPLETED, ENTERED):
+        story = a_running_story(2, 2)
+        assert isinstance(only(story.report("b", 0, step, terminated=(KILLED,))), Interrupt)
+
+
+def test_a_worker_that_takes_no_part_interrupts_nothing() -> None:
+    story = IterationStory(2, 1)
+    story.report("a", 0, ENTERED, terminated=(KILLED,))
+    story.report("b", 0, ENTERED)
+    assert story.report("a", 0, RUNNING, terminated=(KILLED,), interruptions=(KILLED,)) == []
+
+
+def test_workers_that_do_not_exist_are_ignored() -> None:
+    story = a_running_story(1, 1)
+    stranger = a_fault(7)
+    assert story.report("a", 0, RUNNING, terminated=(stranger,), interruptions=(stranger,)) == []
+    assert story.iterations.rank_of("a.1", 7) is None
+    assert story.iterations.rank_of("z.1", 0) is None
+
+
+def test_an_interruption_without_a_worker_says_so() -> None:
+    story = a_running_story(1, 1)
+    interrupt = only(story.report("b", 0, INTERRUPTED))
+    assert isinstance(interrupt, Interrupt)
+    assert interrupt.reason == "iteration 0 was interrupted: b did not say why"
+
+
+def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
+    story = a_running_story(1, 3, 1)
+    interrupt = only(story.lose("b", "nothing was heard of it for 5 s"))
+    assert isinstance(interrupt, Interrupt)
+    lost = "3 workers on b: HOST_LOST: nothing was heard of it for 5 s"
+    assert interrupt.reason == f"iteration 0 was interrupted: {lost}"
+    story.all_report(1, ENTERED)
+    assert story.ranks() == {"a": [(0, 0)], "b": [], "c": [(1, 1)]}
+    assert story.report("b", 1, INTERRUPTED, interruptions=(ERROR,)) == []
+
+
+def test_a_host_lost_after_it_completed_interrupts_too() -> None:
+    story = a_running_story(1, 1)
+    story.report("a", 0, COMPLETED)
+    assert isinstance(only(story.lose("a")), Interrupt)
+
+
+def test_a_host_lost_at_the_barrier_holds_nobody_up() -> None:
+    story = an_interrupted_story(1, 1, 1)
+    story.report("a", 1, ENTERED)
+    story.report("c", 1, ENTERED)
+    assert isinstance(only(story.lose("b")), Begin)
+
+
+def test_a_report_that_overtook_the_interruption_interrupts() -> None:
+    story = a_running_story(1, 1)
+    interrupt = only(story.report("a", 1, ENTERED))
+    assert isinstance(interrupt, Interrupt)
+    assert interrupt.reason == "iteration 0 was interrupted: a entered the next one"
+    assert isinstance(only(story.report("b", 1, ENTERED)), Begin)
+
+
+def test_an_iteration_can_be_interrupted_before_it_began() -> None:
+    story = an_interrupted_story(1, 1)
+    story.report("a", 1, ENTERED)
+    interrupt = only(story.report("b", 1, INTERRUPTED, interruptions=(ERROR,)))
+    assert isinstance(interrupt, Interrupt)
+    assert interrupt.iteration == 1
+    assert story.report("a", 1, ENTERED) == []
+    story.report("a", 2, ENTERED)
+    begin = only(story.report("b", 2, ENTERED))
+    assert isinstance(begin, Begin)
+    assert begin.iteration == 2
+
+
+def test_so_can_the_first_one_of_a_call() -> None:
+    story = IterationStory(1, 1, spec=replace(SPEC, iterations_max=2))
+    story.report("a", 0, ENTERED)
+    assert isinstance(only(story.report("b", 0, INTERRUPTED)), Interrupt)
+    begin = only(story.all_report(1, ENTERED))
+    assert isinstance(begin, Begin)
+    assert begin.spec is not None
+    story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
+    assert "all 2 iterations of the call are used" in given_up(story.all_report(2, ENTERED))
+
+
+def test_faults_are_bounded_in_number_and_length() -> None:
+    story = a_running_story(FAULTS_KEPT_MAX + 10, 1)
+    faults = tuple(a_fault(i, message="x" * 10_000) for i in range(FAULTS_KEPT_MAX + 10))
+    interrupt = only(story.report("a", 0, INTERRUPTED, interruptions=faults))
+    assert isinstance(interrupt, Interrupt)
+    assert len(interrupt.faults) == FAULTS_KEPT_MAX
+    assert len(interrupt.faults[0].message) == FAULT_CHARACTERS_MAX
+    assert interrupt.reason.endswith(f"; {FAULTS_KEPT_MAX - 4} more")
+    record = story.journal[-1]
+    assert isinstance(record, IterationInterrupted)
+    assert len(record.faults) == 4
+
+
+# Completion.
+
+
+def test_an_iteration_is_complete_when_every_host_completed_it() -> None:
+    story = a_running_story(2, 1)
+    assert story.report("b", 0, COMPLETED) == []
+    why = "1 of 2 hosts completed iteration 0, waiting for a, 120 s left"
+    assert story.wait.reason == why
+    assert story.report("b", 0, COMPLETED) == []
+    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
+    assert story.journal[-1] == IterationCompleted(round_id=0, iteration=0, at_s=START)
+    for name in "ab":
+        assert story.directive(name) == InprocessDirective(
+            round_id=0, iteration=0, kind=IterationComplete()
+        )
+    assert not story.iterations.is_engaged
+
+
+def test_a_fault_after_completion_is_outside_the_iteration() -> None:
+    story = a_running_story(1, 1)
+    story.all_report(0, COMPLETED)
+    assert story.report("a", 0, INTERRUPTED, interruptions=(ERROR,)) == []
+    assert story.lose("a") == []
+    assert story.directive("b") == InprocessDirective(
+        round_id=0, iteration=0, kind=IterationComplete()
+    )
+
+
+def test_who_completed_is_interrupted_like_the_others() -> None:
+    story = a_running_story(1, 1)
+    story.report("a", 0, COMPLETED)
+    assert isinstance(only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))), Interrupt)
+    assert story.all_report(0, COMPLETED) == []
+    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
+
+
+def test_completion_has_its_time() -> None:
+    story = a_running_story(1, 1, 1)
+    story.advance(1000)
+    story.report("b", 0, COMPLETED)
+    assert story.advance(119.9) == []
+    interrupt = only(story.advance(0.1))
+    assert isinstance(interrupt, Interrupt)
+    late = "not completed by a, c within 120 s of the first host that did"
+    assert interrupt.reason == f"iteration 0 was interrupted: {late}"
+
+
+def test_another_call_goes_on_counting_and_may_have_another_spec() -> None:
+    story = a_running_story(1, 1, spec=replace(SPEC, iterations_max=1))
+    story.all_report(0, COMPLETED)
+    story.spec = replace(SPEC, iterations_max=2)
+    begin = only(story.all_report(1, ENTERED))
+    assert isinstance(begin, Begin)
+    assert (begin.iteration, begin.spec) == (1, story.spec)
+    assert (story.state.call_first, story.state.restarted) == (1, 0)
+    story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
+    assert isinstance(only(story.all_report(2, ENTERED)), Begin)
+
+
+# What can't go on.
+
+
+def test_too_few_are_left() -> None:
+    story = an_interrupted_story(1, 2, spec=replace(SPEC, world_size_min=3))
+    story.report("b", 1, ENTERED, terminated=(KILLED,))
+    (give_up,) = story.report("a", 1, ENTERED)
+    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
+    assert isinstance(give_up, GiveUp)
+    assert (
+        give_up.reason == f"{why}; without rank 1 on b; 2 workers left, at least 3 must take part"
+    )
+    kinds = [fault.kind for fault in give_up.causes]
+    assert kinds == [InterruptionKind.EXCEPTION, InterruptionKind.TERMINATED]
+    assert story.settle() == []
+    assert story.latest is give_up
+    assert story.iterations.next_deadline() is None
+
+
+def test_all_hosts_are_lost() -> None:
+    story = a_running_story(1, 1)
+    story.lose("a")
+    assert given_up(story.lose("b")).endswith("; no worker is left")
+
+
+def test_iterations_of_a_call_can_be_used_up() -> None:
+    story = an_interrupted_story(1, 1, spec=replace(SPEC, iterations_max=1))
+    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
+    spent = "all 1 iterations of the call are used"
+    assert given_up(story.all_report(1, ENTERED)) == f"{why}; {spent}"
+
+
+def test_workers_that_disagree_are_given_up_and_the_fields_are_named() -> None:
+    story = IterationStory(1, 1)
+    story.report("a", 0, ENTERED)
+    other = replace(SPEC, barrier_timeout_s=60.0, rules=(SHIFT_RANKS, active_max(2)))
+    reason = given_up(story.report("b", 0, ENTERED, spec=other))
+    assert reason == (
+        "workers disagree on how to restart in process: "
+        "rules [SHIFT, ACTIVE_MAX 2] on b, [SHIFT] on a; "
+        "barrier_timeout_s 60 on b, 120 on a"
+    )
+
+
+def test_a_spec_may_not_change_within_a_call() -> None:
+    story = an_interrupted_story(1, 1)
+    reason = given_up(story.report("a", 1, ENTERED, spec=replace(SPEC, world_size_min=1)))
+    assert reason.endswith("world_size_min 1 on a, 0 in the iteration before")
+
+
+def test_later_reports_of_a_call_need_no_spec() -> None:
+    story = an_interrupted_story(1, 1)
+    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
+    story = IterationStory(1, 1)
+    assert story.report("a", 0, ENTERED, spec=None) == []
+    assert isinstance(only(story.report("b", 0, ENTERED)), Begin)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "step"), [(2, ENTERED), (1, RUNNING), (1, COMPLETED), (7, INTERRUPTED)]
+)
+def test_a_host_that_is_ahead_of_what_began_ends_it(iteration: int, step: object) -> None:
+    story = a_running_story(1, 1)
+    reason = given_up(story.report("a", iteration, step))  # type: ignore[arg-type]
+    assert reason == (
+        f"a is {step} in iteration {iteration}, but the next one to begin is 1: "
+        "the round's state was lost"
+    )
+
+
+# Repetition, fences, and a coordinator that dies.
+
+
+def test_repeated_and_old_reports_change_nothing() -> None:
+    story = an_interrupted_story(1, 1)
+    old = [("a", 0, ENTERED), ("a", 0, RUNNING), ("a", 0, COMPLETED), ("b", 0, INTERRUPTED)]
+    for name, iteration, step in old:
+        assert story.report(name, iteration, step) == []
+    story.report("a", 1, ENTERED)
+    assert story.report("a", 1, ENTERED) == []
+    story.report("b", 1, ENTERED)
+    for name, iteration, step in old:
+        assert story.report(name, iteration, step) == []
+    assert story.deliver("z", InprocessReport(iteration=9, step=RUNNING)) == []
+
+
+def test_a_begin_that_was_journaled_is_delivered_again_identically() -> None:
+    spec = InprocessSpec(rules=(group_sizes([2]), SHIFT_RANKS, active_max(3)))
+    story = IterationStory(2, 2, 2, spec=spec)
+    story.report("a", 0, ENTERED, groups=("x", "x"))
+    story.report("c", 0, ENTERED, groups=("y", "y"))
+    story.report("b", 0, ENTERED, groups=("z", "z"), terminated=(KILLED,))
+    told = [story.directive(name) for name in "abc"]
+    assert story.restart() == []
+    assert [story.directive(name) for name in "abc"] == told
+    assert story.ranks() == {"a": [(0, 0), (1, 1)], "b": [], "c": [(2, 2), (3, None)]}
+
+
+def test_a_restarted_coordinator_waits_for_all_to_report_again() -> None:
+    story = an_interrupted_story(1, 1)
+    story.report("a", 1, ENTERED)
+    story.advance(100)
+    assert story.restart() == []
+    assert story.wait.until == START + 220
+    assert story.report("b", 1, ENTERED) == []
+    begin = only(story.report("a", 1, ENTERED, spec=None))
+    assert isinstance(begin, Begin)
+    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
+    assert begin.reason == why
+
+
+def test_completions_are_counted_anew_after_a_restart() -> None:
+    story = a_running_story(1, 1)
+    story.report("a", 0, COMPLETED)
+    story.restart()
+    assert story.report("b", 0, COMPLETED) == []
+    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
+
+
+def test_a_host_lost_before_a_restart_interrupts_after_it() -> None:
+    story = a_running_story(1, 1)
+    story.lost.add("b")
+    interrupt = only(story.restart())
+    assert isinstance(interrupt, Interrupt)
+    assert interrupt.reason == "iteration 0 was interrupted: rank 1 on b: HOST_LOST: it was lost"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        IterationCompleted(round_id=0, iteration=0),
+        IterationInterrupted(round_id=0, iteration=1),
+        IterationInterrupted(round_id=1, iteration=0),
+        IterationBegan(round_id=0, iteration=2, active_world_size=1, master_addr="", master_port=1),
+    ],
+)
+def test_records_that_can_not_follow_are_refused(record: IterationCompleted) -> None:
+    state = IterationState(round_id=0, world_size=1)
+    with pytest.raises(ValueError, match="can't follow iteration -1 of round 0, NONE"):
+        state.apply(record)
+    assert state == IterationState(round_id=0, world_size=1)
+    assert state.phase is IterationPhase.NONE
