@@ -112,6 +112,7 @@ class Promises:
         self.is_running = False
         self.is_over = False
         self.completed: set[str] = set()
+        self.entered: dict[str, int] = {}
         self.spoiled = ""
         self.dead: set[Worker] = set()
 
@@ -123,9 +124,13 @@ class Promises:
                 self.spoiled = f"a worker of {host.name} ended"
             if report.iteration == self.latest and report.step is INTERRUPTED:
                 self.spoiled = f"{host.name} was interrupted"
+            if report.iteration > self.latest:
+                self.spoiled = f"{host.name} had left it"
             if report.iteration == self.latest and report.step is COMPLETED:
                 self.completed.add(host.name)
         self.dead |= dead
+        if report.step is ENTERED:
+            self.entered[host.name] = max(self.entered.get(host.name, 0), report.iteration)
 
     def lost(self, host: Host) -> None:
         workers = {(host.name, worker) for worker in range(host.size)}
@@ -173,6 +178,8 @@ class Promises:
         assert ranks == list(range(begin.world_size))
         active = {seat.active_rank for seat in seats.values() if seat.active_rank is not None}
         assert active == set(range(begin.active_world_size))
+        late = {name for name, _ in seats if self.entered.get(name) != begin.iteration}
+        assert not late, "begun without waiting"
         assert not seats.keys() & self.dead, "a dead worker has a rank"
         assert not self.seats or seats.keys() <= self.seats, "a worker came back"
         (first,) = [name for (name, _), seat in seats.items() if seat.active_rank == 0]
@@ -326,9 +333,7 @@ class IterationMachine(RuleBasedStateMachine):
     def interrupted_early(self, name: str) -> None:
         """Something goes wrong at the barrier."""
         host = self.host(name)
-        if host is None or host.step is not ENTERED or not host.said:
-            return
-        if host.said[-1].iteration == host.iteration:
+        if host is not None and host.step is ENTERED:
             host.step = INTERRUPTED
             self.say(host)
 
@@ -375,7 +380,7 @@ class IterationMachine(RuleBasedStateMachine):
             for host in self.hosts.values():
                 host.is_heard = False
             # What only the dead one knew is unknown again.
-            self.promises.completed = set()
+            self.promises.completed, self.promises.entered = set(), {}
             self.story.restart()
 
     @invariant()

@@ -348,10 +348,18 @@ def test_an_iteration_can_be_interrupted_before_it_began() -> None:
     assert isinstance(interrupt, Interrupt)
     assert interrupt.iteration == 1
     assert story.report("a", 1, ENTERED) == []
-    story.report("a", 2, ENTERED)
-    begin = only(story.report("b", 2, ENTERED))
+    assert story.report("b", 2, ENTERED) == []
+    begin = only(story.report("a", 2, ENTERED))
     assert isinstance(begin, Begin)
     assert begin.iteration == 2
+
+
+def test_a_host_may_be_two_interruptions_on() -> None:
+    story = a_running_story(1, 1)
+    both = story.report("b", 1, INTERRUPTED)
+    assert [d.iteration for d in both if isinstance(d, Interrupt)] == [0, 1]
+    assert story.report("a", 1, ENTERED) == []
+    assert isinstance(only(story.all_report(2, ENTERED)), Begin)
 
 
 def test_so_can_the_first_one_of_a_call() -> None:

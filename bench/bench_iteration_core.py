@@ -1,0 +1,211 @@
+"""What does a restart in process cost in the coordinator's core, and does it grow with the ranks?
+
+Pure code only: no network, no journal, no clock in the core. One iteration is entered,
+begun, interrupted by a worker that ends, and entered again by those that are left; all
+that hosts report and all they are told is counted. Prints median milliseconds of the
+whole and of its parts at several numbers of ranks, 8 per host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.harness import Question
+from coordinator.iteration import Iterations
+from coordinator.iteration_decisions import Begin, Complete, Interrupt
+from coordinator.iteration_model import (
+    InprocessReport,
+    InprocessSpec,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+)
+from coordinator.iteration_records import IterationState
+from coordinator.model import AgentIdentity, Round
+from coordinator.rank_rules import (
+    FILL_GAPS,
+    SHIFT_RANKS,
+    Ranking,
+    active_divisor,
+    assign,
+    group_sizes,
+)
+from coordinator.ranks import assign_seats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SIZES = (8, 1_000, 16_000)
+WORKERS_PER_HOST = 8
+SAMPLES = 9
+SPEC = InprocessSpec(rules=(group_sizes([8]), SHIFT_RANKS, active_divisor(2)))
+
+Results = dict[str, dict[int, float]]
+
+
+class Fleet:
+    """Hosts of one round, and the core that they restart with."""
+
+    def __init__(self, ranks: int) -> None:
+        agents = [
+            AgentIdentity(
+                incarnation=f"node-{index}/1",
+                host=f"node-{index}",
+                address=f"node-{index}",
+                role="default",
+                local_world_size=WORKERS_PER_HOST,
+            )
+            for index in range(ranks // WORKERS_PER_HOST)
+        ]
+        current = Round(
+            round_id=0,
+            seats=assign_seats(agents),
+            world_size=len(agents) * WORKERS_PER_HOST,
+            restart_count=0,
+            master_addr="node-0",
+            master_port=20_000,
+            reason="",
+        )
+        self.now, self.port, self.incarnations = 0.0, 20_000, list(current.seats)
+        self.state = IterationState(round_id=0, world_size=current.world_size)
+        self.iterations = Iterations(self.state, current, now=0.0)
+
+    def report(self, incarnation: str, report: InprocessReport) -> None:
+        """Deliver a report, do what follows, and tell everybody if anything did."""
+        self.iterations.reported(incarnation, report, now=self.now)
+        is_news = False
+        while True:
+            decision = self.iterations.decide(now=self.now)
+            match decision:
+                case Begin():
+                    self.port += 1
+                    record = decision.record(
+                        0, master_addr="node-0", master_port=self.port, now=self.now
+                    )
+                    self.state.apply(record)
+                    self.iterations.noted(record, now=self.now)
+                case Interrupt() | Complete():
+                    ended = decision.record(0, now=self.now)
+                    self.state.apply(ended)
+                    self.iterations.noted(ended, now=self.now)
+                case _:
+                    break
+            is_news = True
+        if is_news:
+            for told in self.incarnations:
+                self.iterations.directive_for(told)
+
+    def enter(self, iteration: int, gone: Sequence[Interruption] = ()) -> None:
+        """Let every host enter; some workers of the last one may be gone."""
+        last = self.incarnations[-1]
+        entered = InprocessReport(iteration=iteration, step=InprocessStep.ENTERED, spec=SPEC)
+        for incarnation in self.incarnations[:-1]:
+            self.report(incarnation, entered)
+        self.report(
+            last,
+            InprocessReport(
+                iteration=iteration, step=InprocessStep.ENTERED, spec=SPEC, terminated=tuple(gone)
+            ),
+        )
+
+
+def interruption(local_rank: int = 0) -> Interruption:
+    return Interruption(
+        local_rank=local_rank, kind=InterruptionKind.TERMINATED, message="killed by SIGKILL"
+    )
+
+
+def timed(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return (time.perf_counter() - begun) * 1e3
+
+
+def parts(ranks: int) -> dict[str, float]:
+    """Return the milliseconds of each part of one restart."""
+    fleet = Fleet(ranks)
+    found = {"enter and begin": timed(lambda: fleet.enter(0))}
+    assert fleet.state.active_world_size == fleet.state.world_size
+    first, fault = fleet.incarnations[-1], interruption()
+    stopped = InprocessReport(
+        iteration=0,
+        step=InprocessStep.INTERRUPTED,
+        interruptions=(fault,),
+        terminated=(fault,),
+    )
+    found["interrupt"] = timed(lambda: fleet.report(first, stopped))
+    cleaning = InprocessReport(iteration=0, step=InprocessStep.INTERRUPTED)
+
+    def clean() -> None:
+        for incarnation in fleet.incarnations[:-1]:
+            fleet.report(incarnation, cleaning)
+
+    found["hear that all clean up"] = timed(clean)
+    found["enter again and begin without one"] = timed(lambda: fleet.enter(1, [fault]))
+    assert fleet.state.iteration == 1, "it did not begin again"
+    found["whole restart"] = sum(found.values())
+    return found
+
+
+def assignment(ranks: int) -> float:
+    """Return the milliseconds of all rules together, with a host in a hundred gone."""
+    groups = [f"host-{worker // WORKERS_PER_HOST}" for worker in range(ranks)]
+    gone = set(range(1, ranks, 100 * WORKERS_PER_HOST)) - {1} if ranks > WORKERS_PER_HOST else set()
+    rules = (FILL_GAPS, group_sizes([WORKERS_PER_HOST]), SHIFT_RANKS, active_divisor(4))
+    order = list(range(ranks))
+    result: list[object] = []
+    spent = timed(lambda: result.append(assign(order, gone=gone, groups=groups, rules=rules)))
+    assert isinstance(result[0], Ranking)
+    return spent
+
+
+MEASURES = (
+    "assign ranks by four rules",
+    "enter and begin",
+    "interrupt",
+    "hear that all clean up",
+    "enter again and begin without one",
+    "whole restart",
+)
+
+
+def median_ms(name: str, ranks: int) -> float:
+    """Return what one part costs at one number of ranks, in milliseconds."""
+    gc.collect()
+    samples = [
+        assignment(ranks) if name == MEASURES[0] else parts(ranks)[name] for _ in range(SAMPLES)
+    ]
+    return statistics.median(samples)
+
+
+def main(sizes: Sequence[int] = SIZES) -> Results:
+    """Measure everything, print a table, and return milliseconds by question and size."""
+    results: Results = {}
+    print("milliseconds, median; ranks:".ljust(36), *(f"{size:>9,}" for size in sizes))
+    for name in MEASURES:
+        results[name] = {size: round(median_ms(name, size), 3) for size in sizes}
+        print(name.ljust(36), *(f"{results[name][size]:9.3f}" for size in sizes))
+    return results
+
+
+QUESTIONS = tuple(
+    Question(
+        name=f"iteration_core_{name.replace(' ', '_')}_{size}",
+        text=f"pure core, {name}, {size:,} ranks",
+        unit="ms",
+        repeats=1,
+        ours=partial(median_ms, name, size),
+    )
+    for name in MEASURES
+    for size in SIZES
+)
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="ranks, 8 per host")
+    main(parser.parse_args().sizes)
