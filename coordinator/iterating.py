@@ -25,26 +25,33 @@ class Iterating:
 
     The owner calls ``next_record`` until it returns ``None``; each record it commits
     and hands to ``noted``. ``wait`` and ``give_up`` then say what it has come to.
+    ``is_watching``: workers of the round that runs restart in process.
     """
 
     def __init__(
-        self, state: RunState, members: Membership, leading: Leading, telling: Telling
+        self,
+        state: RunState,
+        members: Membership,
+        leading: Leading,
+        telling: Telling,
+        *,
+        progress_interval_s: float,
     ) -> None:
+        self.is_watching = False
         self.wait: Wait | None = None
         self.give_up: str | None = None
         self._state = state
         self._members = members
         self._leading = leading
         self._telling = telling
+        self._progress_interval_s = progress_interval_s
         self._iterations: Iterations | None = None
+        # Since when it waits, and when people are told of it next.
+        self._waits_since = 0.0
+        self._progress_at: float | None = None
         # Who may not know what to do in the present iteration.
         self._untold: set[str] = set()
         self._is_for_all = False
-
-    @property
-    def is_engaged(self) -> bool:
-        """Whether workers that fail, or hosts that are lost, are of an iteration."""
-        return self._iterations is not None and self._iterations.is_engaged
 
     # What happens.
 
@@ -56,7 +63,8 @@ class Iterating:
 
     def end(self) -> None:
         """Forget all: the round is over."""
-        self._iterations = self.wait = self.give_up = None
+        self.is_watching = False
+        self._iterations = self.wait = self.give_up = self._progress_at = None
         self._untold, self._is_for_all = set(), False
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
@@ -91,7 +99,7 @@ class Iterating:
         assert state.iterations is not None, "a round that can't have iterations"
         lost = [i for i in state.round.seats if i in state.given_up or i in state.succeeded]
         self._iterations = Iterations(state.iterations, state.round, lost=lost, now=now)
-        self._is_for_all = True
+        self._is_for_all = self.is_watching = True
         return self._iterations
 
     # What follows.
@@ -128,10 +136,22 @@ class Iterating:
             self._telling.one(leader)
             self._leading.forget()
 
+    def progress(self, *, now: float) -> str | None:
+        """Return what it waits for if people are to be told now: rarer, the longer it takes."""
+        if self.wait is None:
+            self._progress_at = None
+        elif self._progress_at is None:
+            self._waits_since, self._progress_at = now, now + self._progress_interval_s
+        elif now >= self._progress_at:
+            self._progress_at = now + max(self._progress_interval_s, now - self._waits_since)
+            return self.wait.reason
+        return None
+
     def next_deadline(self) -> float | None:
         """Return when to look again if nothing happens; ``None``: only after an event."""
         if self.wait is not None:
-            return self.wait.until
+            instants = (self.wait.until, self._progress_at)
+            return min((at for at in instants if at is not None), default=None)
         return None if self._iterations is None else self._iterations.next_deadline()
 
     def effects(self) -> list[Instruct]:

@@ -8,6 +8,8 @@ from coordinator.iteration_records import IterationBegan, IterationInterrupted, 
 from coordinator.model import Round
 
 BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"
+# Told to people, but no decision that would be kept.
+WAITING = "iteration waiting"
 ITERATION_DECISIONS = frozenset({BEGAN, INTERRUPTED, COMPLETED})
 
 

@@ -113,7 +113,7 @@ class RoundWatch:
     def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
         """Judge the round as it is at ``now``."""
         state = self._state
-        if len(state.succeeded) + len(state.excused) == len(current.seats) and state.succeeded:
+        if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
             return RunSucceeds(reasons.all_succeeded(current, state.excused))
         if self.failed and (unable := self._unable()):
             causes = root_causes(state.counted_failures(), current.round_id)

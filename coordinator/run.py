@@ -20,7 +20,7 @@ from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
 from coordinator.gathering import GatheringWatch, Leading, Lineup
 from coordinator.iterating import Iterating
-from coordinator.iteration_story import told
+from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
 from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
@@ -45,7 +45,13 @@ class Run:
         self._learning = Learning(policy.learning, state.limits or ())
         self._ending = EndingWatch(state, self.members, policy, now=now)
         self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
-        self._iterating = Iterating(state, self.members, self._leading, self._telling)
+        self._iterating = Iterating(
+            state,
+            self.members,
+            self._leading,
+            self._telling,
+            progress_interval_s=policy.progress_interval_s,
+        )
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
@@ -102,7 +108,8 @@ class Run:
                 assert_never(event)
         self._settle(now)
         self._effects += self._telling.effects(self.state, self._wait, now=now)
-        self._effects += self._iterating.effects()
+        if self._iterating.is_watching:
+            self._effects += self._iterating.effects()
         done, self._effects = self._effects, []
         return done
 
@@ -232,17 +239,18 @@ class Run:
         current = self.state.round
         if self.state.phase is not Phase.RUNNING or current is None:
             return
-        if beat.round_id != current.round_id or not self.state.is_seated(incarnation):
+        if beat.round_id != current.round_id or incarnation not in current.seats:
             return  # of an earlier round: the agent will hear of this one
+        if incarnation in self.state.given_up:
+            return  # the round goes on without it, whatever it says
         if beat.observations:
             self._learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
             self._iterating.reported(incarnation, beat.inprocess, now=now)
-        if incarnation in self.state.excused:
-            return  # none of its workers counts any more
         if beat.state is GroupState.FAILED:
-            self._round_watch.failed.add(incarnation)
-        elif beat.state is GroupState.SUCCEEDED and incarnation not in self.state.succeeded:
+            if incarnation not in self.state.excused:
+                self._round_watch.failed.add(incarnation)
+        elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
             self._round_watch.note_success(now=now)
             self._iterating.finished(incarnation)
@@ -284,12 +292,15 @@ class Run:
     def _review_round(self, now: float) -> None:
         current = self.state.round
         assert current is not None, "running without a round"
-        self._review_iterations(now)
+        if self._iterating.is_watching:
+            self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=now):
             case RoundGoesOn(until):
-                due = self._iterating.next_deadline()
-                self._review_at = until if due is None else min(due, until or due)
+                self._review_at = until
+                due = self._iterating.next_deadline() if self._iterating.is_watching else None
+                if due is not None:
+                    self._review_at = due if until is None else min(due, until)
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:
@@ -304,6 +315,10 @@ class Run:
             self._iterating.noted(record, now=now)
             self._tell_decision(*told(record))
         self._wait = self._iterating.wait
+        if (progress := self._iterating.progress(now=now)) is not None:
+            self._tell_decision(WAITING, progress)
+            for incarnation in self._round_watch.extras:
+                self._telling.one(incarnation)
 
     def _review_gathering(self, now: float) -> None:
         match self._gathering.review(now=now):

@@ -455,3 +455,32 @@ def test_an_iteration_without_a_round_is_no_journal_of_ours() -> None:
     )
     with pytest.raises(ValueError, match="no round runs"):
         story.state().apply(record)
+
+
+def test_people_hear_what_a_long_wait_is_for_and_not_too_often() -> None:
+    story = a_running_story(2)
+    story.join("c")
+    story.enter("a")
+    heard: list[tuple[float, str]] = []
+    standby: list[str] = []
+
+    def watch(effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Decided(decision="iteration waiting", reason=reason):
+                    heard.append((story.now, reason))
+                case fx.Direct(desired=desired) if isinstance(desired.state, Standby):
+                    standby.append(desired.state.reason)
+                case _:
+                    pass
+
+    story.watch, begun = watch, story.now
+    story.advance(20)
+    assert [at - begun for at, _ in heard] == [2.0, 4.0, 8.0, 16.0]
+    assert heard[-1][1] == "1 of 2 hosts entered iteration 0, waiting for b, 104 s left"
+    assert standby[-1].endswith(heard[-1][1])
+    assert [e for e in story.state().history if e.decision == "iteration waiting"] == []
+    story.enter("b")
+    heard.clear()
+    story.advance(20)
+    assert heard == []
