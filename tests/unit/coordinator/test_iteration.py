@@ -309,6 +309,26 @@ def test_an_interruption_without_a_worker_says_so() -> None:
     assert interrupt.reason == "iteration 0 was interrupted: b did not say why"
 
 
+def test_who_left_before_is_not_told_of_again() -> None:
+    story = an_interrupted_story(2, 1)
+    story.report("a", 1, ENTERED, terminated=(KILLED,))
+    story.report("b", 1, ENTERED)
+    story.report("b", 1, INTERRUPTED, interruptions=(ERROR,))
+    begin = only(story.all_report(2, ENTERED))
+    assert isinstance(begin, Begin)
+    text = "rank 1 on b: EXCEPTION: ValueError: no loss"
+    assert begin.reason == f"iteration 1 was interrupted: {text}"
+    assert begin.terminated == ()
+
+
+def test_a_host_without_workers_interrupts_nothing_that_has_not_begun() -> None:
+    story = an_interrupted_story(1, 1)
+    story.report("a", 1, ENTERED)
+    begin = only(story.report("b", 1, INTERRUPTED, terminated=(KILLED,)))
+    assert isinstance(begin, Begin)
+    assert begin.iteration == 1
+
+
 def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
     story = a_running_story(1, 3, 1)
     interrupt = only(story.lose("b", "nothing was heard of it for 5 s"))
@@ -433,6 +453,16 @@ def test_completion_has_its_time() -> None:
     assert interrupt.reason == f"iteration 0 was interrupted: {late}"
 
 
+def test_the_time_for_completion_counts_anew_in_each_iteration() -> None:
+    story = a_running_story(1, 1)
+    story.report("a", 0, COMPLETED)
+    story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
+    story.all_report(1, ENTERED)
+    assert story.advance(1000) == []
+    assert story.report("a", 1, COMPLETED) == []
+    assert story.wait.until == START + 1120
+
+
 def test_another_call_goes_on_counting_and_may_have_another_spec() -> None:
     story = a_running_story(1, 1, spec=replace(SPEC, iterations_max=1))
     story.all_report(0, COMPLETED)
@@ -487,6 +517,27 @@ def test_workers_that_disagree_are_given_up_and_the_fields_are_named() -> None:
         "rules [SHIFT, ACTIVE_MAX 2] on b, [SHIFT] on a; "
         "barrier_timeout_s 60 on b, 120 on a"
     )
+
+
+def test_a_host_that_is_lost_while_it_waits_alone_leaves_no_trace() -> None:
+    story = IterationStory(1, 1, 1)
+    story.report("a", 0, ENTERED)
+    story.advance(60)
+    story.lose("a")
+    assert not story.iterations.is_engaged
+    story.spec = replace(SPEC, barrier_timeout_s=30.0)
+    assert story.report("b", 0, ENTERED) == []
+    assert story.wait.until == START + 90
+
+
+def test_a_call_that_was_interrupted_before_it_began_is_bound_by_no_other() -> None:
+    story = a_running_story(1, 1)
+    story.all_report(0, COMPLETED)
+    story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
+    story.spec = replace(SPEC, world_size_min=1)
+    begin = only(story.all_report(2, ENTERED))
+    assert isinstance(begin, Begin)
+    assert (begin.spec, story.state.call_first) == (story.spec, 1)
 
 
 def test_a_spec_may_not_change_within_a_call() -> None:
