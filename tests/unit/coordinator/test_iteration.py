@@ -284,6 +284,26 @@ def test_an_interruption_without_a_worker_says_so() -> None:
     assert interrupt.reason == "iteration 0 was interrupted: b did not say why"
 
 
+def test_who_left_before_is_not_told_of_again() -> None:
+    story = an_interrupted_story(2, 1)
+    story.report("a", 1, ENTERED, terminated=(KILLED,))
+    story.report("b", 1, ENTERED)
+    story.report("b", 1, INTERRUPTED, interruptions=(ERROR,))
+    begin = only(story.all_report(2, ENTERED))
+    assert isinstance(begin, Begin)
+    text = "rank 1 on b: EXCEPTION: ValueError: no loss"
+    assert begin.reason == f"iteration 1 was interrupted: {text}"
+    assert begin.terminated == ()
+
+
+def test_a_host_without_workers_interrupts_nothing_that_has_not_begun() -> None:
+    story = an_interrupted_story(1, 1)
+    story.report("a", 1, ENTERED)
+    begin = only(story.report("b", 1, INTERRUPTED, terminated=(KILLED,)))
+    assert isinstance(begin, Begin)
+    assert begin.iteration == 1
+
+
 def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
     story = a_running_story(1, 3, 1)
     interrupt = only(story.lose("b", "nothing was heard of it for 5 s"))

@@ -89,6 +89,16 @@ def test_completion_has_its_time() -> None:
     assert interrupt.reason == f"iteration 0 was interrupted: {late}"
 
 
+def test_the_time_for_completion_counts_anew_in_each_iteration() -> None:
+    story = a_running_story(1, 1)
+    story.report("a", 0, COMPLETED)
+    story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
+    story.all_report(1, ENTERED)
+    assert story.advance(1000) == []
+    assert story.report("a", 1, COMPLETED) == []
+    assert story.wait.until == START + 1120
+
+
 def test_another_call_goes_on_counting_and_may_have_another_spec() -> None:
     story = a_running_story(1, 1, spec=replace(SPEC, iterations_max=1))
     story.all_report(0, COMPLETED)
@@ -143,6 +153,27 @@ def test_workers_that_disagree_are_given_up_and_the_fields_are_named() -> None:
         "rules [SHIFT, ACTIVE_MAX 2] on b, [SHIFT] on a; "
         "barrier_timeout_s 60 on b, 120 on a"
     )
+
+
+def test_a_host_that_is_lost_while_it_waits_alone_leaves_no_trace() -> None:
+    story = IterationStory(1, 1, 1)
+    story.report("a", 0, ENTERED)
+    story.advance(60)
+    story.lose("a")
+    assert not story.iterations.is_engaged
+    story.spec = replace(SPEC, barrier_timeout_s=30.0)
+    assert story.report("b", 0, ENTERED) == []
+    assert story.wait.until == START + 90
+
+
+def test_a_call_that_was_interrupted_before_it_began_is_bound_by_no_other() -> None:
+    story = a_running_story(1, 1)
+    story.all_report(0, COMPLETED)
+    story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
+    story.spec = replace(SPEC, world_size_min=1)
+    begin = only(story.all_report(2, ENTERED))
+    assert isinstance(begin, Begin)
+    assert (begin.spec, story.state.call_first) == (story.spec, 1)
 
 
 def test_a_spec_may_not_change_within_a_call() -> None:
