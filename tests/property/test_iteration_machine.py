@@ -3,7 +3,7 @@
 Hypothesis plays hosts that do what they are told, late or not at all, and whose
 workers fail in every way; after every event the decisions, and what each host is
 told, are held against what the design promises. ``DRUMBEAT_SEEDS`` sets the number
-of orders (default 150), which are then drawn at random.
+of orders (default 400), which are then drawn at random.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Host:
 
     def obey(self, directive: InprocessDirective) -> None:
         iteration, kind = directive.iteration, directive.kind
+        for worker in set(directive.terminated) & set(self.left):
+            self.terminated[worker] = a_fault(worker, InterruptionKind.DISCARDED)
         if (
             self.step is None
             or iteration < self.iteration
@@ -89,9 +91,6 @@ class Host:
             return
         match kind:
             case IterationBegin():
-                seated = {seat.local_rank for seat in kind.seats}
-                for worker in set(self.left) - seated:
-                    self.terminated[worker] = a_fault(worker, InterruptionKind.DISCARDED)
                 if self.step is ENTERED and iteration == self.iteration:
                     self.step = RUNNING
             case IterationInterrupt():
@@ -170,6 +169,9 @@ class Promises:
             assert directive is not None
             assert isinstance(directive.kind, IterationBegin)
             seats |= {(name, seat.local_rank): seat for seat in directive.kind.seats}
+            seated = [seat.local_rank for seat in directive.kind.seats]
+            size = self.story.round.seats[f"{name}.1"].agent.local_world_size
+            assert sorted([*seated, *directive.terminated]) == list(range(size))
             same = replace(directive.kind, seats=())
             assert same == replace(self.story.begin("a"), seats=()), (
                 "hosts are told different sizes"
@@ -208,18 +210,31 @@ class IterationMachine(RuleBasedStateMachine):
     story: IterationStory
 
     @initialize(
-        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+        sizes=st.lists(st.sampled_from([2, 1, 3]), min_size=1, max_size=4),
         rules=st.lists(
             st.sampled_from(
-                [FILL_GAPS, group_sizes([2]), group_sizes([1, 3]), active_max(3), active_divisor(2)]
+                [
+                    FILL_GAPS,
+                    FILL_GAPS,
+                    group_sizes([1, 2]),
+                    group_sizes([2]),
+                    active_max(3),
+                    active_divisor(2),
+                ]
             ),
-            max_size=3,
+            max_size=2,
         ),
-        iterations_max=st.sampled_from([0, 0, 3]),
-        world_size_min=st.sampled_from([0, 2]),
+        iterations_max=st.sampled_from([0, 0, 0, 3]),
+        world_size_min=st.sampled_from([0, 0, 2]),
+        has_begun=st.booleans(),
     )
     def begin(
-        self, sizes: list[int], rules: list[RankRule], iterations_max: int, world_size_min: int
+        self,
+        sizes: list[int],
+        rules: list[RankRule],
+        iterations_max: int,
+        world_size_min: int,
+        has_begun: bool,
     ) -> None:
         spec = InprocessSpec(
             rules=(*rules, SHIFT_RANKS),
@@ -231,6 +246,8 @@ class IterationMachine(RuleBasedStateMachine):
         self.story = IterationStory(*sizes, spec=spec, watch=self.watch)
         self.promises = Promises(self.story)
         self.hosts = {n: Host(n, size) for n, size in zip(self.story.names, sizes, strict=True)}
+        if has_begun:
+            self.go_on()
 
     def watch(self, decision: Decision) -> None:
         self.promises.decided(decision)
@@ -256,7 +273,7 @@ class IterationMachine(RuleBasedStateMachine):
             terminated=tuple(host.terminated[worker] for worker in sorted(host.terminated)),
             interruptions=tuple(host.interruptions.values()),
             spec=self.story.spec if host.step is ENTERED else None,
-            groups=tuple("xy"[worker % 2] for worker in range(host.size)),
+            groups=tuple(f"{host.name}{worker // 2}" for worker in range(host.size)),
         )
         host.said.append(report)
         host.is_heard = True
@@ -300,6 +317,13 @@ class IterationMachine(RuleBasedStateMachine):
     def obey_all(self) -> None:
         for name in self.hosts:
             self.obey(name, is_said=True)
+
+    @rule()
+    def go_on(self) -> None:
+        """All do what they are told until they are where they should be."""
+        self.obey_all()
+        self.enter_all()
+        self.obey_all()
 
     @rule(name=NAMES, is_said=st.booleans())
     def complete(self, name: str, is_said: bool) -> None:
@@ -424,8 +448,8 @@ def test_no_order_of_events_breaks_a_promise() -> None:
     run_state_machine_as_test(
         IterationMachine,
         settings=settings(
-            max_examples=SEEDS or 150,
-            stateful_step_count=40,
+            max_examples=SEEDS or 400,
+            stateful_step_count=50,
             derandomize=not SEEDS,
             deadline=None,
             database=None,
