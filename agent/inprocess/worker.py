@@ -151,12 +151,14 @@ class Worker:
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""
-        if self.iteration != directive.iteration:
+        # An iteration is over for all once a later one was interrupted.
+        is_passed = self.iteration < directive.iteration and isinstance(directive.kind, Interrupt)
+        if self.iteration != directive.iteration and not is_passed:
             return None
         order = self._order(directive.kind)
         if order is None:
             return None
-        wanted = WorkerOrder(iteration=directive.iteration, kind=order)
+        wanted = WorkerOrder(iteration=self.iteration, kind=order)
         if self.ordered == (wanted, self.phase):
             return None
         self.ordered = (wanted, self.phase)
@@ -171,8 +173,8 @@ class Worker:
             case Interrupt():
                 return kind if self.phase in _INTERRUPTIBLE else None
             case Complete():
-                is_waiting_spare = self.phase is Phase.RUNNING and self.is_spare
-                return kind if self.phase is Phase.COMPLETED or is_waiting_spare else None
+                # A spare may not even have heard that it began; it says when it waits.
+                return kind if self.phase is Phase.COMPLETED else None
 
     def _begin(self, begin: Begin) -> WorkerBegin | None:
         if self.phase is Phase.ENTERED:

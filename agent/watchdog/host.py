@@ -201,7 +201,8 @@ class Watchdog:
 
     def order(self, key: WorkerKey, order: WorkerOrder) -> None:
         """Tell a worker what to do in an iteration."""
-        if self._door is not None:
+        worker = self._workers.get(key)
+        if self._door is not None and worker is not None and worker.is_watched:
             self._door.order(key, order)
 
     def learned(self, limits: Mapping[str, float]) -> None:

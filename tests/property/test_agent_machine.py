@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from hypothesis import settings
@@ -22,11 +23,25 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
+from agent.inprocess.model import InterruptionKind
 from agent.model import Assignment, Exit, GroupState, Standby, Stop
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
+from tests.support.iterating import (
+    a_begin,
+    a_complete,
+    an_interrupt,
+    breaks,
+    completes,
+    directed,
+    enters,
+    leaves,
+)
 
 if TYPE_CHECKING:
-    from agent.events import Event
+    from collections.abc import Callable
+
+    from agent.events import Event, InprocessStepTaken
+    from agent.inprocess.model import InprocessDirective
     from agent.model import Beat
 
 
@@ -47,6 +62,10 @@ class AgentMachine(RuleBasedStateMachine):
         self.succeeded: set[int] = set()
         self.failed: set[int] = set()
         self.started: set[int] = set()
+        # Rounds in which somebody spoke of iterations: who ended well, and who at all.
+        self.iterating: set[int] = set()
+        self.ended: dict[int, dict[int, int]] = {}
+        self.given_up: set[tuple[int, int]] = set()
         self.written = 0
         self.exits_written = 0
         self.beat: Beat | None = None
@@ -79,6 +98,18 @@ class AgentMachine(RuleBasedStateMachine):
                     self.written += 1
                     assert failure.sequence == self.written
                     assert failure.round_id in self.started
+                    if failure.interruption is not None:
+                        assert failure.round_id in self.iterating
+                        assert failure.interruption is not InterruptionKind.HOST_LOST
+                case fx.OrderWorker(round_id=round_id, local_rank=rank):
+                    assert self.stopping != round_id, "orders for those that are being stopped"
+                    assert rank in self.alive.get(round_id, ()), "an order for nobody"
+                case fx.EndWorker(round_id=round_id, local_rank=rank, signum=signum):
+                    assert self.stopping != round_id, "it is being stopped with the others"
+                    assert rank in self.alive.get(round_id, ()), "a signal for nobody"
+                    is_again = (round_id, rank) in self.given_up
+                    assert signum == (9 if is_again else 15)
+                    self.given_up.add((round_id, rank))
                 case fx.SendBeat(beat=beat):
                     self.on_beat(beat)
                 case fx.Finish():
@@ -103,10 +134,25 @@ class AgentMachine(RuleBasedStateMachine):
         living = sum(map(len, self.alive.values())) + (self.unstarted is not None)
         assert beat.workers_alive or not living, "live workers are denied"
         if beat.state is GroupState.SUCCEEDED:
-            assert beat.round_id in self.succeeded
+            assert beat.round_id is not None
+            ended = self.ended.get(beat.round_id, {})
+            is_excused = beat.round_id in self.iterating and 0 in ended.values()
+            assert beat.round_id in self.succeeded or (is_excused and not living)
+        if beat.inprocess is not None:
+            self.check_report(beat)
         if beat.state is GroupState.IDLE:
             assert not living
         self.beat = beat
+
+    def check_report(self, beat: Beat) -> None:
+        assert beat.round_id in self.iterating
+        report, before = beat.inprocess, self.beat.inprocess if self.beat else None
+        assert report is not None
+        gone = {left.local_rank for left in report.terminated}
+        assert set(self.ended.get(beat.round_id, {})) <= gone, "the dead take part"
+        if before is not None and self.beat is not None and self.beat.round_id == beat.round_id:
+            assert report.iteration >= before.iteration
+            assert gone >= {left.local_rank for left in before.terminated}
 
     def end_round(self, round_id: int) -> None:
         self.alive.pop(round_id, None)
@@ -185,11 +231,12 @@ class AgentMachine(RuleBasedStateMachine):
     def worker_ends(self, code: int) -> None:
         ((round_id, ranks),) = self.alive.items()
         rank = ranks.pop()
+        self.ended.setdefault(round_id, {})[rank] = code
         if code:
             self.failed.add(round_id)
         if not ranks:
             del self.alive[round_id]
-            if round_id not in self.failed:
+            if round_id not in self.failed | self.iterating:
                 self.succeeded.add(round_id)
         self.deliver(
             WorkerExited(
@@ -201,6 +248,46 @@ class AgentMachine(RuleBasedStateMachine):
                 ended_at=self.now,
             )
         )
+
+    @precondition(lambda self: self.alive)
+    @rule(
+        rank=st.integers(0, WORKERS - 1),
+        iteration=st.integers(0, 3),
+        say=st.sampled_from([enters, enters, completes, breaks, leaves]),
+    )
+    def worker_steps(
+        self, rank: int, iteration: int, say: Callable[..., InprocessStepTaken]
+    ) -> None:
+        ((round_id, ranks),) = self.alive.items()
+        if rank in ranks:
+            self.iterating.add(round_id)
+            self.deliver(replace(say(rank, iteration), round_id=round_id))
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def all_workers_enter(self) -> None:
+        for rank in range(WORKERS):
+            self.worker_steps(rank, 0, enters)
+
+    @precondition(lambda self: self.is_open and self.round_id >= 0)
+    @rule(
+        iteration=st.integers(0, 3),
+        direct=st.sampled_from([a_begin, a_begin, an_interrupt, a_complete]),
+        ahead=st.sampled_from([0, 0, 0, 1]),
+    )
+    def coordinator_directs(
+        self, iteration: int, direct: Callable[..., InprocessDirective], ahead: int
+    ) -> None:
+        round_id = self.round_id + ahead
+        self.iterating.add(round_id)
+        self.deliver(directed(direct(iteration, round_id=round_id), attempt=self.attempt))
+
+    @precondition(lambda self: self.is_open and self.alive)
+    @rule(rank=st.integers(0, WORKERS - 1))
+    def worker_gets_no_seat(self, rank: int) -> None:
+        self.iterating.add(self.round_id)
+        begin = a_begin(4, [rank], round_id=self.round_id)
+        self.deliver(directed(begin, attempt=self.attempt))
 
     @precondition(lambda self: self.alive)
     @rule()
@@ -271,6 +358,6 @@ class AgentMachine(RuleBasedStateMachine):
 
 
 AgentMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=250, stateful_step_count=50, deadline=None, derandomize=True
 )
 TestAgentMachine = cast("type", AgentMachine.TestCase)

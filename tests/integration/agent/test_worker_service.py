@@ -12,9 +12,10 @@ import grpc
 import pytest
 
 from agent.convert import duration
+from agent.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
 from agent.watchdog.host import Watchdog
 from agent.watchdog.model import WatchdogPolicy, WorkerKey
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.v1 import inprocess_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context
 
@@ -34,7 +35,8 @@ class Bench:
     stub: worker_pb2_grpc.WorkerServiceAsyncStub
 
     def __init__(self, policy: WatchdogPolicy) -> None:
-        self.watchdog = Watchdog(policy, self.on_signal)
+        self.watchdog = Watchdog(policy, self.on_signal, self.on_step)
+        self.steps: asyncio.Queue[tuple[WorkerKey, WorkerStep]] = asyncio.Queue()
         self.env = self.watchdog.prepare(ROUND, [0])[0]
         self.signals: list[tuple[WorkerKey, int]] = []
         self.signalled = asyncio.Event()
@@ -46,6 +48,9 @@ class Bench:
     def on_signal(self, key: WorkerKey, signum: int) -> None:
         self.signals.append((key, signum))
         self.signalled.set()
+
+    def on_step(self, key: WorkerKey, step: WorkerStep) -> None:
+        self.steps.put_nowait((key, step))
 
     def attach(self) -> Stream:
         return self.stub.Attach(metadata=self.token, timeout=DEADLINE_S)
@@ -60,12 +65,15 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving(policy: WatchdogPolicy | None = None) -> AsyncIterator[Bench]:
+async def serving(
+    policy: WatchdogPolicy | None = None, *, is_started: bool = True
+) -> AsyncIterator[Bench]:
     bench = Bench(policy or WatchdogPolicy())
     watchdog = bench.watchdog
     async with grpc.aio.insecure_channel(f"unix:{bench.env[context.WORKER_SOCKET]}") as channel:
         bench.stub = worker_pb2_grpc.WorkerServiceStub(channel)
-        watchdog.started(ROUND, {0: os.getpid()})
+        if is_started:
+            watchdog.started(ROUND, {0: os.getpid()})
         try:
             yield bench
         finally:
@@ -231,6 +239,124 @@ async def test_a_stream_begins_with_a_greeting(
     stream = bench.attach()
     await stream.write(first)
     assert (await refused(stream.read()))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+KEY = WorkerKey(ROUND, 0)
+EXCEPTION = inprocess_pb2.INTERRUPTION_KIND_EXCEPTION
+INTERRUPT = WorkerOrder(iteration=4, kind=Interrupt(reason="rank 7 failed"))
+COMPLETE = WorkerOrder(iteration=5, kind=Complete())
+INTERRUPT_MESSAGE = worker_pb2.AttachResponse(
+    order=worker_pb2.WorkerOrder(
+        iteration=4, interrupt=inprocess_pb2.IterationInterrupt(reason="rank 7 failed")
+    )
+)
+COMPLETE_MESSAGE = worker_pb2.AttachResponse(
+    order=worker_pb2.WorkerOrder(iteration=5, complete=inprocess_pb2.IterationComplete())
+)
+
+
+def completed(iteration: int) -> worker_pb2.AttachRequest:
+    step = worker_pb2.WorkerStep(iteration=iteration, completed=worker_pb2.Completed())
+    return worker_pb2.AttachRequest(step=step)
+
+
+async def heard(bench: Bench) -> tuple[WorkerKey, WorkerStep]:
+    async with asyncio.timeout(DEADLINE_S):
+        return await bench.steps.get()
+
+
+async def test_a_step_is_handed_on(bench: Bench) -> None:
+    stream = await bench.greeted()
+    await stream.write(completed(4))
+    assert await heard(bench) == (KEY, WorkerStep(iteration=4, kind=Completed()))
+    later = worker_pb2.WorkerStep(iteration=4)
+    await stream.write(worker_pb2.AttachRequest(step=later))
+    await stream.write(completed(5))
+    assert (await heard(bench))[1].iteration == 5, "what is of a later version is passed over"
+
+
+async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
+    stream = await bench.greeted()
+    said = inprocess_pb2.Interruption(message="x" * 5000, kind=EXCEPTION)
+    step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
+    await stream.write(worker_pb2.AttachRequest(step=step))
+    code, details = await refused(stream.read())
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert details.startswith("step.interrupted.interruption.message: has 5000 bytes")
+    assert bench.steps.empty()
+
+
+async def test_the_longest_step_fits(bench: Bench) -> None:
+    stream = await bench.greeted()
+    said = inprocess_pb2.Interruption(message="x" * 4096, traceback="y" * 65536, kind=EXCEPTION)
+    step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
+    await stream.write(worker_pb2.AttachRequest(step=step))
+    await heard(bench)
+
+
+async def test_an_order_goes_out_at_once(bench: Bench) -> None:
+    stream = await bench.greeted()
+    bench.watchdog.order(KEY, INTERRUPT)
+    assert await stream.read() == INTERRUPT_MESSAGE
+    await stream.write(a_sync(1))
+    answer = await stream.read()
+    assert isinstance(answer, worker_pb2.AttachResponse)
+    assert answer.synced.sequence == 1, "and only once"
+    bench.watchdog.order(KEY, COMPLETE)
+    assert await stream.read() == COMPLETE_MESSAGE
+
+
+async def test_the_latest_order_is_repeated_on_a_new_stream(bench: Bench) -> None:
+    first = await bench.greeted()
+    bench.watchdog.order(KEY, INTERRUPT)
+    assert await first.read() == INTERRUPT_MESSAGE
+    first.cancel()
+    bench.watchdog.order(KEY, COMPLETE)
+    second = await bench.greeted()
+    assert await second.read() == COMPLETE_MESSAGE
+    third = await bench.greeted()
+    assert await third.read() == COMPLETE_MESSAGE
+    third.cancel()
+
+
+async def test_an_order_is_not_for_those_that_have_not_said_who_they_are(bench: Bench) -> None:
+    await bench.greeted()
+    stream = bench.attach()
+    bench.watchdog.order(KEY, INTERRUPT)
+    await stream.write(greeting())
+    answer = await stream.read()
+    assert isinstance(answer, worker_pb2.AttachResponse)
+    assert answer.WhichOneof("kind") == "greeted"
+    assert await stream.read() == INTERRUPT_MESSAGE
+
+
+async def test_orders_end_with_their_worker(bench: Bench) -> None:
+    stream = await bench.greeted()
+    bench.watchdog.order(KEY, INTERRUPT)
+    assert await stream.read() == INTERRUPT_MESSAGE
+    bench.watchdog.gone(ROUND, 0, 0)
+    assert (await refused(stream.read()))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    bench.watchdog.order(KEY, COMPLETE)
+
+
+async def test_a_worker_may_be_quicker_than_the_news_of_its_start() -> None:
+    async with serving(is_started=False) as bench:
+        stream = bench.attach()
+        await stream.write(greeting())
+        await stream.write(completed(4))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await bench.steps.get()
+        bench.watchdog.started(ROUND, {0: os.getpid()})
+        assert (await heard(bench))[0] == KEY
+
+
+async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
+    async with serving(is_started=False) as bench:
+        stream = bench.attach()
+        await stream.write(greeting())
+        bench.watchdog.stopping(ROUND)
+        assert (await refused(stream.read()))[0] is grpc.StatusCode.FAILED_PRECONDITION
 
 
 async def test_grpc_is_not_started_for_nobody() -> None:
