@@ -108,11 +108,11 @@ class Cut:
     is_filled: bool = False
 
     def apply(self, order: Sequence[int]) -> list[int]:
-        """Return the order without them. Linear."""
+        """Return the order without them, who are all in it. Linear."""
         removed = set(self.removed)
         if not self.is_filled:
             return [worker for worker in order if worker not in removed]
-        size = sum(worker not in removed for worker in order)
+        size = len(order) - len(removed)
         movers = (worker for worker in order[size:] if worker not in removed)
         return [next(movers) if worker in removed else worker for worker in order[:size]]
 

@@ -202,3 +202,26 @@ def only(decisions: Sequence[Decision]) -> Decision:
     """Return the one decision there was."""
     (decision,) = decisions
     return decision
+
+
+ERROR = a_fault(message="ValueError: no loss\nmore lines")
+KILLED = a_fault(kind=InterruptionKind.TERMINATED, message="SIGKILL")
+
+
+def a_running_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
+    story = IterationStory(*sizes, spec=spec)
+    assert isinstance(story.all_report(0, ENTERED)[-1], Begin)
+    return story
+
+
+def an_interrupted_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
+    """Return a story in which iteration 0 was interrupted by the first worker of host b."""
+    story = a_running_story(*sizes, spec=spec)
+    story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
+    return story
+
+
+def given_up(decisions: list[Decision]) -> str:
+    decision = only(decisions)
+    assert isinstance(decision, GiveUp)
+    return decision.reason

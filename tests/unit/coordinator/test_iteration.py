@@ -1,29 +1,22 @@
-"""One round's restarts in process: barriers, interruptions, completion, deadlines."""
+"""One round's restarts in process: barriers and interruptions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from coordinator.iteration import FAULTS_KEPT_MAX
-from coordinator.iteration_decisions import Begin, Complete, Decision, GiveUp, Interrupt
+from coordinator.iteration_decisions import Begin, Interrupt
 from coordinator.iteration_model import (
     FAULT_CHARACTERS_MAX,
     Fault,
     InprocessDirective,
-    InprocessReport,
     InprocessSpec,
     InterruptionKind,
-    IterationComplete,
     IterationInterrupt,
 )
 from coordinator.iteration_records import (
     IterationBegan,
-    IterationCompleted,
     IterationInterrupted,
-    IterationPhase,
-    IterationState,
 )
 from coordinator.rank_rules import (
     SHIFT_RANKS,
@@ -35,37 +28,19 @@ from coordinator.rank_rules import (
 from tests.support.iteration import (
     COMPLETED,
     ENTERED,
+    ERROR,
     INTERRUPTED,
+    KILLED,
     RUNNING,
     SPEC,
     START,
     IterationStory,
     a_fault,
+    a_running_story,
+    an_interrupted_story,
+    given_up,
     only,
 )
-
-ERROR = a_fault(message="ValueError: no loss\nmore lines")
-KILLED = a_fault(kind=InterruptionKind.TERMINATED, message="SIGKILL")
-
-
-def a_running_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
-    story = IterationStory(*sizes, spec=spec)
-    assert isinstance(story.all_report(0, ENTERED)[-1], Begin)
-    return story
-
-
-def an_interrupted_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
-    """Return a story in which iteration 0 was interrupted by the first worker of host b."""
-    story = a_running_story(*sizes, spec=spec)
-    story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
-    return story
-
-
-def given_up(decisions: list[Decision]) -> str:
-    decision = only(decisions)
-    assert isinstance(decision, GiveUp)
-    return decision.reason
-
 
 # The barrier.
 
@@ -309,6 +284,26 @@ def test_an_interruption_without_a_worker_says_so() -> None:
     assert interrupt.reason == "iteration 0 was interrupted: b did not say why"
 
 
+def test_who_left_before_is_not_told_of_again() -> None:
+    story = an_interrupted_story(2, 1)
+    story.report("a", 1, ENTERED, terminated=(KILLED,))
+    story.report("b", 1, ENTERED)
+    story.report("b", 1, INTERRUPTED, interruptions=(ERROR,))
+    begin = only(story.all_report(2, ENTERED))
+    assert isinstance(begin, Begin)
+    text = "rank 1 on b: EXCEPTION: ValueError: no loss"
+    assert begin.reason == f"iteration 1 was interrupted: {text}"
+    assert begin.terminated == ()
+
+
+def test_a_host_without_workers_interrupts_nothing_that_has_not_begun() -> None:
+    story = an_interrupted_story(1, 1)
+    story.report("a", 1, ENTERED)
+    begin = only(story.report("b", 1, INTERRUPTED, terminated=(KILLED,)))
+    assert isinstance(begin, Begin)
+    assert begin.iteration == 1
+
+
 def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
     story = a_running_story(1, 3, 1)
     interrupt = only(story.lose("b", "nothing was heard of it for 5 s"))
@@ -384,206 +379,3 @@ def test_faults_are_bounded_in_number_and_length() -> None:
     record = story.journal[-1]
     assert isinstance(record, IterationInterrupted)
     assert len(record.faults) == 4
-
-
-# Completion.
-
-
-def test_an_iteration_is_complete_when_every_host_completed_it() -> None:
-    story = a_running_story(2, 1)
-    assert story.report("b", 0, COMPLETED) == []
-    why = "1 of 2 hosts completed iteration 0, waiting for a, 120 s left"
-    assert story.wait.reason == why
-    assert story.report("b", 0, COMPLETED) == []
-    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
-    assert story.journal[-1] == IterationCompleted(round_id=0, iteration=0, at_s=START)
-    for name in "ab":
-        assert story.directive(name) == InprocessDirective(
-            round_id=0, iteration=0, kind=IterationComplete()
-        )
-    assert not story.iterations.is_engaged
-
-
-def test_a_fault_after_completion_is_outside_the_iteration() -> None:
-    story = a_running_story(1, 1)
-    story.all_report(0, COMPLETED)
-    assert story.report("a", 0, INTERRUPTED, interruptions=(ERROR,)) == []
-    assert story.lose("a") == []
-    assert story.directive("b") == InprocessDirective(
-        round_id=0, iteration=0, kind=IterationComplete()
-    )
-
-
-def test_who_completed_is_interrupted_like_the_others() -> None:
-    story = a_running_story(1, 1)
-    story.report("a", 0, COMPLETED)
-    assert isinstance(only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))), Interrupt)
-    assert story.all_report(0, COMPLETED) == []
-    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
-
-
-def test_completion_has_its_time() -> None:
-    story = a_running_story(1, 1, 1)
-    story.advance(1000)
-    story.report("b", 0, COMPLETED)
-    assert story.advance(119.9) == []
-    interrupt = only(story.advance(0.1))
-    assert isinstance(interrupt, Interrupt)
-    late = "not completed by a, c within 120 s of the first host that did"
-    assert interrupt.reason == f"iteration 0 was interrupted: {late}"
-
-
-def test_another_call_goes_on_counting_and_may_have_another_spec() -> None:
-    story = a_running_story(1, 1, spec=replace(SPEC, iterations_max=1))
-    story.all_report(0, COMPLETED)
-    story.spec = replace(SPEC, iterations_max=2)
-    begin = only(story.all_report(1, ENTERED))
-    assert isinstance(begin, Begin)
-    assert (begin.iteration, begin.spec) == (1, story.spec)
-    assert (story.state.call_first, story.state.restarted) == (1, 0)
-    story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
-    assert isinstance(only(story.all_report(2, ENTERED)), Begin)
-
-
-# What can't go on.
-
-
-def test_too_few_are_left() -> None:
-    story = an_interrupted_story(1, 2, spec=replace(SPEC, world_size_min=3))
-    story.report("b", 1, ENTERED, terminated=(KILLED,))
-    (give_up,) = story.report("a", 1, ENTERED)
-    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
-    assert isinstance(give_up, GiveUp)
-    assert (
-        give_up.reason == f"{why}; without rank 1 on b; 2 workers left, at least 3 must take part"
-    )
-    kinds = [fault.kind for fault in give_up.causes]
-    assert kinds == [InterruptionKind.EXCEPTION, InterruptionKind.TERMINATED]
-    assert story.settle() == []
-    assert story.latest is give_up
-    assert story.iterations.next_deadline() is None
-
-
-def test_all_hosts_are_lost() -> None:
-    story = a_running_story(1, 1)
-    story.lose("a")
-    assert given_up(story.lose("b")).endswith("; no worker is left")
-
-
-def test_iterations_of_a_call_can_be_used_up() -> None:
-    story = an_interrupted_story(1, 1, spec=replace(SPEC, iterations_max=1))
-    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
-    spent = "all 1 iterations of the call are used"
-    assert given_up(story.all_report(1, ENTERED)) == f"{why}; {spent}"
-
-
-def test_workers_that_disagree_are_given_up_and_the_fields_are_named() -> None:
-    story = IterationStory(1, 1)
-    story.report("a", 0, ENTERED)
-    other = replace(SPEC, barrier_timeout_s=60.0, rules=(SHIFT_RANKS, active_max(2)))
-    reason = given_up(story.report("b", 0, ENTERED, spec=other))
-    assert reason == (
-        "workers disagree on how to restart in process: "
-        "rules [SHIFT, ACTIVE_MAX 2] on b, [SHIFT] on a; "
-        "barrier_timeout_s 60 on b, 120 on a"
-    )
-
-
-def test_a_spec_may_not_change_within_a_call() -> None:
-    story = an_interrupted_story(1, 1)
-    reason = given_up(story.report("a", 1, ENTERED, spec=replace(SPEC, world_size_min=1)))
-    assert reason.endswith("world_size_min 1 on a, 0 in the iteration before")
-
-
-def test_later_reports_of_a_call_need_no_spec() -> None:
-    story = an_interrupted_story(1, 1)
-    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
-    story = IterationStory(1, 1)
-    assert story.report("a", 0, ENTERED, spec=None) == []
-    assert isinstance(only(story.report("b", 0, ENTERED)), Begin)
-
-
-@pytest.mark.parametrize(
-    ("iteration", "step"), [(2, ENTERED), (1, RUNNING), (1, COMPLETED), (7, INTERRUPTED)]
-)
-def test_a_host_that_is_ahead_of_what_began_ends_it(iteration: int, step: object) -> None:
-    story = a_running_story(1, 1)
-    reason = given_up(story.report("a", iteration, step))  # type: ignore[arg-type]
-    assert reason == (
-        f"a is {step} in iteration {iteration}, but the next one to begin is 1: "
-        "the round's state was lost"
-    )
-
-
-# Repetition, fences, and a coordinator that dies.
-
-
-def test_repeated_and_old_reports_change_nothing() -> None:
-    story = an_interrupted_story(1, 1)
-    old = [("a", 0, ENTERED), ("a", 0, RUNNING), ("a", 0, COMPLETED), ("b", 0, INTERRUPTED)]
-    for name, iteration, step in old:
-        assert story.report(name, iteration, step) == []
-    story.report("a", 1, ENTERED)
-    assert story.report("a", 1, ENTERED) == []
-    story.report("b", 1, ENTERED)
-    for name, iteration, step in old:
-        assert story.report(name, iteration, step) == []
-    assert story.deliver("z", InprocessReport(iteration=9, step=RUNNING)) == []
-
-
-def test_a_begin_that_was_journaled_is_delivered_again_identically() -> None:
-    spec = InprocessSpec(rules=(group_sizes([2]), SHIFT_RANKS, active_max(3)))
-    story = IterationStory(2, 2, 2, spec=spec)
-    story.report("a", 0, ENTERED, groups=("x", "x"))
-    story.report("c", 0, ENTERED, groups=("y", "y"))
-    story.report("b", 0, ENTERED, groups=("z", "z"), terminated=(KILLED,))
-    told = [story.directive(name) for name in "abc"]
-    assert story.restart() == []
-    assert [story.directive(name) for name in "abc"] == told
-    assert story.ranks() == {"a": [(0, 0), (1, 1)], "b": [], "c": [(2, 2), (3, None)]}
-
-
-def test_a_restarted_coordinator_waits_for_all_to_report_again() -> None:
-    story = an_interrupted_story(1, 1)
-    story.report("a", 1, ENTERED)
-    story.advance(100)
-    assert story.restart() == []
-    assert story.wait.until == START + 220
-    assert story.report("b", 1, ENTERED) == []
-    begin = only(story.report("a", 1, ENTERED, spec=None))
-    assert isinstance(begin, Begin)
-    why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
-    assert begin.reason == why
-
-
-def test_completions_are_counted_anew_after_a_restart() -> None:
-    story = a_running_story(1, 1)
-    story.report("a", 0, COMPLETED)
-    story.restart()
-    assert story.report("b", 0, COMPLETED) == []
-    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
-
-
-def test_a_host_lost_before_a_restart_interrupts_after_it() -> None:
-    story = a_running_story(1, 1)
-    story.lost.add("b")
-    interrupt = only(story.restart())
-    assert isinstance(interrupt, Interrupt)
-    assert interrupt.reason == "iteration 0 was interrupted: rank 1 on b: HOST_LOST: it was lost"
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        IterationCompleted(round_id=0, iteration=0),
-        IterationInterrupted(round_id=0, iteration=1),
-        IterationInterrupted(round_id=1, iteration=0),
-        IterationBegan(round_id=0, iteration=2, active_world_size=1, master_addr="", master_port=1),
-    ],
-)
-def test_records_that_can_not_follow_are_refused(record: IterationCompleted) -> None:
-    state = IterationState(round_id=0, world_size=1)
-    with pytest.raises(ValueError, match="can't follow iteration -1 of round 0, NONE"):
-        state.apply(record)
-    assert state == IterationState(round_id=0, world_size=1)
-    assert state.phase is IterationPhase.NONE
