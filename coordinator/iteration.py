@@ -175,7 +175,12 @@ class Iterations:
             kind = IterationInterrupt(reason=state.reason)
         else:
             kind = IterationComplete()
-        return InprocessDirective(round_id=state.round_id, iteration=state.iteration, kind=kind)
+        return InprocessDirective(
+            round_id=state.round_id,
+            iteration=state.iteration,
+            kind=kind,
+            terminated=self._roster.without_seat(host) if state.order else (),
+        )
 
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
         """Return a worker's rank in the latest iteration, ``None`` if it had none."""

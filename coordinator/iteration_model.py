@@ -143,8 +143,13 @@ class IterationComplete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessDirective:
-    """What a host's workers shall do in an iteration; the latest wins."""
+    """What a host's workers shall do in an iteration; the latest wins.
+
+    ``terminated`` are local ranks that take no part any more, whatever they do: their
+    host may never have seen the begin that had no seat for them.
+    """
 
     round_id: int
     iteration: int
     kind: IterationBegin | IterationInterrupt | IterationComplete
+    terminated: tuple[int, ...] = ()

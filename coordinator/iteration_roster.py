@@ -95,6 +95,13 @@ class Roster:
             if rank >= 0
         )
 
+    def without_seat(self, host: Host) -> tuple[int, ...]:
+        """Return the local ranks that had no place in the latest iteration."""
+        ranks = self.ranks[host.first : host.first + host.size]
+        if -1 not in ranks:
+            return ()
+        return tuple(local_rank for local_rank, rank in enumerate(ranks) if rank < 0)
+
     def fault(self, host: Host, interruption: Interruption) -> Fault:
         """Return what a host reports of one of its workers, as others see it."""
         worker = host.first + interruption.local_rank

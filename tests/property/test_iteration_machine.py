@@ -81,6 +81,8 @@ class Host:
 
     def obey(self, directive: InprocessDirective) -> None:
         iteration, kind = directive.iteration, directive.kind
+        for worker in set(directive.terminated) & set(self.left):
+            self.terminated[worker] = a_fault(worker, InterruptionKind.DISCARDED)
         if (
             self.step is None
             or iteration < self.iteration
@@ -89,9 +91,6 @@ class Host:
             return
         match kind:
             case IterationBegin():
-                seated = {seat.local_rank for seat in kind.seats}
-                for worker in set(self.left) - seated:
-                    self.terminated[worker] = a_fault(worker, InterruptionKind.DISCARDED)
                 if self.step is ENTERED and iteration == self.iteration:
                     self.step = RUNNING
             case IterationInterrupt():
@@ -170,6 +169,9 @@ class Promises:
             assert directive is not None
             assert isinstance(directive.kind, IterationBegin)
             seats |= {(name, seat.local_rank): seat for seat in directive.kind.seats}
+            seated = [seat.local_rank for seat in directive.kind.seats]
+            size = self.story.round.seats[f"{name}.1"].agent.local_world_size
+            assert sorted([*seated, *directive.terminated]) == list(range(size))
             same = replace(directive.kind, seats=())
             assert same == replace(self.story.begin("a"), seats=()), (
                 "hosts are told different sizes"

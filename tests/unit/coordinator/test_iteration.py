@@ -112,6 +112,22 @@ def test_who_is_late_for_the_barrier_is_given_up() -> None:
     assert story.begin("b").seats == ()
 
 
+def test_a_host_hears_who_takes_no_part_whatever_else_it_is_told() -> None:
+    story = IterationStory(1, 2)
+    story.report("a", 0, ENTERED)
+    story.advance(120)
+    told = [story.directive("b")]
+    story.report("a", 0, INTERRUPTED, interruptions=(ERROR,))
+    told.append(story.directive("b"))
+    story.report("a", 1, ENTERED)
+    story.report("a", 1, COMPLETED)
+    told.append(story.directive("b"))
+    assert [directive.terminated for directive in told if directive] == [(0, 1)] * 3
+    directive = story.directive("a")
+    assert directive is not None
+    assert directive.terminated == ()
+
+
 def test_the_barrier_after_an_interruption_counts_from_it() -> None:
     story = a_running_story(1, 1)
     story.advance(1000)
