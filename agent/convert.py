@@ -8,7 +8,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from agent.config import AgentConfig
 from agent.devices.model import Gpu
-from agent.failures import signal_name
+from agent.exit_status import signal_name
+from agent.inprocess.convert import kind_from, kind_value, report_message
 from agent.model import (
     Assignment,
     Beat,
@@ -69,8 +70,14 @@ def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
     return WorkerError(
         message=record.message or silent,
         traceback=record.traceback,
-        error_code=record.exit_code,
+        # An interruption that the worker survived has none.
+        error_code=None if _is_survived(record) else record.exit_code,
     )
+
+
+def _is_survived(record: failure_pb2.FailureRecord) -> bool:
+    kind = kind_from(record.interruption)
+    return kind is not None and kind.is_survived
 
 
 def _root_cause(record: failure_pb2.FailureRecord) -> RootCause:
@@ -131,6 +138,7 @@ def beat_message(
         failures_written=beat.failures_written,
         workers_alive=beat.workers_alive,
         is_start_impossible=beat.is_start_impossible,
+        inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
     )
 
 
@@ -145,7 +153,7 @@ def failure_message(
     failure: Failure, *, run_id: str, incarnation: str, host: str, role: str
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
-    return failure_pb2.FailureRecord(
+    record = failure_pb2.FailureRecord(
         fence=common_pb2.Fence(
             run_id=run_id, round_id=failure.round_id, has_round=True, incarnation=incarnation
         ),
@@ -167,7 +175,11 @@ def failure_message(
         is_stopped_by_agent=failure.is_stopped_by_agent,
         explanation=failure.explanation,
         hang=None if failure.hang is None else hang_message(failure.hang),
+        iteration=failure.iteration,
     )
+    if failure.interruption is not None:
+        record.interruption = kind_value(failure.interruption)
+    return record
 
 
 def hang_message(hang: Hang) -> failure_pb2.Hang:

@@ -18,6 +18,8 @@ from agent.events import (
     DesiredReceived,
     Event,
     GpuMemoryFree,
+    InprocessDirected,
+    InprocessStepTaken,
     PaceChanged,
     PortReserved,
     SessionLost,
@@ -30,8 +32,18 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.failures import ended_by, killed_with_supervisor, not_started
+from agent.failures import (
+    ended_by,
+    interrupted_by,
+    killed_with_it,
+    killed_with_supervisor,
+    left_by,
+    lost_by,
+    not_started,
+)
 from agent.group import Group
+from agent.inprocess.host import HostIterations
+from agent.master_ports import MasterPorts
 from agent.model import (
     Assignment,
     Beat,
@@ -83,14 +95,16 @@ class AgentCore:
             grace_s=policy.coordinator_grace_s,
         )
         self._group = Group()
+        self._inprocess = HostIterations(
+            policy.local_world_size, shutdown_timeout_s=policy.shutdown_timeout_s
+        )
+        self._ports = MasterPorts()
         self._gpu_memory = GpuMemory.FREE
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
         self._ending: Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
-        self._next_port = 0
-        self._held_port = 0
         self._failures_written = 0
         self._supervisor_deaths = 0
         self._beat_sent: Beat | None = None
@@ -104,7 +118,7 @@ class AgentCore:
 
         ``master_port`` is a port held already, so that the first hello can name it.
         """
-        self._next_port = master_port
+        self._ports.next = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
         self._connect(self._connection.begin(now=now), now)
@@ -115,19 +129,20 @@ class AgentCore:
         if self._is_finished:
             return []
         match event:
-            case SessionWelcomed() | PaceChanged() | DesiredReceived() | SessionLost():
+            case (
+                SessionWelcomed()
+                | PaceChanged()
+                | DesiredReceived()
+                | InprocessDirected()
+                | SessionLost()
+            ):
                 if event.attempt == self._connection.attempt:
                     self._on_coordinator(event, now)
             case PortReserved():
-                self._next_port = event.port
-                self._replace_spent_port()
-            case WorkersStarted():
-                self._group.started(event.round_id)
-                self._supervisor_deaths = 0
-            case WorkerStartFailed():
-                self._on_start_failed(event, now)
-            case WorkerExited():
-                self._on_worker_exited(event)
+                self._ports.next = event.port
+                self._effects += self._ports.replace_spent(self._desired)
+            case WorkersStarted() | WorkerStartFailed() | InprocessStepTaken() | WorkerExited():
+                self._on_worker(event, now)
             case WorkersStopped() | SupervisorDied() | GpuMemoryFree():
                 self._on_gone(event, now)
             case SignalReceived():
@@ -138,24 +153,27 @@ class AgentCore:
                 self._on_deadline(now)
             case _:
                 assert_never(event)
-        self._reconcile()
+        self._reconcile(now)
         return self._flush(now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self._connection.deadline, self._beat_at)
+        instants = (self._connection.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self._group.check_invariants()
-        assert not (self._next_port and self._next_port == self._held_port), "one port twice"
+        self._inprocess.check_invariants()
+        self._ports.check_invariants()
         assert self._beat_at is None or self._connection.is_open, "beats without a session"
 
     # The coordinator.
 
     def _on_coordinator(
-        self, event: SessionWelcomed | PaceChanged | DesiredReceived | SessionLost, now: float
+        self,
+        event: SessionWelcomed | PaceChanged | DesiredReceived | InprocessDirected | SessionLost,
+        now: float,
     ) -> None:
         match event:
             case SessionWelcomed():
@@ -166,15 +184,17 @@ class AgentCore:
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case DesiredReceived():
                 self._on_desired(event.desired)
+            case InprocessDirected():
+                self._effects += self._inprocess.directed(event.directive)
             case SessionLost():
                 self._on_session_lost(event, now)
 
     def _on_desired(self, desired: Desired) -> None:
         state = desired.state
-        if desired != self._desired:
+        if state != self._desired.state:
             self._announce(desired)
         self._desired = desired
-        self._replace_spent_port()
+        self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
@@ -230,28 +250,49 @@ class AgentCore:
             self._connection.end()
         return error is not None
 
-    # Ports.
-
-    def _replace_spent_port(self) -> None:
-        """Reserve another port once a round uses the one held; keep that until it is over."""
-        spent = self._desired.master_port_spent
-        if not spent or spent != self._next_port:
-            return
-        if self._held_port:
-            self._effects.append(fx.ReleasePort(port=self._held_port))
-        self._held_port, self._next_port = spent, 0
-        self._effects.append(fx.ReservePort())
-
     # Workers.
+
+    def _on_worker(
+        self,
+        event: WorkersStarted | WorkerStartFailed | InprocessStepTaken | WorkerExited,
+        now: float,
+    ) -> None:
+        match event:
+            case WorkersStarted():
+                self._group.started(event.round_id)
+                self._inprocess.started(event.round_id, event.pids)
+                self._supervisor_deaths = 0
+            case WorkerStartFailed():
+                self._on_start_failed(event, now)
+            case InprocessStepTaken():
+                self._on_step(event, now)
+            case WorkerExited():
+                self._on_worker_exited(event)
 
     def _on_start_failed(self, event: WorkerStartFailed, now: float) -> None:
         if self._group.fail(event.round_id, event.local_rank):
             self._write(not_started(self._assigned(), event, self._next_sequence(), now=now))
             self._stop_group()
 
+    def _on_step(self, event: InprocessStepTaken, now: float) -> None:
+        fault = self._inprocess.step_taken(event, now=now)
+        if fault is None:
+            return
+        self._write(interrupted_by(self._assigned(), fault, self._next_sequence()))
+        if fault.is_fatal:
+            self._group.give_up()
+            self._stop_group()
+
     def _on_worker_exited(self, event: WorkerExited) -> None:
         is_good = event.exit_code == 0 and event.hang is None
-        if not self._group.exited(event.round_id, event.local_rank, is_good=is_good):
+        fault = self._inprocess.exited(event)
+        is_excused = fault is not None
+        if not self._group.exited(
+            event.round_id, event.local_rank, is_good=is_good, is_excused=is_excused
+        ):
+            return
+        if fault is not None:
+            self._write(left_by(self._assigned(), event, fault, self._next_sequence()))
             return
         is_asked = event.is_stopped and event.hang is None
         if is_good or (is_asked and not self._group.has_failed):
@@ -290,10 +331,15 @@ class AgentCore:
         else:
             self._effects.append(fx.StartSupervisor())
         assignment = self._group.assignment
-        for local_rank in self._group.lose_all():
+        for local_rank in self._group.lose_all(self._inprocess.is_excused):
             assert assignment is not None, "workers without a round"
             sequence = self._next_sequence()
-            self._write(killed_with_supervisor(assignment, local_rank, event, sequence, now=now))
+            fault = self._inprocess.lost(local_rank, killed_with_it(event), now=now)
+            if fault is not None:
+                failure = lost_by(assignment, event, fault, sequence)
+            else:
+                failure = killed_with_supervisor(assignment, local_rank, event, sequence, now=now)
+            self._write(failure)
 
     def _assigned(self) -> Assignment:
         assert self._group.assignment is not None, "a worker of no round"
@@ -310,6 +356,7 @@ class AgentCore:
         """Stop what is left of the group, unless that was asked for already."""
         if self._group.request_stop():
             round_id = self._assigned().round_id
+            self._inprocess.stopping()
             self._effects.append(
                 fx.StopWorkers(
                     round_id=round_id, signum=signum, timeout_s=self._policy.shutdown_timeout_s
@@ -345,19 +392,23 @@ class AgentCore:
 
     # Desired and actual.
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, now: float) -> None:
         """Take the next step from what is to what shall be."""
         wanted = self._desired.state if self._ending is None else None
         target = wanted if isinstance(wanted, Assignment) else None
         group = self._group
+        if not self._inprocess.is_on:
+            group.conclude()
         if group.assignment is not None and (
             target is None or target.round_id != group.assignment.round_id
         ):
             signum = self._ending.signum if self._ending else SIGTERM
             self._stop_group(signum)
+            self._inprocess.stopping()
             group.leave()
         if group.is_free and target is not None:
             self._start(target)
+        self._effects += self._inprocess.settle(now=now)
         if group.is_free and self._ending is not None:
             self._finish(self._ending)
 
@@ -373,6 +424,7 @@ class AgentCore:
             self._end_with(error)
         elif self._is_gpu_memory_free():
             group.assign(target, self._policy.local_world_size)
+            self._inprocess.begin_round(target.round_id)
             self._effects.append(fx.StartWorkers(assignment=target))
 
     def _is_gpu_memory_free(self) -> bool:
@@ -397,10 +449,11 @@ class AgentCore:
         return Beat(
             state=group.state,
             round_id=group.assignment.round_id if group.assignment else None,
-            master_port=self._next_port,
+            master_port=self._ports.next,
             failures_written=self._failures_written,
             workers_alive=group.workers_alive,
             is_start_impossible=group.is_start_impossible,
+            inprocess=self._inprocess.report if group.assignment else None,
         )
 
     def _flush(self, now: float) -> list[fx.Effect]:

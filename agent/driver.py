@@ -24,7 +24,7 @@ from agent.events import (
     PortReserved,
     SessionLost,
 )
-from agent.failures import signal_name
+from agent.exit_status import describe_exit
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
@@ -222,7 +222,14 @@ class Driver:
                     self._spawn(self._workers.start())
                 case fx.AwaitGpuMemory():
                     self._spawn(self._workers.await_gpu_memory())
-                case fx.StartWorkers() | fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
+                case (
+                    fx.StartWorkers()
+                    | fx.StopWorkers()
+                    | fx.KillWorkers()
+                    | fx.SignalWorkers()
+                    | fx.OrderWorker()
+                    | fx.EndWorker()
+                ):
                     self._workers.execute(effect)
                 case fx.ReservePort():
                     self._submit(PortReserved(port=self._reserve_port()))
@@ -312,12 +319,14 @@ class Driver:
                 record=record,
             )
         )
-        ending = signal_name(failure.exit_code) or f"exit code {failure.exit_code}"
-        log.warning(
-            "worker failed",
-            reason=f"rank {failure.rank}, pid {failure.pid}: {ending}",
-            **{"run.round": failure.round_id},
-        )
+        who = f"rank {failure.rank}, pid {failure.pid}"
+        if failure.interruption is not None and failure.is_survived:
+            what, how = "worker interrupts", failure.interruption.words
+        else:
+            what, how = "worker failed", describe_exit(failure.exit_code)
+        more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
+        more["run.round"] = failure.round_id
+        log.warning(what, reason=f"{who}: {how}", **more)
 
     def _tell(self, effect: fx.Tell) -> None:
         more: dict[str, object] = {}

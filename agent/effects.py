@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.errors import AgentError
+from agent.inprocess.model import WorkerOrder
 from agent.model import Assignment, Beat, Failure, WorkerError
 
 
@@ -88,6 +89,24 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderWorker:
+    """Tell a worker what to do in an iteration; a later order takes the place of this one."""
+
+    round_id: int
+    local_rank: int
+    order: WorkerOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """End one worker by a signal to all of its processes; the others go on."""
+
+    round_id: int
+    local_rank: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -117,7 +136,7 @@ class Finish:
     error: AgentError | None = None
 
 
-WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
+WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | OrderWorker | EndWorker
 
 Effect = (
     OpenSession
@@ -132,6 +151,8 @@ Effect = (
     | StopWorkers
     | KillWorkers
     | SignalWorkers
+    | OrderWorker
+    | EndWorker
     | WriteFailure
     | Tell
     | Finish

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.errors import AgentError
+from agent.inprocess.model import InprocessDirective, WorkerStep
 from agent.model import Desired, Pace, WorkerError
 from agent.watchdog.model import Hang
 
@@ -32,6 +33,14 @@ class DesiredReceived:
 
     attempt: int
     desired: Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessDirected:
+    """The coordinator said what the workers shall do in an iteration of their round."""
+
+    attempt: int
+    directive: InprocessDirective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +79,15 @@ class WorkerStartFailed:
     round_id: int
     local_rank: int
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessStepTaken:
+    """A worker said how far it is in an iteration."""
+
+    round_id: int
+    local_rank: int
+    step: WorkerStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +156,12 @@ Event = (
     SessionWelcomed
     | PaceChanged
     | DesiredReceived
+    | InprocessDirected
     | SessionLost
     | PortReserved
     | WorkersStarted
     | WorkerStartFailed
+    | InprocessStepTaken
     | WorkerExited
     | WorkersStopped
     | SupervisorDied

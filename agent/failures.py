@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from signal import Signals
 
 from agent.events import SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.exit_status import describe_exit
+from agent.inprocess.worker import Fault
 from agent.model import Assignment, Failure, WorkerError
 from agent.watchdog.words import describe_hang
 
@@ -13,15 +14,7 @@ from agent.watchdog.words import describe_hang
 EXIT_NOT_STARTED = 127
 NEVER_BEGAN = "the workers' program could not be started, so nothing of it ever ran: see message"
 _SIGKILL = 9
-_SIGNAL_NAMES = {int(number): number.name for number in Signals}
 _INNERMOST = "(the innermost process ended by "
-
-
-def signal_name(exit_code: int) -> str:
-    """Return the name of the signal behind a negative exit code, empty for an exit."""
-    if exit_code >= 0:
-        return ""
-    return _SIGNAL_NAMES.get(-exit_code, f"signal {-exit_code}")
 
 
 def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Failure:
@@ -48,6 +41,32 @@ def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Fail
     )
 
 
+def left_by(assignment: Assignment, event: WorkerExited, fault: Fault, sequence: int) -> Failure:
+    """Describe a worker that ended, and with that what it did to an iteration."""
+    failure = ended_by(assignment, event, sequence)
+    why = fault.interruption
+    return replace(
+        _marked(failure, assignment, fault),
+        # It may have said so long before its process ended.
+        happened_at=min(failure.happened_at, fault.at),
+        message=failure.message or why.message,
+        traceback=failure.traceback or why.traceback,
+        is_stopped_by_agent=fault.is_victim,
+    )
+
+
+def interrupted_by(assignment: Assignment, fault: Fault, sequence: int) -> Failure:
+    """Describe what a worker that lives on did to an iteration."""
+    why = fault.interruption
+    failure = _seated(assignment, why.local_rank, sequence, happened_at=fault.at)
+    return replace(
+        _marked(failure, assignment, fault),
+        pid=fault.pid,
+        message=why.message,
+        traceback=why.traceback,
+    )
+
+
 def not_started(
     assignment: Assignment, event: WorkerStartFailed, sequence: int, *, now: float
 ) -> Failure:
@@ -66,8 +85,28 @@ def killed_with_supervisor(
 ) -> Failure:
     """Describe a worker that died because its supervisor did."""
     failure = _seated(assignment, local_rank, sequence, happened_at=now)
-    message = f"the agent's supervisor {event.ending}; its workers were killed with it"
-    return replace(failure, exit_code=-_SIGKILL, message=message, explanation=event.explanation)
+    return replace(
+        failure,
+        exit_code=-_SIGKILL,
+        message=killed_with_it(event),
+        explanation=event.explanation,
+    )
+
+
+def killed_with_it(event: SupervisorDied) -> str:
+    """Say what the end of a supervisor is to its workers."""
+    return f"the agent's supervisor {event.ending}; its workers were killed with it"
+
+
+def lost_by(assignment: Assignment, event: SupervisorDied, fault: Fault, sequence: int) -> Failure:
+    """Describe a worker that took part in an iteration and died because its supervisor did."""
+    failure = interrupted_by(assignment, fault, sequence)
+    return replace(
+        failure,
+        exit_code=-_SIGKILL,
+        is_stopped_by_agent=fault.is_victim,
+        explanation=event.explanation,
+    )
 
 
 def _message(error: WorkerError, exit_code: int) -> str:
@@ -76,7 +115,15 @@ def _message(error: WorkerError, exit_code: int) -> str:
     # A launcher in between has said it already, and ended in a way of its own.
     if not code or code == exit_code or _INNERMOST in error.message:
         return error.message
-    return f"{error.message}\n{_INNERMOST}{signal_name(code) or f'exit code {code}'})"
+    return f"{error.message}\n{_INNERMOST}{describe_exit(code)})"
+
+
+def _marked(failure: Failure, assignment: Assignment, fault: Fault) -> Failure:
+    """Add which iteration it was, and the rank that the worker had in it."""
+    rank = assignment.rank_first + failure.local_rank if fault.rank is None else fault.rank
+    return replace(
+        failure, rank=rank, interruption=fault.interruption.kind, iteration=fault.iteration
+    )
 
 
 def _seated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from agent.model import Assignment, GroupState
@@ -9,7 +10,10 @@ from agent.model import Assignment, GroupState
 _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.IDLE: frozenset({GroupState.STARTING}),
     GroupState.STARTING: frozenset({GroupState.RUNNING, GroupState.FAILED, GroupState.STOPPING}),
-    GroupState.RUNNING: frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.STOPPING}),
+    GroupState.RUNNING: frozenset(
+        # IDLE: it held only workers that were excused when their supervisor died.
+        {GroupState.SUCCEEDED, GroupState.FAILED, GroupState.STOPPING, GroupState.IDLE}
+    ),
     GroupState.SUCCEEDED: frozenset({GroupState.STOPPING, GroupState.IDLE}),
     GroupState.FAILED: frozenset({GroupState.STOPPING, GroupState.IDLE}),
     GroupState.STOPPING: frozenset({GroupState.IDLE}),
@@ -18,6 +22,10 @@ _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 NO_ROUND = -1
 """Before the first round."""
+
+
+def _nobody(_local_rank: int) -> bool:
+    return False
 
 
 class Residue(StrEnum):
@@ -45,6 +53,7 @@ class Group:
         self.latest_round_id = NO_ROUND
         self.succeeded_round_id = NO_ROUND
         self._alive: set[int] = set()
+        self._has_good_end = False
         self._residue = Residue.NONE
         self._has_left = False
         self.has_failed = False
@@ -78,6 +87,7 @@ class Group:
         assert self.is_free, "a round starts while an older one is not over"
         self.assignment, self._has_left, self.has_failed = assignment, False, False
         self.latest_round_id = assignment.round_id
+        self._has_good_end = False
         self._alive = set(range(local_world_size))
         self._residue = Residue.LIVE
         self._enter(GroupState.STARTING)
@@ -88,21 +98,37 @@ class Group:
         if self._is_current(round_id) and self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
 
-    def exited(self, round_id: int, local_rank: int, *, is_good: bool) -> bool:
-        """Note a worker's end; ``False`` if it is not one of this round's or known already."""
+    def exited(
+        self, round_id: int, local_rank: int, *, is_good: bool, is_excused: bool = False
+    ) -> bool:
+        """Note a worker's end; ``False`` if it is not one of this round's or known already.
+
+        The end of one that ``is_excused`` is neither good nor bad for the group.
+        """
         if not self._is_current(round_id) or local_rank not in self._alive:
             return False
         self._has_ever_run = True
         self._alive.discard(local_rank)
         if self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
-        if self.state is GroupState.RUNNING:
-            if not is_good:
-                self._enter(GroupState.FAILED)
-            elif not self._alive:
-                self._enter(GroupState.SUCCEEDED)
-                self.succeeded_round_id = round_id
+        if is_excused:
+            return True
+        self._has_good_end = self._has_good_end or is_good
+        if self.state is GroupState.RUNNING and not is_good:
+            self._enter(GroupState.FAILED)
         return True
+
+    def conclude(self) -> None:
+        """Succeed if nobody is left and somebody ended well; only excused ones end nothing."""
+        is_over = self.state is GroupState.RUNNING and not self._alive
+        if is_over and self._has_good_end and self.assignment is not None:
+            self._enter(GroupState.SUCCEEDED)
+            self.succeeded_round_id = self.assignment.round_id
+
+    def give_up(self) -> None:
+        """Fail although no worker has ended badly."""
+        if self.state is GroupState.RUNNING:
+            self._enter(GroupState.FAILED)
 
     def fail(self, round_id: int, local_rank: int) -> bool:
         """Note that a worker, and those after it, could not be started."""
@@ -114,12 +140,15 @@ class Group:
         self._enter(GroupState.FAILED)
         return True
 
-    def lose_all(self) -> list[int]:
-        """Note that every process is gone at once; return the workers that were running."""
+    def lose_all(self, is_excused: Callable[[int], bool] = _nobody) -> list[int]:
+        """Note that every process is gone at once; return the workers that were running.
+
+        Those that are excused don't fail the group.
+        """
         lost = sorted(self._alive) if self._residue is Residue.LIVE else []
         self._alive = set()
         self._residue = Residue.NONE
-        if lost:
+        if not all(map(is_excused, lost)):
             self._enter(GroupState.FAILED)
         self._release()
         return lost

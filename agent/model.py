@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.inprocess.model import InprocessReport, InterruptionKind
 from agent.watchdog.model import Hang
 
 
@@ -46,6 +47,7 @@ class Beat:
     failures_written: int
     workers_alive: int
     is_start_impossible: bool = False
+    inprocess: InprocessReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +163,11 @@ class Failure:
     """The likely why, as far as this host can tell."""
     hang: Hang | None = None
     """Set if the agent ended it because it hung."""
+    interruption: InterruptionKind | None = None
+    """What it did to ``iteration`` of in-process restart; ``None`` in other rounds."""
+    iteration: int = 0
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether the worker lived on."""
+        return self.interruption is not None and self.interruption.is_survived

@@ -140,8 +140,10 @@ class Observer:
     def _on_failure(self, failure: Failure, now: float) -> None:
         if self._round is None or failure.round_id != self._round.assignment.round_id:
             return
+        if failure.is_survived:
+            return  # the worker may still succeed
         self._round.failures.setdefault(failure.local_rank, failure)
-        if failure.round_id == self._assigned_round:
+        if failure.round_id == self._assigned_round and failure.interruption is None:
             self._note_idle(now)
 
     def _on_effect(self, effect: fx.Effect, now: float) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.error_file import load_error_file, read_faults, timestamp_of
 from agent.errors import AgentError
-from agent.failures import signal_name
+from agent.exit_status import signal_name
 from worker_sdk.error_file import NO_ERROR_FILE
 
 if TYPE_CHECKING:

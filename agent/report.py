@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent.inprocess.convert import kind_from
 from agent.standings import who_was_where
 from drumbeat.v1 import failure_pb2, session_pb2
 
@@ -50,7 +51,13 @@ def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
         f"group rank {worker.group_rank}, role {worker.role})"
     )
     pid = f" (pid {record.pid})" if record.pid else ""
-    yield f"  ended by  : {_ending(record)}{pid}"
+    kind = kind_from(record.interruption)
+    if kind is not None:
+        yield f"  iteration : {record.iteration}, interrupted by {kind.words}"
+    if kind is not None and kind.is_survived:
+        yield f"  process   : lived on{pid}"
+    else:
+        yield f"  ended by  : {_ending(record)}{pid}"
     if record.explanation:
         yield f"  likely why: {_indented(record.explanation, 14).lstrip()}"
     if record.message:
@@ -80,6 +87,9 @@ def _victim(record: failure_pb2.FailureRecord) -> str:
 
 
 def _ending(record: failure_pb2.FailureRecord) -> str:
+    kind = kind_from(record.interruption)
+    if kind is not None and kind.is_survived:
+        return f"interrupted iteration {record.iteration}"
     return record.signal_name or f"exit code {record.exit_code}"
 
 

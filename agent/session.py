@@ -16,7 +16,15 @@ from agent import convert
 from agent.config import AgentConfig
 from agent.devices.model import Gpu
 from agent.errors import AgentError, RunRefused, SpecRefused
-from agent.events import DesiredReceived, Event, PaceChanged, SessionLost, SessionWelcomed
+from agent.events import (
+    DesiredReceived,
+    Event,
+    InprocessDirected,
+    PaceChanged,
+    SessionLost,
+    SessionWelcomed,
+)
+from agent.inprocess.convert import directive_from
 from agent.model import Beat
 from agent.reporter import Reporter
 from agent.transport import Connection, Transport, TransportError
@@ -152,6 +160,12 @@ class Session:
                         self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
                     case "limits":
                         self._watchdog.learned(convert.limits_from(response.limits))
+                    case "inprocess":
+                        directive = directive_from(response.inprocess)
+                        if directive is not None:
+                            self._on_event(
+                                InprocessDirected(attempt=self._attempt, directive=directive)
+                            )
         finally:
             if delivery is not None:
                 delivery.cancel()

@@ -27,14 +27,16 @@ from agent.error_file import read_error_file, read_faults
 from agent.events import (
     Event,
     GpuMemoryFree,
+    InprocessStepTaken,
     SupervisorDied,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
 )
+from agent.exit_status import signal_name
 from agent.explain.evidence import Explainer
-from agent.failures import signal_name
+from agent.inprocess.model import WorkerStep
 from agent.model import Assignment
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
@@ -67,7 +69,9 @@ class Workers:
             on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
         )
         self._commands: list[supervisor.Command] = []
-        self.watchdog = Watchdog(config.watchdog, self._signal_worker, self._base_environment)
+        self.watchdog = Watchdog(
+            config.watchdog, self._signal_worker, self._on_step, self._base_environment
+        )
 
     async def start(self) -> None:
         """Start a supervisor, and hand it what was asked for meanwhile."""
@@ -127,6 +131,12 @@ class Workers:
                 self._command(
                     supervisor.SignalWorkers(round_id=effect.round_id, signal=effect.signum)
                 )
+            case fx.OrderWorker():
+                key = WorkerKey(effect.round_id, effect.local_rank)
+                self.watchdog.order(key, effect.order)
+            case fx.EndWorker():
+                key = WorkerKey(effect.round_id, effect.local_rank)
+                self._signal_worker(key, effect.signum)
 
     def _command(self, command: supervisor.Command) -> None:
         """Send a command, or keep it until the supervisor is there."""
@@ -136,7 +146,7 @@ class Workers:
             self._supervisor.send(command)
 
     def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
-        """Send a signal to one worker that hangs."""
+        """Send a signal to one worker that hangs, or that the others go on without."""
         self._command(
             supervisor.SignalWorker(
                 round_id=worker.round_id,
@@ -145,6 +155,11 @@ class Workers:
                 # A shell around the worker would keep the one of the default escalation to itself.
                 is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
             )
+        )
+
+    def _on_step(self, worker: WorkerKey, step: WorkerStep) -> None:
+        self._submit(
+            InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
 
     def _start_workers(self, assignment: Assignment) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from drumbeat.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.runtime import STATE, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from worker_sdk.config import WorkerConfig
 
@@ -51,6 +52,8 @@ _FINAL = frozenset(
     }
 )
 
+Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
+
 
 @dataclass(slots=True)
 class _Session:
@@ -59,6 +62,8 @@ class _Session:
     is_over: bool = False
     sync_sent: int = 0
     """The latest sync that this stream carried."""
+    step_sent: int = 0
+    """The number of the latest step that this stream carried."""
 
 
 class Attachment:
@@ -72,6 +77,7 @@ class Attachment:
         self._handlers: dict[str, Callable[[worker_pb2.AttachResponse], None]] = {
             "greeted": self._on_greeted,
             "synced": self._on_synced,
+            "order": self._on_order,
         }
         self._thread: threading.Thread | None = None
         self._stream: grpc.RpcContext | None = None
@@ -79,6 +85,30 @@ class Attachment:
         self._confirmed = 0
         self._attempts = 0
         self._is_closed = False
+        self._step: worker_pb2.WorkerStep | None = None
+        self._steps = 0
+        """How many there were."""
+        self._order: worker_pb2.WorkerOrder | None = None
+        self._receiver: Receiver | None = None
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Have the agent know a step; it takes the place of the one before. Does not wait."""
+        with self._changed:
+            self._step = step
+            self._steps += 1
+            if not self._runs():
+                self._tell(None)
+            self._changed.notify_all()
+
+    def on_order(self, receiver: Receiver | None) -> None:
+        """Hand orders to ``receiver``, on a thread of this object, the latest so far first.
+
+        ``None`` instead of an order says that no more will come.
+        """
+        with self._changed:
+            self._receiver = receiver
+            if self._order is not None:
+                self._tell(self._order)
 
     def confirm(self, timeout_s: float) -> bool:
         """Return whether the agent has seen the board as it is now, within ``timeout_s``."""
@@ -130,6 +160,7 @@ class Attachment:
         finally:
             with self._changed:
                 self._thread = None
+                self._tell(None)
                 self._changed.notify_all()
 
     def _hold(self, stub: worker_pb2_grpc.WorkerServiceStub) -> bool:
@@ -177,10 +208,18 @@ class Attachment:
 
     def _next_request(self, session: _Session) -> worker_pb2.AttachRequest | None:
         """Return what this stream has yet to carry."""
+        # Before a sync, whose answer then says that the step has arrived as well.
+        if self._step is not None and session.step_sent < self._steps:
+            session.step_sent = self._steps
+            return worker_pb2.AttachRequest(step=self._step)
         if self._asked > max(self._confirmed, session.sync_sent):
             session.sync_sent = self._asked
             return worker_pb2.AttachRequest(sync=worker_pb2.Sync(sequence=self._asked))
         return None
+
+    def _tell(self, order: worker_pb2.WorkerOrder | None) -> None:
+        if self._receiver is not None:
+            self._receiver(order)
 
     def _on_response(self, response: worker_pb2.AttachResponse) -> None:
         """Act on what the agent says; what a later version of it says is passed over."""
@@ -195,6 +234,10 @@ class Attachment:
 
     def _on_synced(self, response: worker_pb2.AttachResponse) -> None:
         self._confirmed = max(self._confirmed, min(response.synced.sequence, self._asked))
+
+    def _on_order(self, response: worker_pb2.AttachResponse) -> None:
+        self._order = response.order
+        self._tell(response.order)
 
 
 def attached() -> Attachment:

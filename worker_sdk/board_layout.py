@@ -52,7 +52,8 @@ HEARTBEAT_AT = 15
 HEARTBEATS = 16
 """How many there were."""
 STEP_TIME = 17
-"""Nanoseconds between the latest two heartbeats, per step if they named steps."""
+"""Nanoseconds between the latest two heartbeats, sections left out, per step if they
+named steps; 0: not known."""
 GAP_MAX = 18
 """The longest time between two heartbeats without a section in between, nanoseconds."""
 SLOTS_USED = 19

@@ -13,6 +13,7 @@ from typing import Literal, cast
 from agent.config import AgentConfig
 from agent.devices.numa import NumaMode
 from agent.errors import InvalidConfiguration
+from agent.watchdog.model import AUTO, Limit, WatchdogPolicy
 from drumbeat.violation import Violation
 
 _FIELD_OF_AGENT = {
@@ -20,22 +21,30 @@ _FIELD_OF_AGENT = {
     "agents_min": "min_nodes",
     "coordinator_grace_s": "coordinator_grace",
     "exit_barrier_timeout_s": "exit_barrier_timeout",
+    "exit_timeout_s": "exit_timeout",
     "gpu_memory_wait_s": "gpu_memory_wait",
     "join_timeout_s": "join_timeout",
+    "kill_grace_s": "hang_grace",
     "last_call_s": "last_call",
     "local_world_size": "nproc_per_node",
+    "progress_timeout_s": "progress_timeout",
     "restarts_max": "max_restarts",
+    "runtime_timeout_s": "runtime_timeout",
     "shutdown_timeout_s": "shutdown_timeout",
+    "startup_timeout_s": "startup_timeout",
 }
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number of seconds"),
     "float | None": ((int, float, type(None)), "a number of seconds, or None"),
+    "float | str | None": ((int, float, str, type(None)), "a number of seconds, a text, or None"),
     "str": ((str,), "a text"),
     "str | None": ((str, type(None)), "a text, or None"),
     "bool": ((bool,), "True or False"),
 }
+
+AUTO_WORD = "auto"
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,16 @@ class LaunchConfig:
     """How workers are bound to CPUs near their GPUs; the modes of ``agent join``."""
     gpu_memory_wait: float = 50.0
     """How long a restart waits for the GPU memory of the workers before it, at most."""
+    startup_timeout: float | None = None
+    """How long a worker may take to its first heartbeat; None: for ever."""
+    progress_timeout: float | str | None = None
+    """Longest time between two heartbeats; "auto": learned from those of the job."""
+    runtime_timeout: float | None = 300.0
+    """How long no thread of a worker's interpreter may run, if it uses ``worker_sdk``."""
+    exit_timeout: float | None = 300.0
+    """How long a worker's interpreter may take to end, if it uses ``worker_sdk``."""
+    hang_grace: float = 5.0
+    """From SIGTERM to SIGKILL for a worker that hangs."""
     log_dir: str | None = None
     """Directory for the workers' files, created if needed; None: they are not kept."""
     log_format: str = "auto"
@@ -131,11 +150,22 @@ class LaunchConfig:
             numa_binding=NumaMode(self.numa_binding) if self.numa_binding else None,
             is_local_rank_virtual=self.virtual_local_rank,
             gpu_memory_wait_s=self.gpu_memory_wait,
+            watchdog=self._watchdog(),
             log_format=cast("Literal['auto', 'console', 'json']", self.log_format),
             event_log_handler=handler,
             command=command,
             name=name,
             outcome_file=outcome_file,
+        )
+
+    def _watchdog(self) -> WatchdogPolicy:
+        progress = AUTO if self.progress_timeout == AUTO_WORD else self.progress_timeout
+        return WatchdogPolicy(
+            startup_timeout_s=self.startup_timeout,
+            progress_timeout_s=cast("Limit", progress),
+            runtime_timeout_s=self.runtime_timeout,
+            exit_timeout_s=self.exit_timeout,
+            kill_grace_s=self.hang_grace,
         )
 
     def _violations_of_types(self) -> list[Violation]:
@@ -156,6 +186,9 @@ class LaunchConfig:
         if self.max_nodes > 1 and self.coordinator is not None and not self.run_id:
             allowed = "a name that all hosts of this job give, and those of no other"
             found.append(Violation("run_id", self.run_id, allowed))
+        if isinstance(self.progress_timeout, str) and self.progress_timeout != AUTO_WORD:
+            allowed = f'a number of seconds, "{AUTO_WORD}", or None'
+            return [*found, Violation("progress_timeout", repr(self.progress_timeout), allowed)]
         modes = [mode.value for mode in NumaMode]
         if self.numa_binding is not None and self.numa_binding not in modes:
             allowed = f"None, or one of {', '.join(modes)}"

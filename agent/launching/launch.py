@@ -29,7 +29,7 @@ from agent.errors import (
     RunFailed,
     ValueNotReadable,
 )
-from agent.failures import signal_name
+from agent.exit_status import signal_name
 from agent.launching import files
 from agent.process_failure import ChildFailedError, ProcessFailure
 from agent.telemetry import catalog

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agent import effects as fx
 from agent.errors import AgentError
 from agent.events import DesiredReceived, Event, WorkerExited
-from agent.model import Assignment, Exit, RootCause
+from agent.model import Assignment, Exit, Failure, RootCause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class OutcomeRecorder:
         self._local_world_size = local_world_size
         self._assignment: Assignment | None = None
         self._succeeded: set[int] = set()
+        # Those that the others went on without, in process.
+        self._excused: set[int] = set()
         self._exit: Exit | None = None
 
     def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
@@ -47,6 +49,9 @@ class OutcomeRecorder:
         for effect in effects:
             if isinstance(effect, fx.StartWorkers):
                 self._assignment, self._succeeded = effect.assignment, set()
+                self._excused = set()
+            elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):
+                self._note_failure(effect.failure)
 
     def outcome(self, finish: fx.Finish) -> Outcome:
         """Return how the agent ended."""
@@ -55,7 +60,8 @@ class OutcomeRecorder:
         is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
         if finish.error is not None or verdict is None or not is_verdict:
             return Outcome(exit_code=finish.exit_code, error=finish.error)
-        is_complete = seat is not None and len(self._succeeded) == self._local_world_size
+        counted = len(self._succeeded) + len(self._excused)
+        is_complete = bool(self._succeeded) and counted == self._local_world_size
         if not verdict.is_success or seat is None or not is_complete:
             return Outcome(
                 exit_code=finish.exit_code,
@@ -68,8 +74,13 @@ class OutcomeRecorder:
             reason=verdict.reason,
             is_verdict=True,
             round_id=seat.round_id,
-            ranks=tuple(range(seat.rank_first, seat.rank_first + self._local_world_size)),
+            ranks=tuple(seat.rank_first + local_rank for local_rank in sorted(self._succeeded)),
         )
+
+    def _note_failure(self, failure: Failure) -> None:
+        if failure.interruption is not None and not failure.is_survived:
+            self._succeeded.discard(failure.local_rank)
+            self._excused.add(failure.local_rank)
 
     def _is_current(self, round_id: int) -> bool:
         return self._assignment is not None and self._assignment.round_id == round_id

@@ -10,6 +10,8 @@ EXAMINED ── its stacks come, or are given up ──▶ CONFIRMED
               only to be told, or one signal ◀──────┤
                                                     ▼
                  a signal could not be sent ◀──── DOOMED ── grace is over ──▶ SIGKILL
+
+A process that was stopped goes from EXAMINED straight to its verdict.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Stage(Enum):
 class Case:
     """One worker's case. ``deadline``: when to go on by oneself, monotonic seconds.
 
+    ``expired`` is what was over when it began, in order.
     ``is_delivered``: SIGTERM has got through, so there is no way back.
     """
 
@@ -48,6 +51,7 @@ class Case:
     deadline: float | None = None
     evidence: Evidence = field(default_factory=Evidence)
     is_delivered: bool = False
+    expired: tuple[Armed, ...] = ()
     _is_graced: bool = field(default=False, init=False)
 
     def extend(self, stall: Stall) -> None:

@@ -220,7 +220,7 @@ class WatchdogCore:
             case HeartbeatReceived():
                 worker.heartbeat(event.step, now=now)
             case EvidenceTaken():
-                self._on_evidence(worker, event.evidence)
+                self._on_evidence(worker, event.evidence, now)
             case SignalFailed():
                 self._on_signal_failed(worker, event.reason, now)
             case _:
@@ -256,7 +256,7 @@ class WatchdogCore:
             case.deadline = None
             if case.stage is Stage.EXAMINED:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
-                self._on_evidence(worker, Evidence(notes=late))
+                self._on_evidence(worker, Evidence(notes=late), now)
             else:
                 case.is_delivered = True
                 self._send(worker, SIGKILL, worker.attempts.expired)
@@ -309,19 +309,24 @@ class WatchdogCore:
             self._withdraw(worker, expired, "a Python debugger waits for input", now)
         elif case is None:
             timeout_s = self._policy.evidence_timeout_s
-            worker.case = Case(deadline=now + timeout_s + EVIDENCE_LATE_S)
+            worker.case = Case(deadline=now + timeout_s + EVIDENCE_LATE_S, expired=tuple(expired))
             self._effects.append(fx.TakeEvidence(worker=worker.key, timeout_s=timeout_s))
         else:
             self._decide(worker, expired, case.evidence, now)
 
-    def _on_evidence(self, worker: Patient, evidence: Evidence) -> None:
-        """Look once more: meanwhile the worker may have gone on."""
+    def _on_evidence(self, worker: Patient, evidence: Evidence, now: float) -> None:
+        """Look once more: meanwhile the worker may have gone on by itself."""
         case = worker.case
         if case is None or case.stage is not Stage.EXAMINED:
             return  # late: the case went on without
         if not evidence.is_alive:
             worker.case = None
             worker.void()
+            return
+        if evidence.is_stopped and not evidence.is_traced:
+            # It was let run for a moment, to write its stacks; what else it wrote then is no
+            # sign of life.
+            self._decide(worker, list(case.expired), evidence, now)
             return
         case.stage, case.evidence, case.deadline = Stage.CONFIRMED, evidence, None
         self._read(worker)

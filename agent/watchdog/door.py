@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
+    from agent.inprocess.model import WorkerOrder
     from agent.watchdog.model import WorkerKey
     from agent.watchdog.service import Calls, WorkerServer
 
@@ -59,6 +60,11 @@ class Door:
         """End the conversation with a worker that has ended."""
         if self._server is not None:
             self._server.worker_gone(key)
+
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Hand an order to a worker, who has said something and so came in by here."""
+        if self._server is not None:
+            self._server.order(key, order)
 
     async def close(self) -> None:
         """Let nobody in, and end every conversation."""

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from agent.errors import LogDirectoryUnusable
+from agent.inprocess.model import WorkerOrder, WorkerStep
 from agent.layout import AgentDirectory
 from agent.watchdog import effects as fx
 from agent.watchdog import events as ev
@@ -51,6 +52,8 @@ class _Worker:
 
     board: Board
     pid: int = 0
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is known whether it runs."""
     is_watched: bool = False
     is_gone: bool = False
     snapshot: Snapshot | None = None
@@ -63,22 +66,29 @@ class _Worker:
     """Latest signal it got for that, and when."""
 
 
+def _hear_nothing(_worker: WorkerKey, _step: WorkerStep) -> None:
+    pass
+
+
 class Watchdog:
     """Watches the workers of one round at a time.
 
     ``send_signal`` sends a signal to one worker; whether that failed is told by
-    ``signal_failed``. Without a board (a full disk) workers run unwatched.
-    ``environment`` is the agent's own, which may ask for torch's file timers.
+    ``signal_failed``. ``on_step`` gets what workers say of their iterations.
+    ``environment`` is the agent's own, which may ask for torch's file timers. Without a
+    board (a full disk) workers run unwatched.
     """
 
     def __init__(
         self,
         policy: WatchdogPolicy,
         send_signal: Callable[[WorkerKey, int], None],
+        on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
+        self._on_step = on_step
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[WorkerKey, bytes] = {}
@@ -134,6 +144,7 @@ class Watchdog:
             if worker is None or worker.is_watched or worker.is_gone:
                 continue
             worker.pid, worker.is_watched = pid, True
+            worker.begun.set()
             self._feed(ev.WorkerStarted(worker=key))
             self._listen(key)
         if self._file_timers is not None:
@@ -188,6 +199,11 @@ class Watchdog:
         """Return of each section, "" between heartbeats, how many times and the longest."""
         return {} if round_id is None else self._core.observations(round_id)
 
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Tell a worker what to do in an iteration."""
+        if self._door is not None:
+            self._door.order(key, order)
+
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
         self._feed(ev.LimitsLearned(limits=limits))
@@ -211,7 +227,7 @@ class Watchdog:
     # The workers' side, by calls.
 
     def worker_of(self, token: str) -> WorkerKey:
-        """Return whose token it is. Raises ``NotAuthenticated``, ``WorkerIsGone``."""
+        """Return whose token it is. Raises ``NotAuthenticated``."""
         given = token.encode("utf-8", "replace")
         found: WorkerKey | None = None
         for key, secret in self._tokens.items():
@@ -219,8 +235,17 @@ class Watchdog:
                 found = key
         if found is None:
             raise NotAuthenticated("the token is not that of a worker of this agent")
-        self._watched(found)
         return found
+
+    async def wait_watched(self, key: WorkerKey) -> None:
+        """Return once a worker, who may be quicker than the news of its start, is watched.
+
+        Raises ``WorkerIsGone``.
+        """
+        worker = self._workers.get(key)
+        if worker is not None:
+            await worker.begun.wait()
+        self._watched(key)
 
     def acquire(self, key: WorkerKey, scope: str, timeout_s: float, signum: int | None) -> None:
         """Start a timer. Raises ``WorkerIsGone``, ``TooManyTimers``."""
@@ -243,6 +268,11 @@ class Watchdog:
         """Look at a worker's board now. Raises ``WorkerIsGone``."""
         self._watched(key)
         self._read_board(key)
+
+    def step(self, key: WorkerKey, step: WorkerStep) -> None:
+        """Hand on how far a worker is in an iteration. Raises ``WorkerIsGone``."""
+        self._watched(key)
+        self._on_step(key, step)
 
     # The core.
 
@@ -351,6 +381,7 @@ class Watchdog:
         return worker
 
     def _unwatch(self, key: WorkerKey, worker: _Worker) -> None:
+        worker.begun.set()
         if not worker.is_watched:
             return
         worker.is_watched = False

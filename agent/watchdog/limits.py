@@ -125,7 +125,8 @@ class Limits:
     def handle(self, armed: Armed) -> None:
         """Note that nothing more is to be done about a limit until it is put anew."""
         armed.is_handled = True
-        self._deadlines.clear(armed.key)
+        if self._armed.get(armed.key) is armed:
+            self._deadlines.clear(armed.key)
 
     def postpone(self, armed: Armed, due: float) -> None:
         """Let a limit, handled or not, be over at ``due``; unless it was replaced or dropped."""

@@ -17,6 +17,8 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import DURATION_MAX_S
+from agent.inprocess.convert import order_message, step_from
+from agent.inprocess.model import WorkerOrder, WorkerStep
 from agent.watchdog.model import WorkerKey
 from agent.watchdog.refusals import (
     InvalidField,
@@ -29,7 +31,8 @@ from agent.watchdog.refusals import (
 from drumbeat.v1 import worker_pb2, worker_pb2_grpc
 
 SCOPE_BYTES_MAX = 512
-MESSAGE_BYTES_MAX = 64 * 1024
+MESSAGE_BYTES_MAX = 80 * 1024
+"""A traceback of 64 KiB fits in, with all that goes with it."""
 GREETING_TIMEOUT_S = 10.0
 
 _SCHEME = "bearer "
@@ -57,6 +60,10 @@ class Calls(Protocol):
         """Return whose token it is."""
         ...
 
+    async def wait_watched(self, key: WorkerKey) -> None:
+        """Return once the worker is known to run."""
+        ...
+
     def acquire(self, key: WorkerKey, scope: str, timeout_s: float, signum: int | None) -> None:
         """Start a timer."""
         ...
@@ -73,20 +80,73 @@ class Calls(Protocol):
         """Take note of all that the worker's board says."""
         ...
 
+    def step(self, key: WorkerKey, step: WorkerStep) -> None:
+        """Take note of how far the worker is in an iteration."""
+        ...
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One worker's conversation. ``ended`` gets the refusal that ends it."""
+    """One worker's conversation, read and written by one task.
+
+    ``ended`` gets the refusal that ends it. ``order`` is what the worker has yet to be
+    told, once it was greeted; ``woken`` is done when there is something.
+    """
 
     context: Context
-    ended: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    order: WorkerOrder | None = None
+    ended: asyncio.Future[None] = field(default_factory=_future)
+    woken: asyncio.Future[None] = field(default_factory=_future)
+    _reading: asyncio.Future[Any] | None = None
 
     def end(self, refusal: Refusal) -> None:
         if not self.ended.done():
             self.ended.set_exception(refusal)
             self.ended.exception()  # taken note of, should nobody wait any more
+
+    def tell(self, order: WorkerOrder) -> None:
+        self.order = order
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+    async def next(self, timeout_s: float | None = None) -> worker_pb2.AttachRequest | None:
+        """Return the next message, None at the end.
+
+        With a timeout, it is the greeting; without one, orders are written meanwhile.
+        Raises the refusal that ends the stream.
+        """
+        while True:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(self.context.read())
+            awaited = {self._reading, self.ended}
+            if timeout_s is None:
+                awaited.add(self.woken)
+            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self.ended.done():
+                self.ended.result()
+            if self._reading.done():
+                message, self._reading = self._reading.result(), None
+                return message if isinstance(message, worker_pb2.AttachRequest) else None
+            if timeout_s is not None:
+                raise InvalidField(f"greeting: none came within {timeout_s:g} s")
+            await self.write_order()
+
+    async def write_order(self) -> None:
+        self.woken = _future()
+        order, self.order = self.order, None
+        if order is not None:
+            await self.write(order=order_message(order))
+
+    async def write(self, **answer: Any) -> None:
+        await self.context.write(worker_pb2.AttachResponse(**answer))
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
@@ -95,6 +155,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._streams: dict[WorkerKey, _Stream] = {}
+        self._orders: dict[WorkerKey, WorkerOrder] = {}
 
     async def AcquireTimer(
         self, request: worker_pb2.AcquireTimerRequest, context: Context
@@ -142,7 +203,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         """Hold a worker's conversation until it, or the worker, ends."""
         try:
-            key = self._worker(context)
+            key = await self._worker(context)
             stream = _Stream(context)
             if (earlier := self._streams.get(key)) is not None:
                 earlier.end(StreamReplaced("a later stream of this worker took its place"))
@@ -150,6 +211,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             try:
                 await self._converse(key, stream)
             finally:
+                stream.close()
                 if self._streams.get(key) is stream:
                     del self._streams[key]
         except Refusal as refusal:
@@ -157,62 +219,61 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def worker_gone(self, key: WorkerKey) -> None:
         """End the conversation with a worker that has ended."""
+        self._orders.pop(key, None)
         if (stream := self._streams.get(key)) is not None:
             stream.end(WorkerIsGone())
 
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Tell a worker what to do, now and on every later stream; the latest order counts."""
+        self._orders[key] = order
+        if (stream := self._streams.get(key)) is not None:
+            stream.tell(order)
+
     async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
-        request = await _next(stream, timeout_s=GREETING_TIMEOUT_S)
-        if request is None:
-            return
-        if request.WhichOneof("kind") != "greeting":
-            raise InvalidField("kind: the first message must be a greeting")
-        if request.greeting.pid < 1:
-            raise InvalidField(f"greeting.pid: {request.greeting.pid} is given, must be above 0")
-        await stream.context.write(worker_pb2.AttachResponse(greeted=worker_pb2.Greeted()))
+        await self._greet(stream)
+        if stream.order is None:
+            stream.order = self._orders.get(key)
+        await stream.write_order()
         synced = 0
-        while (request := await _next(stream)) is not None:
+        while (request := await stream.next()) is not None:
             match request.WhichOneof("kind"):
                 case "sync":
                     self._calls.sync(key)
                     synced = max(synced, request.sync.sequence)
-                    answer = worker_pb2.Synced(sequence=synced)
-                    await stream.context.write(worker_pb2.AttachResponse(synced=answer))
+                    await stream.write(synced=worker_pb2.Synced(sequence=synced))
+                case "step":
+                    step = step_from(request.step, key.local_rank)
+                    if step is not None:
+                        self._calls.step(key, step)
                 case "greeting":
                     raise InvalidField("kind: there was a greeting already")
                 case _:
                     pass  # of a later version, which can do without an answer
 
+    async def _greet(self, stream: _Stream) -> None:
+        request = await stream.next(timeout_s=GREETING_TIMEOUT_S)
+        if request is None or request.WhichOneof("kind") != "greeting":
+            raise InvalidField("kind: the first message must be a greeting")
+        if request.greeting.pid < 1:
+            raise InvalidField(f"greeting.pid: {request.greeting.pid} is given, must be above 0")
+        await stream.write(greeted=worker_pb2.Greeted())
+
     async def _answer(self, context: Context, act: Callable[[WorkerKey], T]) -> T:
         try:
-            return act(self._worker(context))
+            return act(await self._worker(context))
         except Refusal as refusal:
             await _abort(context, refusal)
             raise  # never gets here
 
-    def _worker(self, context: Context) -> WorkerKey:
+    async def _worker(self, context: Context) -> WorkerKey:
         # Pairs in every version; the kind of mapping differs.
         for name, value in context.invocation_metadata() or ():
             text = value if isinstance(value, str) else value.decode("utf-8", "replace")
             if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
-                return self._calls.worker_of(text[len(_SCHEME) :].strip())
+                key = self._calls.worker_of(text[len(_SCHEME) :].strip())
+                await self._calls.wait_watched(key)
+                return key
         raise NotAuthenticated("metadata: there is no `authorization: Bearer <token>`")
-
-
-async def _next(stream: _Stream, timeout_s: float | None = None) -> worker_pb2.AttachRequest | None:
-    """Return the next message, None at the end. Raises the refusal that ends the stream."""
-    reading = asyncio.ensure_future(stream.context.read())
-    try:
-        await asyncio.wait(
-            {reading, stream.ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if stream.ended.done():
-            stream.ended.result()
-        if not reading.done():
-            raise InvalidField(f"greeting: none came within {timeout_s:g} s")
-        message = reading.result()
-        return message if isinstance(message, worker_pb2.AttachRequest) else None
-    finally:
-        reading.cancel()
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
@@ -253,6 +314,10 @@ class WorkerServer:
     def worker_gone(self, key: WorkerKey) -> None:
         """End the conversation with a worker that has ended."""
         self._service.worker_gone(key)
+
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Tell a worker what to do."""
+        self._service.order(key, order)
 
     async def close(self) -> None:
         """End every call at once."""

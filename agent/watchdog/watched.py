@@ -170,9 +170,7 @@ class Watched:
         known, self._slots = self._slots, {slot.slot: slot for slot in slots}
         for number, slot in self._slots.items():
             old = known.pop(number, None)
-            if old is slot:
-                continue
-            if old is None or (old.since, old.deadline) != (slot.since, slot.deadline):
+            if old is not slot and old != slot:
                 self._arm_slot(slot)
         for number in known:
             self.limits.drop(slot_key(number))

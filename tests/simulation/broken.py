@@ -140,7 +140,7 @@ def starts_beside_the_living(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_the_supervisors_death(patch: pytest.MonkeyPatch) -> None:
     """What died with a supervisor is still waited for."""
-    patch.setattr(Group, "lose_all", lambda _self: [])
+    patch.setattr(Group, "lose_all", lambda _self, _is_excused: [])
 
 
 def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,12 @@ class Agent:
                 self._command(protocol.KillWorkers())
             case fx.WriteFailure(failure=failure):
                 self._write(failure)
+            case fx.EndWorker(round_id=round_id, local_rank=local_rank, signum=signum):
+                self._command(
+                    protocol.SignalWorker(
+                        round_id=round_id, local_rank=local_rank, signal=signum, is_for_group=True
+                    )
+                )
             case fx.Finish():
                 self.finish = effect
             case fx.CloseSession() | fx.ReleasePort() | fx.Tell():

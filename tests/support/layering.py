@@ -38,7 +38,7 @@ VALUE_MODULES = frozenset(
     }
 )  # fmt: skip
 # Names that only describe, from modules that otherwise act.
-VALUE_NAMES = {"signal": frozenset({"Signals"})}
+VALUE_NAMES = {"signal": frozenset({"Signals"}), "datetime": frozenset({"timedelta"})}
 # What a pure module hands on to others, who ask for it by name, without loading it for itself.
 HANDED_ON = {"agent/errors.py": frozenset({"agent.process_failure"})}
 # What an annotation may name although only the shell may make one.
@@ -57,6 +57,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/context.py": "the names, and a worker's view of them",
+    "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/error_handler.py": "where an error is recorded, which may change while it runs",
     "agent/preflight.py": "what workers inherit",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",

@@ -6,7 +6,7 @@ import pytest
 
 from agent import convert
 from agent.config import AgentConfig
-from agent.failures import signal_name
+from agent.exit_status import signal_name
 from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, RootCause, Standby, Stop
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment

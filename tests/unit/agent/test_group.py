@@ -19,6 +19,7 @@ ALLOWED = {
     (S.RUNNING, S.SUCCEEDED),
     (S.RUNNING, S.FAILED),
     (S.RUNNING, S.STOPPING),
+    (S.RUNNING, S.IDLE),
     (S.SUCCEEDED, S.STOPPING),
     (S.SUCCEEDED, S.IDLE),
     (S.FAILED, S.STOPPING),
@@ -60,7 +61,10 @@ def test_a_group_succeeds_with_its_last_worker() -> None:
     group = a_group()
     assert group.exited(3, 0, is_good=True)
     assert (group.state, group.workers_alive) == (S.RUNNING, 1)
+    group.conclude()
+    assert group.state is S.RUNNING, "not before"
     assert group.exited(3, 1, is_good=True)
+    group.conclude()
     assert (group.state, group.workers_alive) == (S.SUCCEEDED, 0)
     assert group.succeeded_round_id == 3
     group.check_invariants()
@@ -145,5 +149,6 @@ def test_a_success_outlives_the_supervisor() -> None:
     group = a_group()
     group.exited(3, 0, is_good=True)
     group.exited(3, 1, is_good=True)
+    group.conclude()
     assert group.lose_all() == []
     assert group.state is S.SUCCEEDED

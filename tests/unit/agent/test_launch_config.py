@@ -8,6 +8,7 @@ import pytest
 
 from agent.errors import InvalidConfiguration
 from agent.launching.config import LaunchConfig
+from agent.watchdog.model import Auto
 
 
 def test_a_job_of_one_host_needs_no_more_than_its_sizes() -> None:
@@ -104,3 +105,23 @@ def test_numa_modes_are_those_of_the_command_line() -> None:
 def test_an_event_log_file_chooses_its_handler() -> None:
     config = LaunchConfig(1, 1, 1, event_log_file="events")
     assert config.agent_config(("x",), run_id="r").event_log_handler == "jsonl"
+
+
+def test_limits_on_hangs_reach_the_agent() -> None:
+    config = LaunchConfig(1, 1, 2, progress_timeout="auto", runtime_timeout=None, hang_grace=1.0)
+    policy = config.agent_config(("worker",), run_id="r").watchdog
+    assert isinstance(policy.progress_timeout_s, Auto)
+    assert (policy.runtime_timeout_s, policy.kill_grace_s) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"progress_timeout": "often"}, "progress_timeout"),
+        ({"startup_timeout": 0.01}, "startup_timeout"),
+        ({"hang_grace": -1.0}, "hang_grace"),
+    ],
+)
+def test_an_impossible_limit_is_named_as_in_the_config(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        LaunchConfig(1, 1, 2, **options)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from agent import effects as fx
 from agent.errors import RunForgotten
 from agent.events import WorkerExited
+from agent.failures import interrupted_by, left_by
+from agent.inprocess.model import Interruption, InterruptionKind
+from agent.inprocess.worker import Fault
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.model import Exit, RootCause
 from tests.support.agents import WORKERS, an_assignment, desired
@@ -74,3 +77,16 @@ def test_a_signal_or_an_error_that_came_first_counts() -> None:
     assert seen.outcome(fx.Finish(exit_code=130)) == Outcome(exit_code=130)
     error = RunForgotten(0, 5)
     assert seen.outcome(fx.Finish(exit_code=1, error=error)) == Outcome(exit_code=1, error=error)
+
+
+def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
+    seen, round_ = recorder(verdict=None), an_assignment(0)
+    healed = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION)
+    fault = Fault(interruption=healed, iteration=0, at=0.0)
+    seen.saw(None, [fx.WriteFailure(failure=interrupted_by(round_, fault, 1))])
+    seen.saw(exited(1), [])
+    left = Interruption(local_rank=0, kind=InterruptionKind.TERMINATED)
+    fault = Fault(interruption=left, iteration=1, at=0.0)
+    seen.saw(exited(0), [fx.WriteFailure(failure=left_by(round_, exited(0), fault, 2))])
+    seen.saw(desired(SUCCEEDED), [])
+    assert seen.outcome(fx.Finish(exit_code=0)).ranks == (3,)

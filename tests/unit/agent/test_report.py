@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.report import WIDTH, render_report
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 
 BAR, LINE = "=" * WIDTH, "-" * WIDTH
 
@@ -117,3 +117,26 @@ def test_a_worker_that_hung_shows_what_was_seen_of_it() -> None:
         "  no step: rank 3 on node-1",
         BAR,
     ]
+
+
+def test_a_cause_says_which_iteration_it_interrupted() -> None:
+    cause = a_record(
+        3,
+        pid=77,
+        exit_code=0,
+        interruption=inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT,
+        iteration=12,
+        message="slow",
+    )
+    lines = rendered(root_causes=[cause], victims=[cause], victims_count=1, world_size=2)
+    at = lines.index("  iteration : 12, interrupted by no progress within the soft timeout")
+    assert lines[at + 1 : at + 3] == ["  process   : lived on (pid 77)", "  message   : slow"]
+    assert "  rank 3 on node-1, interrupted iteration 12: slow" in lines
+
+
+def test_a_cause_that_ended_its_process_says_both() -> None:
+    kind = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+    cause = a_record(3, exit_code=-9, signal_name="SIGKILL", interruption=kind)
+    lines = rendered(root_causes=[cause], world_size=1)
+    at = lines.index("  iteration : 0, interrupted by the end of the worker")
+    assert lines[at + 1] == "  ended by  : SIGKILL"

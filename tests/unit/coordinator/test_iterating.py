@@ -22,7 +22,7 @@ from coordinator.records import AgentRemoved, RoundEnd, RoundEnded
 from coordinator.run_state import Phase
 from coordinator.view import run_message
 from drumbeat.v1 import run_pb2
-from tests.support.iterating import an_iterating_story, enter_all, go_on
+from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.world import a_running_story
 
 if TYPE_CHECKING:

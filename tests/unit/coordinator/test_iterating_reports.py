@@ -23,7 +23,7 @@ from coordinator.registry import RegistryPolicy
 from coordinator.run_state import RunState
 from coordinator.view import run_message
 from drumbeat.v1 import run_pb2
-from tests.support.iterating import an_iterating_story, enter_all, go_on
+from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
 from tests.support.world import RUN, a_running_story
 

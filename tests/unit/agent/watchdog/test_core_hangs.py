@@ -66,6 +66,18 @@ def test_a_stopped_process_gets_sigkill_at_once() -> None:
     assert story.signals() == [(0, SIGKILL)]
 
 
+def test_what_a_stopped_process_wrote_while_it_gave_its_stacks_does_not_acquit_it() -> None:
+    """To write them it had to run for a moment, and its other threads ran as well."""
+    story = WatchStory()
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.is_answering = False
+    story.run(NOW + 2)
+    story.kick(a_board(a_slot(limit_s=2.0)))
+    story.kick(a_board(a_slot(since=NOW + 2, limit_s=2.0)))  # it runs, for its stacks
+    story.feed(EvidenceTaken(worker=WORKER, evidence=Evidence(is_stopped=True)))
+    assert story.signals() == [(0, SIGKILL)]
+
+
 def test_a_stopped_process_gets_the_signal_that_its_timer_names() -> None:
     story = WatchStory()
     story.evidence[WORKER] = Evidence(is_stopped=True)

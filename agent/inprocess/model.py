@@ -1,0 +1,206 @@
+"""Pure. The values of in-process restart: steps of workers, reports of the host, orders.
+
+An iteration is one call of the training function by all workers that take part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+NO_ITERATION = -1
+"""Before the first one."""
+
+
+class InterruptionKind(StrEnum):
+    """What ended an iteration for a worker. The values are those of the protocol."""
+
+    EXCEPTION = "EXCEPTION"
+    BASE_EXCEPTION = "BASE_EXCEPTION"
+    SOFT_TIMEOUT = "SOFT_TIMEOUT"
+    HARD_TIMEOUT = "HARD_TIMEOUT"
+    TERMINATED = "TERMINATED"
+    UNRESPONSIVE = "UNRESPONSIVE"
+    UNHEALTHY = "UNHEALTHY"
+    HOST_LOST = "HOST_LOST"
+    BARRIER_TIMEOUT = "BARRIER_TIMEOUT"
+    DISCARDED = "DISCARDED"
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether the worker takes part in the restart."""
+        return self in (InterruptionKind.EXCEPTION, InterruptionKind.SOFT_TIMEOUT)
+
+    @property
+    def words(self) -> str:
+        """What happened, for people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    InterruptionKind.EXCEPTION: "an exception",
+    InterruptionKind.BASE_EXCEPTION: "an exception that ends the worker",
+    InterruptionKind.SOFT_TIMEOUT: "no progress within the soft timeout",
+    InterruptionKind.HARD_TIMEOUT: "no progress within the hard timeout",
+    InterruptionKind.TERMINATED: "the end of the worker",
+    InterruptionKind.UNRESPONSIVE: "no sign of life of the worker",
+    InterruptionKind.UNHEALTHY: "a worker that can't go on",
+    InterruptionKind.HOST_LOST: "the loss of the host",
+    InterruptionKind.BARRIER_TIMEOUT: "a worker that was late at the barrier",
+    InterruptionKind.DISCARDED: "a rule that left the worker without a rank",
+}
+
+
+class HostStep(StrEnum):
+    """How far all workers of a host are. The values are those of ``InprocessStep``."""
+
+    ENTERED = "ENTERED"
+    RUNNING = "RUNNING"
+    INTERRUPTED = "INTERRUPTED"
+    COMPLETED = "COMPLETED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """Something that ended an iteration for a worker."""
+
+    local_rank: int
+    kind: InterruptionKind
+    message: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InprocessSpec:
+    """What all workers of a round must agree on, as it was encoded.
+
+    An agent compares it and hands it on; what it means is for workers and coordinator,
+    which may be newer.
+    """
+
+    encoded: bytes
+
+
+# What workers say.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """Waits for the iteration to begin."""
+
+    spec: InprocessSpec
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The function has returned here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The iteration can't go on here; ``None``: the worker only heard of it."""
+
+    interruption: Interruption | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminated:
+    """The worker takes no part any more."""
+
+    interruption: Interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStep:
+    """How far a worker is in an iteration."""
+
+    iteration: int
+    kind: Entered | Completed | Interrupted | Terminated
+
+
+# What the host says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessReport:
+    """What this host's workers do in the iterations of a round. See the protocol.
+
+    Messages are shortened and there are no tracebacks; failure records have them.
+    """
+
+    iteration: int
+    step: HostStep
+    terminated: tuple[Interruption, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+    spec: InprocessSpec | None = None
+    groups: tuple[str, ...] = ()
+
+
+# What is wanted.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by."""
+
+    local_rank: int
+    rank: int
+    active_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """It begins. A worker without a seat takes no part any more."""
+
+    seats: tuple[Seat, ...]
+    world_size: int
+    active_world_size: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """It was interrupted somewhere: abort, clean up, enter the next one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All have completed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessDirective:
+    """What the coordinator wants of this host in an iteration; the latest wins."""
+
+    round_id: int
+    iteration: int
+    kind: Begin | Interrupt | Complete
+
+    @property
+    def order(self) -> tuple[int, int, bool]:
+        """The greater is the later; an iteration ends in one way only."""
+        return (self.round_id, self.iteration, not isinstance(self.kind, Begin))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBegin:
+    """Call the function, or stand by if there is no ``active_rank``."""
+
+    rank: int
+    world_size: int
+    active_rank: int | None
+    active_world_size: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """What a worker shall do in an iteration; the latest wins."""
+
+    iteration: int
+    kind: WorkerBegin | Interrupt | Complete

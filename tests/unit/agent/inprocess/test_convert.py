@@ -1,0 +1,299 @@
+"""Messages of in-process restart to values and back."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from agent.convert import beat_message, failure_message
+from agent.inprocess import convert
+from agent.inprocess.model import (
+    Begin,
+    Complete,
+    Completed,
+    Entered,
+    HostStep,
+    InprocessDirective,
+    InprocessReport,
+    InprocessSpec,
+    Interrupt,
+    Interrupted,
+    Interruption,
+    InterruptionKind,
+    Seat,
+    Terminated,
+    WorkerBegin,
+    WorkerOrder,
+    WorkerStep,
+)
+from agent.model import Failure, GroupState
+from agent.watchdog.refusals import InvalidField
+from drumbeat.v1 import failure_pb2, inprocess_pb2, worker_pb2
+from tests.support.agents import a_beat
+
+SPEC = inprocess_pb2.InprocessSpec(
+    rules=[
+        inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks()),
+        inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=b"\x02")),
+    ],
+    world_size_min=2,
+    barrier_timeout=Duration(seconds=120),
+)
+SAID = inprocess_pb2.Interruption(
+    local_rank=9,
+    kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION,
+    message="boom",
+    traceback="T",
+)
+TERMINATED = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+READ = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION, message="boom", traceback="T")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (
+            worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=SPEC, group="g")),
+            Entered(spec=InprocessSpec(SPEC.SerializeToString(deterministic=True)), group="g"),
+        ),
+        (worker_pb2.WorkerStep(completed=worker_pb2.Completed()), Completed()),
+        (worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted()), Interrupted()),
+        (
+            worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=SAID)),
+            Interrupted(interruption=READ),
+        ),
+        (
+            worker_pb2.WorkerStep(terminated=worker_pb2.Terminated(interruption=SAID)),
+            Terminated(interruption=READ),
+        ),
+    ],
+)
+def test_every_step_is_read(
+    message: worker_pb2.WorkerStep, kind: Entered | Completed | Interrupted | Terminated
+) -> None:
+    message.iteration = 7
+    assert convert.step_from(message, 1) == WorkerStep(iteration=7, kind=kind)
+
+
+def test_a_step_of_a_later_version_is_passed_over() -> None:
+    assert convert.step_from(worker_pb2.WorkerStep(iteration=7), 1) is None
+
+
+def entered(**spec: object) -> worker_pb2.WorkerStep:
+    said = inprocess_pb2.InprocessSpec(**spec)  # type: ignore[arg-type]
+    return worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=said))
+
+
+def interrupted(**fields: object) -> worker_pb2.WorkerStep:
+    given = {"kind": SAID.kind} | fields
+    said = inprocess_pb2.Interruption(**given)  # type: ignore[arg-type]
+    return worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
+
+
+def terminated(**fields: object) -> worker_pb2.WorkerStep:
+    said = inprocess_pb2.Interruption(**fields)  # type: ignore[arg-type]
+    return worker_pb2.WorkerStep(terminated=worker_pb2.Terminated(interruption=said))
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (worker_pb2.WorkerStep(iteration=2**63), "step.iteration"),
+        (
+            worker_pb2.WorkerStep(entered=worker_pb2.Entered(group="é" * 65)),
+            "step.entered.group: has 130 bytes",
+        ),
+        (entered(barrier_timeout=Duration(seconds=-1)), "step.entered.spec.barrier_timeout"),
+        (entered(last_call_wait=Duration(seconds=10**8)), "step.entered.spec.last_call_wait"),
+        (
+            entered(
+                rules=[inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=bytes(2049)))]
+            ),
+            "step.entered.spec.rules[0].groups.allowed: has 2049 bytes",
+        ),
+        (entered(rules=[inprocess_pb2.RankRule()] * 17), "step.entered.spec.rules: there are 17"),
+        (interrupted(message="x" * 4097), "step.interrupted.interruption.message: has 4097"),
+        (interrupted(traceback="x" * 65537), "step.interrupted.interruption.traceback"),
+        (interrupted(kind=0), "step.interrupted.interruption.kind"),
+        (interrupted(kind=TERMINATED), "step.interrupted.interruption.kind"),
+        (terminated(kind=inprocess_pb2.INTERRUPTION_KIND_HOST_LOST), "step.terminated"),
+        (
+            worker_pb2.WorkerStep(terminated=worker_pb2.Terminated()),
+            "step.terminated.interruption: is missing",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(
+    message: worker_pb2.WorkerStep, field: str
+) -> None:
+    with pytest.raises(InvalidField) as caught:
+        convert.step_from(message, 0)
+    assert str(caught.value).startswith(field)
+
+
+def test_the_longest_step_is_read() -> None:
+    longest = interrupted(message="x" * 4096, traceback="x" * 65536)
+    assert convert.step_from(longest, 0) is not None
+
+
+def test_every_order_is_written() -> None:
+    begin = WorkerBegin(
+        rank=3,
+        world_size=8,
+        active_rank=0,
+        active_world_size=4,
+        master_addr="a",
+        master_port=70,
+    )
+    message = convert.order_message(WorkerOrder(iteration=5, kind=begin))
+    assert message == worker_pb2.WorkerOrder(
+        iteration=5,
+        begin=worker_pb2.WorkerBegin(
+            rank=3,
+            world_size=8,
+            active_rank=0,
+            active_world_size=4,
+            master_addr="a",
+            master_port=70,
+        ),
+    )
+    assert message.begin.HasField("active_rank")
+    interrupt = convert.order_message(WorkerOrder(iteration=5, kind=Interrupt(reason="r")))
+    assert interrupt.interrupt.reason == "r"
+    complete = convert.order_message(WorkerOrder(iteration=5, kind=Complete()))
+    assert complete.WhichOneof("kind") == "complete"
+    quiet = convert.order_message(WorkerOrder(iteration=5, kind=Interrupt(reason="")))
+    assert quiet.WhichOneof("kind") == "interrupt"
+
+
+def test_a_spare_has_no_active_rank() -> None:
+    begin = WorkerBegin(
+        rank=3,
+        world_size=8,
+        active_rank=None,
+        active_world_size=3,
+        master_addr="a",
+        master_port=70,
+    )
+    message = convert.order_message(WorkerOrder(iteration=5, kind=begin))
+    assert not message.begin.HasField("active_rank")
+
+
+def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
+    spec = InprocessSpec(SPEC.SerializeToString(deterministic=True))
+    report = InprocessReport(
+        iteration=4,
+        step=HostStep.ENTERED,
+        terminated=(READ,),
+        interruptions=(READ,),
+        spec=spec,
+        groups=("", "g"),
+    )
+    message = beat_message(a_beat(GroupState.RUNNING, 0, inprocess=report)).inprocess
+    short = inprocess_pb2.Interruption(
+        local_rank=1, kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION, message="boom"
+    )
+    assert message == inprocess_pb2.InprocessReport(
+        iteration=4,
+        step=inprocess_pb2.INPROCESS_STEP_ENTERED,
+        terminated=[short],
+        interruptions=[short],
+        spec=SPEC,
+        groups=["", "g"],
+    )
+    assert not beat_message(a_beat()).HasField("inprocess")
+
+
+def test_a_spec_of_defaults_is_there_all_the_same() -> None:
+    report = InprocessReport(iteration=0, step=HostStep.ENTERED, spec=InprocessSpec(b""))
+    assert convert.report_message(report).HasField("spec")
+    report = InprocessReport(iteration=0, step=HostStep.RUNNING)
+    assert not convert.report_message(report).HasField("spec")
+
+
+@pytest.mark.parametrize("step", HostStep)
+def test_every_step_of_a_host_has_a_name(step: HostStep) -> None:
+    message = convert.report_message(InprocessReport(iteration=0, step=step))
+    assert inprocess_pb2.InprocessStep.Name(message.step) == f"INPROCESS_STEP_{step}"
+
+
+@pytest.mark.parametrize("kind", InterruptionKind)
+def test_every_kind_goes_there_and_back(kind: InterruptionKind) -> None:
+    assert convert.kind_from(convert.kind_value(kind)) is kind
+    assert kind.words
+
+
+def test_there_may_be_no_kind() -> None:
+    assert convert.kind_from(inprocess_pb2.INTERRUPTION_KIND_UNSPECIFIED) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (
+            inprocess_pb2.InprocessDirective(
+                begin=inprocess_pb2.IterationBegin(
+                    seats=[
+                        inprocess_pb2.InprocessSeat(local_rank=0, rank=4, active_rank=0),
+                        inprocess_pb2.InprocessSeat(local_rank=1, rank=5),
+                    ],
+                    world_size=8,
+                    active_world_size=1,
+                    master_addr="a",
+                    master_port=70,
+                )
+            ),
+            Begin(
+                seats=(
+                    Seat(local_rank=0, rank=4, active_rank=0),
+                    Seat(local_rank=1, rank=5),
+                ),
+                world_size=8,
+                active_world_size=1,
+                master_addr="a",
+                master_port=70,
+            ),
+        ),
+        (
+            inprocess_pb2.InprocessDirective(
+                interrupt=inprocess_pb2.IterationInterrupt(reason="r")
+            ),
+            Interrupt(reason="r"),
+        ),
+        (
+            inprocess_pb2.InprocessDirective(complete=inprocess_pb2.IterationComplete()),
+            Complete(),
+        ),
+    ],
+)
+def test_every_directive_is_read(
+    message: inprocess_pb2.InprocessDirective, kind: Begin | Interrupt | Complete
+) -> None:
+    message.round_id, message.iteration = 3, 9
+    wanted = InprocessDirective(round_id=3, iteration=9, kind=kind)
+    assert convert.directive_from(message) == wanted
+
+
+def test_a_directive_of_a_later_version_is_passed_over() -> None:
+    assert convert.directive_from(inprocess_pb2.InprocessDirective(round_id=3)) is None
+
+
+def test_a_record_says_which_iteration_it_was() -> None:
+    failure = Failure(
+        sequence=1,
+        round_id=0,
+        rank=3,
+        local_rank=1,
+        group_rank=1,
+        role_rank=3,
+        happened_at=1.0,
+        pid=7,
+        exit_code=0,
+        message="boom",
+        interruption=InterruptionKind.SOFT_TIMEOUT,
+        iteration=12,
+    )
+    record = failure_message(failure, run_id="r", incarnation="i", host="h", role="t")
+    assert isinstance(record, failure_pb2.FailureRecord)
+    assert record.interruption == inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT
+    assert record.iteration == 12

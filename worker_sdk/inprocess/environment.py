@@ -1,0 +1,56 @@
+"""Shell. The variables by which torch learns a worker's place in an iteration."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from worker_sdk import context
+from worker_sdk.inprocess.state import State, initial
+
+if TYPE_CHECKING:
+    from worker_sdk.inprocess.state import Place
+
+
+def initial_state() -> State:
+    """Return the state of this process before its first iteration."""
+    return initial(_number(context.RANK, 0), _number(context.WORLD_SIZE, 1))
+
+
+def local_rank() -> int:
+    """Return which worker of its host this is."""
+    return _number(context.LOCAL_RANK, 0)
+
+
+def local_rank_if_any() -> int | None:
+    """Return the same, ``None`` if the environment does not say."""
+    return _number(context.LOCAL_RANK, 0) if context.LOCAL_RANK in os.environ else None
+
+
+def master_port() -> int:
+    """Return where active rank 0 listens in this iteration, 0 if nobody said."""
+    return _number(context.MASTER_PORT, 0)
+
+
+def apply(state: State, place: Place) -> None:
+    """Set the variables for an iteration.
+
+    Who stands by finds its rank among all, in case its hooks want to know.
+    """
+    is_active = state.active_rank is not None
+    rank = state.active_rank if is_active else state.rank
+    size = state.active_world_size if is_active else state.world_size
+    for name in (context.RANK, context.ROLE_RANK):
+        os.environ[name] = str(rank)
+    for name in (context.WORLD_SIZE, context.ROLE_WORLD_SIZE):
+        os.environ[name] = str(size)
+    if place.master_addr:
+        os.environ[context.MASTER_ADDR] = place.master_addr
+        os.environ[context.MASTER_PORT] = str(place.master_port)
+
+
+def _number(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError as error:
+        raise ValueError(f"{name} must be an integer, not {os.environ[name]!r}") from error

@@ -1,0 +1,240 @@
+"""Shell. What users hang into a restart: base classes, composition, and some that are ready.
+
+A hook is called with as many of the state and the exception (what the function raised
+here, or ``None``) as its signature takes.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from worker_sdk.inprocess import errors
+from worker_sdk.inprocess.durations import Duration, seconds
+from worker_sdk.inprocess.errors import FaultCounterExceeded, RestartAbort
+from worker_sdk.inprocess.settings import Limits, checked_limits, count
+from worker_sdk.inprocess.signatures import call_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from worker_sdk.inprocess.state import State
+
+
+class Initialize(abc.ABC):
+    """Runs before the function, in every iteration.
+
+    An ``Exception`` from it interrupts the iteration like one from the function;
+    another ``BaseException`` ends the worker.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> Any:
+        """Prepare for the iteration."""
+
+
+class Abort(abc.ABC):
+    """Frees the main thread from what it may be stuck in, once an iteration is interrupted.
+
+    Runs on another thread while the main thread may still be in the function. An
+    exception from it is logged, and the restart goes on.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> Any:
+        """Abort what waits for other workers."""
+
+
+class Finalize(abc.ABC):
+    """Cleans up after an interrupted iteration, when the main thread has left the function.
+
+    An exception from it ends the worker.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> Any:
+        """Clean up."""
+
+
+class HealthCheck(abc.ABC):
+    """Says whether the worker can go on.
+
+    Runs before the function, where an exception interrupts the iteration, and after
+    an interrupted iteration, where an exception ends the worker.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> Any:
+        """Raise if the worker is not healthy."""
+
+
+class Composed:
+    """Calls several callables as one, the last first.
+
+    ``Compose(a, b)(x)`` is ``a(b(x))``; what returns ``None`` hands on what it was
+    given. It is an instance of the nearest class that all of them have in common, so
+    hooks of one kind make a hook of that kind.
+    """
+
+    instances: tuple[Any, ...]
+
+    def __new__(cls, *instances: Any) -> Self:
+        """Return an instance of a class made for it.
+
+        Raises:
+            TypeError: A class is given in place of an instance of it.
+            ValueError: Nothing is given.
+        """
+        if not instances:
+            raise ValueError("Compose needs at least one instance")
+        for instance in instances:
+            if isinstance(instance, type):
+                raise TypeError(f"Compose takes instances, not the class {instance.__name__}")
+        common = _common_class(instances)
+        bases = (cls,) if common is object else (cls, common)
+        contents = {"__new__": object.__new__, "__init__": lambda *_: None}
+        composed: Self = type("Composed", bases, contents | {"__call__": cls.__call__})()
+        composed.instances = instances
+        return composed
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call them all, and return what the first of them returned."""
+        for instance in reversed(self.instances):
+            result = call_with(instance, *arguments)
+            if result is not None:
+                arguments = (result, *arguments[1:])
+        return arguments[0] if arguments else None
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+    def Compose(*instances: T) -> T:  # noqa: N802 - to a type checker, no class of its own
+        """Compose; see ``Composed``."""
+else:
+    Compose = Composed
+
+
+def flattened(hook: object) -> Iterator[object]:
+    """Yield what ``hook`` is composed of, in the order in which it is called."""
+    if isinstance(hook, Composed):
+        for instance in reversed(hook.instances):
+            yield from flattened(instance)
+    elif hook is not None:
+        yield hook
+
+
+class RetryController(Initialize):
+    """Says when a restart in process is no longer worth it.
+
+    Under an agent the limits are kept before an iteration begins: it then does not
+    begin, and the round ends as if a worker had failed. Elsewhere an iteration beyond
+    the limits raises ``RestartAbort``.
+    """
+
+    def __init__(
+        self,
+        max_iterations: int | None = None,
+        min_world_size: int = 1,
+        min_active_world_size: int = 1,
+    ) -> None:
+        self.limits: Limits = checked_limits(max_iterations, min_world_size, min_active_world_size)
+
+    def __call__(self, state: State) -> State:
+        """Raise ``RestartAbort`` if the state is beyond the limits."""
+        limits = self.limits
+        if limits.iterations_max is not None and state.iteration >= limits.iterations_max:
+            raise RestartAbort(
+                f"iteration {state.iteration} is beyond max_iterations={limits.iterations_max}"
+            )
+        if state.world_size < limits.world_size_min:
+            raise RestartAbort(
+                f"world_size {state.world_size} is below min_world_size={limits.world_size_min}"
+            )
+        if (state.active_world_size or 0) < limits.active_world_size_min:
+            raise RestartAbort(
+                f"active_world_size {state.active_world_size} is below"
+                f" min_active_world_size={limits.active_world_size_min}"
+            )
+        return state
+
+
+class ThreadedFinalize(Finalize):
+    """Runs a function on a thread of its own, and gives it a limited time.
+
+    What it raises is raised here as well.
+    """
+
+    def __init__(
+        self,
+        timeout: Duration,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.timeout_s = seconds("timeout", timeout)
+        self.fn = fn
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs or {})
+
+    def __call__(self, state: State) -> State:
+        """Run it, and raise ``TimeoutError`` if it takes too long."""
+        run_threaded(lambda: self.fn(*self.args, **self.kwargs), self.timeout_s, name="finalize")
+        return state
+
+
+class FaultCounter(HealthCheck):
+    """Ends a worker whose function has failed more than ``max_rank_faults`` times."""
+
+    def __init__(self, max_rank_faults: int | None = None) -> None:
+        if max_rank_faults is not None:
+            count("max_rank_faults", max_rank_faults, least=0)
+        self.max_rank_faults = max_rank_faults
+        self.faults_count = 0
+
+    def __call__(self, state: State) -> State:
+        """Count a fault of this worker's own."""
+        if state.fn_exception is not None:
+            self.faults_count += 1
+            if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
+                raise FaultCounterExceeded(
+                    f"{self.faults_count} faults, more than max_rank_faults={self.max_rank_faults}"
+                )
+        return state
+
+
+def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
+    """Run ``function`` on a daemon thread, and raise what it raises.
+
+    Raises:
+        TimeoutError: It took longer; the thread is left to itself.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - it is raised on the caller's thread
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name=f"worker_sdk {name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise errors.TimeoutError(f"{name} took longer than {timeout_s:g} s")
+    if raised:
+        raise raised.pop()
+
+
+def _common_class(instances: tuple[Any, ...]) -> type:
+    first, *others = (type(instance) for instance in instances)
+    for candidate in first.__mro__:
+        if candidate in (Composed, object) or not all(issubclass(c, candidate) for c in others):
+            continue
+        try:
+            type("Probe", (candidate,), {})
+        except TypeError:  # the class of plain functions has no subclasses
+            continue
+        return candidate
+    return object

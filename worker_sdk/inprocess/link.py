@@ -1,0 +1,131 @@
+"""Shell. How the iterations of this process reach its agent, and the agent's orders it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from worker_sdk import runtime, timers
+
+if TYPE_CHECKING:
+    from drumbeat.v1 import worker_pb2
+    from worker_sdk.inprocess.progress import TimeLimits
+
+FLUSH_TIMEOUT_S = 2.0
+"""How long a worker that ends may try to tell why. The agent learns of its end anyway."""
+
+Receiver = Callable[["worker_pb2.WorkerOrder | None"], None]
+"""Takes orders; ``None`` says that no more will come."""
+
+
+class Transport(Protocol):
+    """A stream to the agent that heals itself.
+
+    Of the steps, the latest counts; it is repeated on a new stream. Orders come as they
+    were sent, repeated ones included, on a thread of the transport's own.
+    """
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Send a step, in place of an earlier one that was not sent yet. Does not wait."""
+
+    def on_order(self, receiver: Receiver | None) -> None:
+        """Hand orders to ``receiver`` from here on, the latest one first if there was any."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the latest step has arrived; return whether it has."""
+
+
+class Link:
+    """What this process has with its agent, over all its calls of wrappers."""
+
+    def __init__(self, transport: Transport, limits: TimeLimits) -> None:
+        self.transport = transport
+        self.limits = limits
+        self.iteration = 0
+        """The next one; it goes on from call to call."""
+        self.is_ended = False
+        """This process takes no part any more."""
+        self._lock = threading.Lock()
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Send a step, unless the last one was sent."""
+        with self._lock:
+            if not self.is_ended:
+                self.transport.send_step(step)
+
+    def on_order(self, receiver: Receiver | None) -> None:
+        """Hand orders to ``receiver``, see ``Transport``."""
+        self.transport.on_order(receiver)
+
+    def end(self, step: worker_pb2.WorkerStep) -> None:
+        """Tell that this process takes no part any more; it may end right after."""
+        with self._lock:
+            self.is_ended = True
+            self.transport.send_step(step)
+        self.transport.flush(FLUSH_TIMEOUT_S)
+
+
+class BoardLimits:
+    """Timers on the board; made by the main thread."""
+
+    def __init__(self) -> None:
+        self._main = runtime.start().threads.mine
+
+    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+        """Start one, or start it again."""
+        timers.acquire(scope, after_s, signum)
+
+    def disarm(self, scope: str) -> None:
+        """Forget one."""
+        timers.release(scope)
+
+    def clear(self) -> None:
+        """Forget all timers and sections of the process; for the main thread."""
+        runtime.clear_scopes()
+        self._main = runtime.start().threads.mine
+
+    def is_suspended(self) -> bool:
+        """Return whether the main thread is in a section, which has a limit of its own."""
+        return self._main.sections > 0
+
+
+class AttachedTransport:
+    """The stream that this process holds with its agent anyway."""
+
+    def __init__(self) -> None:
+        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy
+
+        self._attachment = attached()
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Send a step."""
+        self._attachment.send_step(step)
+
+    def on_order(self, receiver: Receiver | None) -> None:
+        """Hand orders to ``receiver``."""
+        self._attachment.on_order(receiver)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the agent has the latest step."""
+        return self._attachment.confirm(timeout_s)
+
+
+class Process:
+    """The link of this process, once it was asked for; a forked child has none."""
+
+    lock = threading.Lock()
+    link: Link | None = None
+    pid = 0
+
+
+def of_process() -> Link | None:
+    """Return the link of this process, ``None`` if no agent listens to it."""
+    with Process.lock:
+        if Process.link is not None and Process.pid == os.getpid():
+            return Process.link
+        if not runtime.is_attached():
+            return None
+        Process.link, Process.pid = Link(AttachedTransport(), BoardLimits()), os.getpid()
+        return Process.link

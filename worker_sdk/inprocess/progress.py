@@ -1,0 +1,250 @@
+"""Shell. Signs that the main thread gets on, and what happens without them.
+
+The interpreter is asked, once per interval, to run a function of ours in the main
+thread: it does so as soon as that thread executes Python. That is the automatic sign.
+``ping`` is the user's, and is waited for once it was given in an iteration.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from worker_sdk.inprocess.interrupt import UNINTERRUPTIBLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_sdk.inprocess.settings import Timing
+
+HARD_SCOPE = "inprocess hard timeout"
+GRACE_SCOPE = "inprocess hard timeout, grace over"
+HEARTBEAT_SCOPE = "inprocess heartbeat"
+
+STALL_S = 1.0
+"""A tick that comes later than this says that the whole process, or its host, stood still."""
+
+
+class TimeLimits(Protocol):
+    """Limits that the agent keeps, by ending the process."""
+
+    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+        """Start one, or start it again.
+
+        Args:
+            scope: Its name.
+            after_s: Time until it expires; above 0.
+            signum: Signal to send; ``None``: as the agent ends workers.
+        """
+
+    def disarm(self, scope: str) -> None:
+        """Forget one."""
+
+    def clear(self) -> None:
+        """Forget all, those of the user included."""
+
+    def is_suspended(self) -> bool:
+        """Return whether the main thread has been given another limit for a while."""
+
+
+class NoTimeLimits:
+    """There is no agent."""
+
+    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+        """Do nothing."""
+
+    def disarm(self, scope: str) -> None:
+        """Do nothing."""
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+    def is_suspended(self) -> bool:
+        """Return that it has not."""
+        return False
+
+
+class Progress:
+    """When the main thread last gave a sign."""
+
+    __slots__ = ("auto_at", "ping_at")
+
+    def __init__(self) -> None:
+        self.auto_at = monotonic()
+        self.ping_at: float | None = None
+
+    def ping(self) -> None:
+        """Give the user's sign."""
+        self.ping_at = monotonic()
+
+    def start(self) -> None:
+        """Begin anew: pings are not expected before the first."""
+        self.ping_at = None
+        self.auto_at = monotonic()
+
+    @property
+    def since(self) -> float:
+        """The oldest instant at which all expected signs had been given."""
+        ping_at = self.ping_at
+        return self.auto_at if ping_at is None else min(self.auto_at, ping_at)
+
+    def renew(self) -> None:
+        """Count all expected signs as given."""
+        self.excuse(monotonic() - self.since)
+
+    def excuse(self, lateness_s: float) -> None:
+        """Leave out a time in which nobody could give a sign."""
+        self.auto_at += lateness_s
+        if self.ping_at is not None:
+            self.ping_at += lateness_s
+
+
+class _Sign:
+    """The function that the interpreter is asked to run; there is one for the process.
+
+    It lives as long as the process: a request may be answered after its iteration.
+    """
+
+    is_asked = False
+    receiver: Progress | None = None
+
+    @classmethod
+    def ask(cls) -> None:
+        """Have it run, unless it was asked and has not run yet."""
+        if not cls.is_asked:
+            cls.is_asked = True  # before it is asked: the answer may come in between
+            if _add_pending_call(_give, None) != 0:
+                cls.is_asked = False
+
+
+def _give_sign(_: int | None) -> int:
+    receiver = _Sign.receiver
+    if receiver is not None:
+        receiver.auto_at = monotonic()
+    _Sign.is_asked = False
+    return 0
+
+
+_Function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_give = _Function(_give_sign)
+_add_pending_call = ctypes.pythonapi.Py_AddPendingCall
+_add_pending_call.argtypes = (_Function, ctypes.c_void_p)
+_add_pending_call.restype = ctypes.c_int
+# An exception raised in it would only be printed.
+UNINTERRUPTIBLE.add(_give_sign.__code__)
+
+
+class Ticker:
+    """Asks for signs, judges the soft timeout, and moves the limits that the agent keeps.
+
+    Args:
+        timing: The intervals and limits.
+        limits: Those of the agent.
+        progress: Where signs are noted.
+        on_silence: Called once per iteration, on the ticker's thread, when the soft
+            timeout is over.
+    """
+
+    def __init__(
+        self,
+        timing: Timing,
+        limits: TimeLimits,
+        progress: Progress,
+        on_silence: Callable[[], None],
+    ) -> None:
+        self._timing = timing
+        self._limits = limits
+        self._progress = progress
+        self._on_silence = on_silence
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._is_judging = False
+        self._changed = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; from here on the heartbeat is kept."""
+        _Sign.receiver = self._progress
+        self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+        self._thread.start()
+
+    def run(self, *, is_judging: bool) -> None:
+        """Expect signs from here on.
+
+        Args:
+            is_judging: Whether the soft timeout counts as well.
+        """
+        with self._lock:
+            self._progress.start()
+            self._is_running, self._is_judging = True, is_judging
+            self._arm()
+        self._changed.set()
+
+    def judge(self, *, is_judging: bool) -> None:
+        """Let the soft timeout count, or not."""
+        with self._lock:
+            self._is_judging = is_judging
+
+    def pause(self) -> None:
+        """Expect no signs: the main thread waits for others, in code of ours."""
+        with self._lock:
+            self._is_running = self._is_judging = False
+            self._limits.disarm(HARD_SCOPE)
+            self._limits.disarm(GRACE_SCOPE)
+
+    def close(self) -> None:
+        """End the thread, and forget all limits."""
+        self._is_stopped = True
+        self._changed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.pause()
+        self._limits.disarm(HEARTBEAT_SCOPE)
+        if _Sign.receiver is self._progress:
+            _Sign.receiver = None
+
+    def _arm(self) -> None:
+        left_s = self._progress.since + self._timing.hard_timeout - monotonic()
+        left_s = max(left_s, 0.001)
+        self._limits.arm(HARD_SCOPE, left_s)
+        # The agent has a grace of its own; this one is kept if it is the shorter.
+        kill_s = left_s + self._timing.termination_grace_time
+        self._limits.arm(GRACE_SCOPE, kill_s, _SIGKILL)
+
+    def _tick(self) -> None:
+        due = monotonic()
+        while not self._is_stopped:
+            self._changed.wait(max(due - monotonic(), 0))
+            self._changed.clear()
+            if self._is_stopped:
+                return
+            now = monotonic()
+            self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+            with self._lock:
+                due = now + self._step(now, now - due)
+
+    def _step(self, now: float, lateness_s: float) -> float:
+        """Do what is due; return for how long nothing else is."""
+        interval_s = self._timing.progress_watchdog_interval
+        if not self._is_running:
+            return interval_s
+        if lateness_s > STALL_S:
+            self._progress.excuse(lateness_s)
+        if self._limits.is_suspended():
+            self._progress.renew()
+        _Sign.ask()
+        self._arm()
+        if not self._is_judging:
+            return interval_s
+        left_s = self._progress.since + self._timing.soft_timeout - now
+        if left_s <= 0:
+            self._is_judging = False
+            self._on_silence()
+            return interval_s
+        return min(interval_s, left_s)
+
+
+_SIGKILL = 9

@@ -1,0 +1,257 @@
+"""Shell. Rules by which the workers that are left get their ranks.
+
+They are data: the coordinator, which knows all workers, applies them. That is why
+a ``RankAssignment`` of the user's own is refused: it would have to be evaluated by
+each worker on what only all of them know together.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from worker_sdk.inprocess.hooks import flattened
+from worker_sdk.inprocess.settings import count
+from worker_sdk.inprocess.signatures import call_with
+from worker_sdk.inprocess.state import Mode, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GROUP_SIZE_MAX = 2048 * 8 - 1
+"""The largest group a rule can speak of."""
+GROUP_BYTES_MAX = 128
+
+
+class RankAssignment(abc.ABC):  # noqa: B024 - its kinds share no method
+    """A rule, or several of them composed; see the classes below."""
+
+
+class ShiftRanks(RankAssignment):
+    """All move down to close the gaps, in order."""
+
+
+class FillGaps(RankAssignment):
+    """The highest ranks move into the gaps; the others keep theirs."""
+
+
+class FilterCountGroupedByKey(RankAssignment):
+    """Ends workers whose group has lost others of it.
+
+    Composed to the right of ``ShiftRanks`` or ``FillGaps``, which close the gaps.
+
+    Args:
+        key_or_fn: Names the worker's group; or returns the name, given the state.
+        condition: Whether a group with so many workers may stay. It is asked once for
+            every size, so it must go by nothing else.
+        timeout: Has no meaning here: nobody waits for it.
+    """
+
+    def __init__(
+        self,
+        key_or_fn: str | Callable[[State], str],
+        condition: Callable[[int], bool],
+        timeout: object = None,
+    ) -> None:
+        if not callable(condition):
+            raise TypeError(f"condition must be callable, not {condition!r}")
+        if not callable(key_or_fn) and not isinstance(key_or_fn, str):
+            raise TypeError(f"key_or_fn must be a string or callable, not {key_or_fn!r}")
+        self.key_or_fn = key_or_fn
+        self.condition = condition
+        self.timeout = timeout
+
+    def group_of(self, state: State) -> str:
+        """Return the name of the worker's group, cut to what fits on the wire."""
+        key = call_with(self.key_or_fn, state) if callable(self.key_or_fn) else self.key_or_fn
+        return str(key).encode("utf-8", "replace")[:GROUP_BYTES_MAX].decode("utf-8", "ignore")
+
+    def allowed_sizes(self, largest: int) -> frozenset[int]:
+        """Return the sizes of groups that may stay, up to ``largest``."""
+        sizes = range(1, min(largest, GROUP_SIZE_MAX) + 1)
+        return frozenset(size for size in sizes if self.condition(size))
+
+
+class RankFilter(RankAssignment):
+    """Says who calls the function and who stands by.
+
+    Those below are rules like the others, and may be composed with them to their
+    left. One of the user's own overrides ``__call__`` and is evaluated by each worker
+    on its own state; it must come to the same end on all of them, and leave active
+    rank 0 to rank 0, for whom the master address was chosen.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> State:
+        """Return the state with ``mode``, ``active_rank`` and ``active_world_size`` set."""
+
+
+class ActivateAllRanks(RankFilter):
+    """All call the function."""
+
+    def __call__(self, state: State) -> State:
+        """Activate."""
+        return _with_active(state, state.world_size)
+
+
+class MaxActiveWorldSize(RankFilter):
+    """At most so many call the function, those with the lowest ranks."""
+
+    def __init__(self, max_active_world_size: int | None = None) -> None:
+        if max_active_world_size is not None:
+            count("max_active_world_size", max_active_world_size)
+        self.max_active_world_size = max_active_world_size
+
+    def __call__(self, state: State) -> State:
+        """Deactivate those beyond the limit."""
+        size = _active_size(state)
+        most = self.max_active_world_size
+        return _with_active(state, size if most is None else min(size, most))
+
+
+class ActiveWorldSizeDivisibleBy(RankFilter):
+    """As many as ``divisor`` divides call the function, those with the lowest ranks."""
+
+    def __init__(self, divisor: int = 1) -> None:
+        self.divisor = count("divisor", divisor)
+
+    def __call__(self, state: State) -> State:
+        """Deactivate those beyond the largest multiple."""
+        size = _active_size(state)
+        return _with_active(state, size - size % self.divisor)
+
+
+WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
+
+
+class RuleKind(enum.Enum):
+    """What a rule does; the names are those on the wire."""
+
+    SHIFT = "shift"
+    FILL = "fill"
+    GROUPS = "groups"
+    ACTIVE_MAX = "active_max"
+    ACTIVE_DIVISOR = "active_divisor"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule as data."""
+
+    kind: RuleKind
+    number: int = 0
+    """Of the rules on active workers."""
+    groups: FilterCountGroupedByKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPolicy:
+    """All the rules of a wrapper."""
+
+    rules: tuple[Rule, ...]
+    """In the order in which they are applied."""
+    local_filter: RankFilter | None
+    """The user's own, for each worker to apply to its own state."""
+
+    def group_of(self, state: State) -> str:
+        """Return the worker's group; empty if no rule asks for it."""
+        return next((rule.groups.group_of(state) for rule in self.rules if rule.groups), "")
+
+    def filtered(self, state: State) -> State:
+        """Return the state after the user's own filter.
+
+        Raises:
+            TypeError: The filter returned something else.
+            ValueError: It gave active rank 0 to another rank than 0.
+        """
+        if self.local_filter is None:
+            return state
+        result = call_with(self.local_filter, state)
+        if not isinstance(result, State):
+            raise TypeError(f"rank_filter must return a State, not {result!r}")
+        if (result.active_rank == 0) != (result.rank == 0):
+            raise ValueError(
+                f"rank_filter gave rank {result.rank} the active_rank {result.active_rank};"
+                " active rank 0 must be rank 0, and rank 0 must be active"
+            )
+        return result
+
+
+_BUILT_IN_FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
+_ALLOWED = (
+    "ShiftRanks, FillGaps, FilterCountGroupedByKey, ActivateAllRanks, MaxActiveWorldSize,"
+    " ActiveWorldSizeDivisibleBy, and Compose of these"
+)
+
+
+def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPolicy:
+    """Return what the arguments of these names mean.
+
+    Raises:
+        TypeError: One is of a kind that is not allowed there.
+        ValueError: The rules don't go together.
+    """
+    if not isinstance(assignment, RankAssignment):
+        raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
+    rules = [rule for part in flattened(assignment) for rule in _rules(part)]
+    _check_order([rule.kind for rule in rules])
+    if rank_filter is None:
+        return RankPolicy(tuple(rules), None)
+    if not isinstance(rank_filter, RankFilter):
+        raise TypeError(f"rank_filter must be a RankFilter, not {rank_filter!r}")
+    parts = list(flattened(rank_filter))
+    if all(type(part) in _BUILT_IN_FILTERS for part in parts):
+        rules.extend(rule for part in parts for rule in _rules(part))
+        return RankPolicy(tuple(rules), None)
+    return RankPolicy(tuple(rules), rank_filter)
+
+
+def _rules(part: object) -> list[Rule]:
+    # The exact classes: a subclass may do anything, and nobody would ask it.
+    kind = type(part)
+    if kind is ShiftRanks:
+        return [Rule(RuleKind.SHIFT)]
+    if kind is FillGaps:
+        return [Rule(RuleKind.FILL)]
+    if kind is ActivateAllRanks:
+        return []
+    if isinstance(part, FilterCountGroupedByKey) and kind is FilterCountGroupedByKey:
+        return [Rule(RuleKind.GROUPS, groups=part)]
+    if isinstance(part, MaxActiveWorldSize) and kind is MaxActiveWorldSize:
+        most = part.max_active_world_size
+        return [] if most is None else [Rule(RuleKind.ACTIVE_MAX, most)]
+    if isinstance(part, ActiveWorldSizeDivisibleBy) and kind is ActiveWorldSizeDivisibleBy:
+        return [Rule(RuleKind.ACTIVE_DIVISOR, part.divisor)]
+    raise TypeError(
+        f"rank_assignment can't hold a {kind.__name__}: rules are applied by the coordinator,"
+        f" which runs no code of the user's. Allowed: {_ALLOWED}"
+    )
+
+
+def _check_order(kinds: list[RuleKind]) -> None:
+    closing = [at for at, kind in enumerate(kinds) if kind in (RuleKind.SHIFT, RuleKind.FILL)]
+    grouping = [at for at, kind in enumerate(kinds) if kind is RuleKind.GROUPS]
+    if len(grouping) > 1:
+        raise ValueError("rank_assignment may hold one FilterCountGroupedByKey, not several")
+    if not closing or (grouping and grouping[-1] > closing[-1]):
+        raise ValueError(
+            "rank_assignment must hold ShiftRanks or FillGaps, applied after"
+            " FilterCountGroupedByKey (in Compose: to the left of it)"
+        )
+
+
+def _active_size(state: State) -> int:
+    size = state.active_world_size
+    return state.world_size if size is None else min(size, state.world_size)
+
+
+def _with_active(state: State, size: int) -> State:
+    is_active = state.rank < size
+    return replace(
+        state,
+        mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
+        active_rank=state.rank if is_active else None,
+        active_world_size=size,
+    )

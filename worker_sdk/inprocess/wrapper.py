@@ -1,0 +1,198 @@
+"""Shell. ``Wrapper``: restarts a function on all workers, within their processes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from worker_sdk.inprocess import call, link
+from worker_sdk.inprocess.hooks import (
+    Abort,
+    Finalize,
+    HealthCheck,
+    Initialize,
+    RetryController,
+    flattened,
+)
+from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks, policy
+from worker_sdk.inprocess.settings import Limits, Timing, checked_limits
+from worker_sdk.inprocess.torch_hooks import AbortTorchDistributed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_sdk.inprocess.durations import Duration
+
+log = logging.getLogger("worker_sdk")
+
+R = TypeVar("R")
+
+_NO_STORE = (
+    "{name} has no meaning here: there is no store. Workers agree through their agent and"
+    " the coordinator, so leave it out"
+)
+_DEFAULT_ABORT = AbortTorchDistributed()
+_DEFAULT_RANKS = ShiftRanks()
+
+
+class Wrapper:
+    """Restarts a function on all workers of a run when it fails on one of them.
+
+    The processes stay. Used as a decorator: ``@Wrapper(soft_timeout=60)``. The function
+    is called in *iterations*: all workers begin one together, and when it is
+    interrupted anywhere, all clean up and begin the next one, without those that are
+    lost. Without an agent the function is simply called.
+
+    Args:
+        initialize: Runs before the function in each iteration.
+        abort: Frees a main thread that waits for other workers.
+        finalize: Cleans up after an interrupted iteration.
+        health_check: Says whether this worker can go on.
+        rank_assignment: How the ranks of lost workers are filled.
+        rank_filter: Who calls the function, and who stands by.
+        monitor_thread_interval: Accepted; there is nothing to poll.
+        monitor_process_interval: Accepted; there is nothing to poll.
+        progress_watchdog_interval: How often the main thread is asked for a sign.
+        soft_timeout: Without progress for so long, the iteration is interrupted.
+        hard_timeout: Without progress for so long, the process is ended.
+        heartbeat_timeout: An interpreter that runs no other thread for so long is ended.
+        barrier_timeout: How long the others wait for this worker after an interruption.
+        completion_timeout: How long workers that completed wait for the others.
+        last_call_wait: How long further interruptions are recorded with the first.
+            Nobody waits for it.
+        termination_grace_time: Time from SIGTERM to SIGKILL at the hard timeout, if the
+            agent's own is not shorter.
+        monitor_process_logfile: Accepted; the agent has a log.
+        enabled: If not, the function is returned as it is.
+        max_iterations: Iterations of one call, the first included, before the round of
+            processes ends.
+        min_world_size: With fewer workers, the round of processes ends.
+        min_active_world_size: The same, for workers that call the function.
+
+    Durations are timedeltas, or seconds.
+
+    Raises:
+        TypeError: An argument is of a wrong kind.
+        ValueError: An argument is out of range, or two don't go together.
+    """
+
+    def __init__(  # noqa: PLR0913 - these are the names users know
+        self,
+        *,
+        initialize: Initialize | None = None,
+        abort: Abort | None = _DEFAULT_ABORT,
+        finalize: Finalize | None = None,
+        health_check: HealthCheck | None = None,
+        rank_assignment: RankAssignment = _DEFAULT_RANKS,
+        rank_filter: RankFilter | None = None,
+        monitor_thread_interval: Duration = timedelta(seconds=1),
+        monitor_process_interval: Duration = timedelta(seconds=1),
+        progress_watchdog_interval: Duration = timedelta(seconds=1),
+        soft_timeout: Duration = timedelta(seconds=60),
+        hard_timeout: Duration = timedelta(seconds=90),
+        heartbeat_timeout: Duration = timedelta(seconds=30),
+        barrier_timeout: Duration = timedelta(seconds=120),
+        completion_timeout: Duration = timedelta(seconds=120),
+        last_call_wait: Duration = timedelta(seconds=1),
+        termination_grace_time: Duration = timedelta(seconds=5),
+        monitor_process_logfile: str | None = None,
+        enabled: bool = True,
+        max_iterations: int | None = None,
+        min_world_size: int = 1,
+        min_active_world_size: int = 1,
+        **others: Any,
+    ) -> None:
+        _refuse(others)
+        _check_hooks(initialize, abort, finalize, health_check)
+        if not isinstance(enabled, bool):
+            raise TypeError(f"enabled must be True or False, not {enabled!r}")
+        _check_path(monitor_process_logfile)
+        self.enabled = enabled
+        self._plan = call.Plan(
+            timing=Timing.checked(
+                {
+                    "monitor_thread_interval": monitor_thread_interval,
+                    "monitor_process_interval": monitor_process_interval,
+                    "progress_watchdog_interval": progress_watchdog_interval,
+                    "soft_timeout": soft_timeout,
+                    "hard_timeout": hard_timeout,
+                    "heartbeat_timeout": heartbeat_timeout,
+                    "barrier_timeout": barrier_timeout,
+                    "completion_timeout": completion_timeout,
+                    "last_call_wait": last_call_wait,
+                    "termination_grace_time": termination_grace_time,
+                }
+            ),
+            limits=_strictest(
+                checked_limits(max_iterations, min_world_size, min_active_world_size), initialize
+            ),
+            policy=policy(rank_assignment, rank_filter),
+            initialize=initialize,
+            abort=abort,
+            finalize=finalize,
+            health_check=health_check,
+        )
+
+    def __call__(self, fn: Callable[..., R]) -> Callable[..., R | None]:
+        """Wrap ``fn``; a worker that stands by to the end returns ``None``.
+
+        Parameters that are annotated with ``CallWrapper`` are not for the caller to give.
+        """
+        if not callable(fn):
+            raise TypeError(f"a wrapper takes a function, not {fn!r}")
+        if not self.enabled:
+            return fn
+        plan = self._plan
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return _run(plan, fn, (args, kwargs))
+
+        return wrapped
+
+
+def _run(plan: call.Plan, fn: Callable[..., Any], arguments: call.Arguments) -> Any:
+    outer = call.Active.of_process()
+    if outer is not None:
+        log.info("a wrapped function within another is restarted with it, not by itself")
+        return call.run_nested(outer, fn, arguments)
+    found = link.of_process()
+    if found is None:
+        log.info("no agent: %s is called once, without restarts", getattr(fn, "__name__", fn))
+        return call.run_once(plan, fn, arguments)
+    return call.Call(plan, found, fn, arguments).run()
+
+
+def _check_hooks(*hooks: object) -> None:
+    names = ("initialize", "abort", "finalize", "health_check")
+    kinds = (Initialize, Abort, Finalize, HealthCheck)
+    for name, kind, hook in zip(names, kinds, hooks, strict=True):
+        if hook is not None and not isinstance(hook, kind):
+            raise TypeError(f"{name} must be an instance of {kind.__name__}, not {hook!r}")
+
+
+def _strictest(limits: Limits, initialize: Initialize | None) -> Limits:
+    """Return the limits that hold together with those of a ``RetryController``."""
+    for part in flattened(initialize):
+        if isinstance(part, RetryController):
+            limits = limits.stricter(part.limits)
+    return limits
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name in others:
+        if name in ("store_factory", "store_kwargs"):
+            raise TypeError(_NO_STORE.format(name=name))
+        raise TypeError(f"Wrapper() got an unexpected keyword argument {name!r}")
+
+
+def _check_path(path: str | None) -> None:
+    if path is None:
+        return
+    if not isinstance(path, str):
+        raise TypeError(f"monitor_process_logfile must be a path, not {path!r}")
+    if not Path(path).is_absolute():
+        raise ValueError(f"monitor_process_logfile must be an absolute path, not {path!r}")
