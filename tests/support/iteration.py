@@ -209,6 +209,7 @@ KILLED = a_fault(kind=InterruptionKind.TERMINATED, message="SIGKILL")
 
 
 def a_running_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
+    """Return a story in which iteration 0 runs."""
     story = IterationStory(*sizes, spec=spec)
     assert isinstance(story.all_report(0, ENTERED)[-1], Begin)
     return story
@@ -222,6 +223,7 @@ def an_interrupted_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationSt
 
 
 def given_up(decisions: list[Decision]) -> str:
+    """Return why the round was given up, the only decision there was."""
     decision = only(decisions)
     assert isinstance(decision, GiveUp)
     return decision.reason

@@ -1,16 +1,13 @@
-"""A run whose workers restart in process: ports, losses, the budget, what is kept and shown."""
+"""A run whose workers restart in process: ports, who hears what, losses, coordinator restarts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from coordinator import effects as fx
 from coordinator.iteration_model import (
-    InprocessSpec,
-    InterruptionKind,
     IterationBegin,
     IterationInterrupt,
 )
@@ -20,39 +17,16 @@ from coordinator.iteration_records import (
     IterationInterrupted,
     IterationPhase,
 )
-from coordinator.iteration_story import BEGAN, COMPLETED, INTERRUPTED
 from coordinator.model import Assignment, GroupState, Standby, Stop
-from coordinator.policy import RunPolicy
 from coordinator.records import AgentRemoved, RoundEnd, RoundEnded
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import Phase, RunState
+from coordinator.run_state import Phase
 from coordinator.view import run_message
 from drumbeat.v1 import run_pb2
-from tests.support.journal import fold
-from tests.support.world import RUN, a_running_story
+from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
+from tests.support.world import a_running_story
 
 if TYPE_CHECKING:
     from tests.support.world import Story
-
-
-def an_iterating_story(size: int = 2, agents_max: int | None = None, **fields: Any) -> Story:
-    """Return a story in which the first iteration of ``size`` hosts runs."""
-    story = a_running_story(size, agents_max, **fields)
-    enter_all(story)
-    return story
-
-
-def enter_all(story: Story) -> None:
-    for name, agent in story.agents.items():
-        if agent.session_id is not None and agent.round_id is not None:
-            story.enter(name)
-    story.obey_all()
-
-
-def go_on(story: Story) -> None:
-    """Let everybody do what it is told, and enter the next iteration."""
-    story.obey_all()
-    enter_all(story)
 
 
 def message(story: Story) -> run_pb2.Run:
@@ -98,6 +72,20 @@ def test_a_leader_that_never_holds_a_port_ends_the_round_like_a_failed_worker() 
     (ended,) = story.records(RoundEnded)
     assert ended.cause is RoundEnd.WORKER_FAILED
     assert "a, which leads the iteration, held no free port for 30 s" in ended.reason
+
+
+def test_each_wait_for_a_port_has_a_limit_of_its_own() -> None:
+    story = a_running_story(2, restarts_max=1, join_timeout_s=30.0)
+    for iteration in range(2):
+        story.agents["a"].port = story.state().masters_spent[-1][1]
+        story.enter("a")
+        story.enter("b")
+        story.advance(20)
+        story.obey_all()
+        assert story.records(IterationBegan)[-1].iteration == iteration
+        story.interrupt("b")
+        story.obey_all()
+    assert story.records(RoundEnded) == []
 
 
 def test_no_two_iterations_and_no_round_share_a_place() -> None:
@@ -249,6 +237,7 @@ def test_a_host_without_workers_is_not_awaited_and_may_be_lost() -> None:
     story.obey_all()
     story.leave("c")
     assert story.records(RoundEnded) == []
+    assert story.state().given_up == {"c.1"}
     story.succeed("a")
     story.succeed("b")
     assert story.verdict("b").is_success
@@ -262,6 +251,13 @@ def test_hosts_whose_workers_have_ended_are_not_awaited_at_the_next_barrier() ->
     story.succeed("a")
     story.enter("b")
     assert story.records(IterationBegan)[-1].iteration == 1
+
+
+def test_hosts_that_succeeded_before_anybody_entered_are_not_awaited() -> None:
+    story = a_running_story(2)
+    story.succeed("b")
+    story.enter("a")
+    assert len(story.records(IterationBegan)) == 1
 
 
 def test_late_arrivals_stand_by_or_join_as_ever() -> None:
@@ -322,165 +318,10 @@ def test_a_coordinator_that_comes_back_goes_on_in_every_phase(phase: str) -> Non
     assert story.verdict("a").is_success
 
 
-# The budget, the report, the history.
-
-
-def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() -> None:
-    story = an_iterating_story(2, restarts_max=1)
-    story.interrupt("a")
-    go_on(story)
-    for agent in story.agents.values():
-        agent.iterates().spec = InprocessSpec(world_size_min=2)
-    story.complete("a")
-    story.complete("b")
-    story.obey_all()
-    enter_all(story)
-    story.terminate("b")
-    story.obey_all()
-    story.enter("a")
-    (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
-    assert ended.reason.endswith(
-        "1 worker left, at least 2 must take part; restart 1 of 1; 1 restart in process"
-    )
-    story.obey_all()
-    story.fail("a")
-    story.beat("b", GroupState.IDLE, workers_alive=0)
-    story.advance(60)
-    verdict = story.verdict("a")
-    assert verdict.reason == (
-        "round 1 failed: a worker on a; restarts: 1 of 1 used; 1 restart in process"
-    )
-    assert message(story).iterations_restarted == 1
-
-
-def test_the_cause_of_a_failed_round_is_of_its_last_iteration() -> None:
+def test_a_coordinator_that_comes_back_tells_who_says_nothing_of_it() -> None:
     story = an_iterating_story(2)
-    story.interrupt("a", message="healed")
-    _record(story, "a", iteration=0, message="healed")
-    go_on(story)
-    story.advance(5)
-    story.terminate("b", message="too much")
-    _record(story, "b", iteration=1, message="too much")
-    story.agents["a"].iterates().spec = InprocessSpec(world_size_min=2)
-    story.obey_all()
-    story.enter("a")
-    story.obey_all()
-    story.advance(60)
-    report = story.verdict("a").report
-    assert report is not None
-    assert [cause.message for cause in report.root_causes] == ["too much"]
-    assert report.victims == ()
-
-
-def _record(story: Story, name: str, *, iteration: int, message: str) -> None:
-    kind = InterruptionKind.EXCEPTION if message == "healed" else InterruptionKind.TERMINATED
-    story.record(name, interruption=kind, iteration=iteration, message=message, exit_code=0)
-
-
-def test_people_see_the_iteration_and_what_was_decided() -> None:
-    story = an_iterating_story(2)
-    story.interrupt("b")
-    go_on(story)
-    shown = message(story)
-    assert (shown.has_iteration, shown.iteration, shown.iterations_restarted) == (True, 1, 1)
-    found = [event.decision for event in shown.history if event.decision.startswith("iteration")]
-    assert found == [BEGAN, INTERRUPTED, BEGAN]
-    story.complete("a")
-    story.complete("b")
-    assert [event.decision for event in message(story).history][-1] == COMPLETED
-
-
-def test_calls_that_nothing_interrupts_are_told_but_not_kept() -> None:
-    story = an_iterating_story(2)
-    for _ in range(3):
-        story.complete("a")
-        story.complete("b")
-        go_on(story)
-    assert len(story.records(IterationBegan)) == 4
-    kept = [e for e in story.state().history if e.decision.startswith("iteration")]
-    assert [e.reason for e in kept] == [
-        "iteration 0, called by 2 workers; 2 hosts entered iteration 0"
-    ]
-
-
-def test_many_iterations_leave_room_in_the_history_for_the_rest() -> None:
-    policy = RegistryPolicy(run=RunPolicy(history_max=10))
-    story = an_iterating_story(2, policy=policy)
-    for _ in range(20):
-        story.interrupt("b")
-        go_on(story)
-    decisions = [entry.decision for entry in story.state().history]
-    assert decisions.count("agent admitted") == 2
-    assert sum(decision in {BEGAN, INTERRUPTED} for decision in decisions) == 5
-    assert story.state().iterations_restarted == 20
-
-
-def test_restarts_in_process_are_counted_over_all_rounds() -> None:
-    story = an_iterating_story(2, restarts_max=3)
-    for _ in range(2):
-        story.interrupt("b")
-        go_on(story)
-        story.fail("a")
-        story.obey_all()
-        enter_all(story)
-    assert (story.state().restart_count, story.state().iterations_restarted) == (2, 2)
-
-
-def test_a_snapshot_of_an_older_coordinator_can_have_iterations() -> None:
-    story = a_running_story(2)
-    body = msgspec.to_builtins(story.state())
-    for field in ("iterations", "iterations_restarted", "given_up", "excused"):
-        del body[field]
-    state = msgspec.convert(body, type=RunState)
-    assert state == story.state()
-    assert state.iterations is not None
-
-
-def test_a_snapshot_amid_an_iteration_is_read_as_it_was_written() -> None:
-    story = an_iterating_story(3)
-    story.leave("c")
-    state = story.state()
-    again = msgspec.json.decode(msgspec.json.encode(state), type=RunState)
-    assert again == state == fold(story.journal)[RUN]
-    go_on(story)
-    assert again != story.state()
-
-
-def test_an_iteration_without_a_round_is_no_journal_of_ours() -> None:
-    story = a_running_story(1)
-    story.succeed("a")
-    record = IterationBegan(
-        round_id=0, iteration=0, active_world_size=1, master_addr="10.a", master_port=1
-    )
-    with pytest.raises(ValueError, match="no round runs"):
-        story.state().apply(record)
-
-
-def test_people_hear_what_a_long_wait_is_for_and_not_too_often() -> None:
-    story = a_running_story(2)
-    story.join("c")
-    story.enter("a")
-    heard: list[tuple[float, str]] = []
-    standby: list[str] = []
-
-    def watch(effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.Decided(decision="iteration waiting", reason=reason):
-                    heard.append((story.now, reason))
-                case fx.Direct(desired=desired) if isinstance(desired.state, Standby):
-                    standby.append(desired.state.reason)
-                case _:
-                    pass
-
-    story.watch, begun = watch, story.now
-    story.advance(20)
-    assert [at - begun for at, _ in heard] == [2.0, 4.0, 8.0, 16.0]
-    assert heard[-1][1] == "1 of 2 hosts entered iteration 0, waiting for b, 104 s left"
-    assert standby[-1].endswith(heard[-1][1])
-    assert [e for e in story.state().history if e.decision == "iteration waiting"] == []
-    story.enter("b")
-    heard.clear()
-    story.advance(20)
-    assert heard == []
+    story.restart()
+    story.agents["a"].inprocess = None
+    story.back("a")
+    (told,) = story.of(fx.Instruct)
+    assert isinstance(told.directive.kind, IterationBegin)

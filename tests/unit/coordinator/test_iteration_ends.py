@@ -1,4 +1,4 @@
-"""One round's restarts in process: completion, what can't go on, repetition, restarts."""
+"""One round's restarts in process: how they end, and what survives a coordinator."""
 
 from __future__ import annotations
 
