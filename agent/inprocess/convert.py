@@ -196,7 +196,12 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
             kind = Complete()
         case _:
             return None
-    return InprocessDirective(round_id=message.round_id, iteration=message.iteration, kind=kind)
+    return InprocessDirective(
+        round_id=message.round_id,
+        iteration=message.iteration,
+        kind=kind,
+        terminated=tuple(message.terminated),
+    )
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> Seat:

@@ -174,11 +174,16 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessDirective:
-    """What the coordinator wants of this host in an iteration; the latest wins."""
+    """What the coordinator wants of this host in an iteration; the latest wins.
+
+    ``terminated`` are local ranks that take no part any more, whatever they do: a begin
+    that had no seat for them may have been replaced before it arrived.
+    """
 
     round_id: int
     iteration: int
     kind: Begin | Interrupt | Complete
+    terminated: tuple[int, ...] = ()
 
     @property
     def order(self) -> tuple[int, int, bool]:

@@ -124,6 +124,8 @@ class Worker:
 
     def is_left_behind(self, directive: InprocessDirective) -> bool:
         """Return whether the coordinator goes on without it, although it has not ended."""
+        if self.local_rank in directive.terminated:
+            return True
         match directive.kind:
             case Begin(seats=seats):
                 return all(seat.local_rank != self.local_rank for seat in seats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -427,6 +428,18 @@ def test_a_host_that_is_late_is_ended() -> None:
     assert [fault.is_victim for fault in faults if fault] == [True, False]
     assert story.host.deadline is None
     assert story.at == (0, S.INTERRUPTED)
+
+
+@pytest.mark.parametrize("directive", [an_interrupt(1), a_complete(1)])
+def test_who_takes_no_part_any_more_is_ended_even_if_the_begin_that_said_so_was_replaced(
+    directive: InprocessDirective,
+) -> None:
+    """Whatever iteration it has come to meanwhile: it would wait there for ever."""
+    story = Story()
+    story.feed(enters(0, 2), enters(1, 2))
+    effects = story.feed(replace(directive, terminated=(1,)))
+    assert ended(effects) == [(1, 15)]
+    assert [left.local_rank for left in story.report.terminated] == [1]
 
 
 @pytest.mark.parametrize("entered", [[], [enters(1, 0)]])
