@@ -344,6 +344,7 @@ class InprocessDirective(google.protobuf.message.Message):
     BEGIN_FIELD_NUMBER: builtins.int
     INTERRUPT_FIELD_NUMBER: builtins.int
     COMPLETE_FIELD_NUMBER: builtins.int
+    TERMINATED_FIELD_NUMBER: builtins.int
     round_id: builtins.int
     """The round."""
     iteration: builtins.int
@@ -360,6 +361,12 @@ class InprocessDirective(google.protobuf.message.Message):
     def complete(self) -> Global___IterationComplete:
         """All have completed it."""
 
+    @property
+    def terminated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Local ranks that take no part any more, whatever they do, ascending: their host may
+        never have seen the begin that had no seat for them.
+        """
+
     def __init__(
         self,
         *,
@@ -368,9 +375,10 @@ class InprocessDirective(google.protobuf.message.Message):
         begin: Global___IterationBegin | None = ...,
         interrupt: Global___IterationInterrupt | None = ...,
         complete: Global___IterationComplete | None = ...,
+        terminated: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "iteration", b"iteration", "kind", b"kind", "round_id", b"round_id", "terminated", b"terminated"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["begin", "interrupt", "complete"] | None: ...
 
 Global___InprocessDirective: typing_extensions.TypeAlias = InprocessDirective
