@@ -173,7 +173,9 @@ def _seconds(field: str, message: Duration, *, is_0_allowed: bool = False) -> fl
 def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessDirective:
     """Write what an agent's workers do in an iteration."""
     message = inprocess_pb2.InprocessDirective(
-        round_id=directive.round_id, iteration=directive.iteration
+        round_id=directive.round_id,
+        iteration=directive.iteration,
+        terminated=directive.terminated,
     )
     match directive.kind:
         case IterationBegin() as begin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from coordinator.iteration_model import (
     InprocessDirective,
@@ -15,6 +16,9 @@ from coordinator.iteration_model import (
     IterationBegin,
     IterationInterrupt,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ENTERED, RUNNING = InprocessStep.ENTERED, InprocessStep.RUNNING
 INTERRUPTED, COMPLETED = InprocessStep.INTERRUPTED, InprocessStep.COMPLETED
@@ -95,6 +99,7 @@ class InprocessHost:
         is_left_already = self.step is INTERRUPTED and iteration == self.iteration
         if self.step is None or iteration < self.iteration or is_left_already:
             return False
+        self._leave(directive.terminated)
         match kind:
             case IterationBegin():
                 self._begin(iteration, kind)
@@ -106,11 +111,14 @@ class InprocessHost:
                 self.step, self.is_out = COMPLETED, True
         return before != (self.iteration, self.step, self.is_out, len(self.terminated))
 
-    def _begin(self, iteration: int, begin: IterationBegin) -> None:
-        seated = {seat.local_rank for seat in begin.seats}
-        for worker in set(self.left) - seated:
+    def _leave(self, workers: Iterable[int]) -> None:
+        for worker in set(self.left) & set(workers):
             self.terminated[worker] = Interruption(
                 local_rank=worker, kind=InterruptionKind.DISCARDED, message="it has no seat"
             )
+
+    def _begin(self, iteration: int, begin: IterationBegin) -> None:
+        seated = {seat.local_rank for seat in begin.seats}
+        self._leave(set(self.left) - seated)
         if self.step is ENTERED and iteration == self.iteration:
             self.step, self.seats = RUNNING, begin.seats

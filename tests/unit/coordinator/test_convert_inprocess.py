@@ -191,8 +191,12 @@ def test_a_directive_is_written_whole() -> None:
     assert (message.begin.master_addr, message.begin.master_port) == ("10.0.0.1", 4000)
     interrupt = InprocessDirective(round_id=3, iteration=7, kind=IterationInterrupt(reason="why"))
     assert directive_message(interrupt).interrupt.reason == "why"
-    complete = InprocessDirective(round_id=3, iteration=7, kind=IterationComplete())
+    complete = InprocessDirective(
+        round_id=3, iteration=7, kind=IterationComplete(), terminated=(1, 4)
+    )
     assert directive_message(complete).WhichOneof("kind") == "complete"
+    assert list(directive_message(complete).terminated) == [1, 4]
+    assert list(message.terminated) == []
 
 
 def a_record(**fields: Any) -> failure_pb2.ReportRequest:
