@@ -284,7 +284,8 @@ class RunEvent(google.protobuf.message.Message):
     HAS_ROUND_FIELD_NUMBER: builtins.int
     decision: builtins.str
     """A fixed phrase: "agent admitted", "agent removed", "round started", "round
-    ended", "run failing", "run succeeded" or "run failed". More may come.
+    ended", "iteration interrupted", "iteration began", "iteration completed", "run
+    failing", "run succeeded" or "run failed". More may come.
     """
     reason: builtins.str
     """Why, for people."""
