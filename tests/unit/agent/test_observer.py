@@ -17,6 +17,15 @@ from agent.errors import RunRefused
 from agent.model import Assignment, Desired, Exit, Pace, Standby, WorkerError
 from agent.observer import Observer, flakiness
 from agent.telemetry.model import Event, Item, Metric
+from tests.support.iterating import (
+    a_begin,
+    a_complete,
+    an_interrupt,
+    breaks,
+    completes,
+    directed,
+    enters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,6 +135,25 @@ def counters(story: Watched) -> dict[str, float]:
     names = ("total", "success_with_retries", "success_no_retries", "failed_with_retries",
              "failed_no_retries")  # fmt: skip
     return {name: sum(story.metrics(f"workers.trainer.run_{name}")) for name in names}
+
+
+def test_a_worker_that_restarts_in_process_may_still_succeed() -> None:
+    story = Watched()
+    story.run()
+    story.see(enters(0, 0))
+    story.see(enters(1, 0))
+    story.see(directed(a_begin(0), attempt=story.attempt))
+    story.see(breaks(0, 0))
+    story.exit(1, -9)
+    story.see(directed(an_interrupt(0), attempt=story.attempt))
+    story.see(enters(0, 1))
+    story.see(directed(a_begin(1, [0]), attempt=story.attempt))
+    story.see(completes(0, 1))
+    story.see(directed(a_complete(1), attempt=story.attempt))
+    story.exit(0)
+    story.end(is_success=True)
+    story.gone()
+    assert story.statuses() == [(0, 0, "SUCCEEDED"), (0, 1, "FAILED")]
 
 
 def test_a_run_that_succeeds_at_once() -> None:
