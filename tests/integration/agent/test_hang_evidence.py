@@ -24,9 +24,12 @@ PROGRAM = """
 import faulthandler, os, signal, sys, threading, time
 stacks = os.open(sys.argv[1] + "/stacks", os.O_WRONLY | os.O_NONBLOCK)
 faulthandler.register(%d, file=stacks, all_threads=True, chain=False)
+is_there = threading.Event()
 def in_the_background():
+    is_there.set()
     time.sleep(1000)
 threading.Thread(target=in_the_background, daemon=True).start()
+is_there.wait()
 def all_reduce():
     print("up", flush=True); %s
 all_reduce()
