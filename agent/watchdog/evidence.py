@@ -19,7 +19,10 @@ from typing import Self
 from agent.watchdog.model import Evidence
 
 STACKS_BYTES_MAX = 64 * 1024
-"""More stacks than this are cut."""
+"""More stacks than this are cut: those of the latest threads, for the first is written last."""
+
+STACKS_READ_MAX = 16 * STACKS_BYTES_MAX
+"""Who writes more than this is not listened to any longer."""
 
 QUIET_S = 0.003
 """After so long without more the process is asked whether it has written all of them."""
@@ -131,7 +134,7 @@ class _Stacks:
         # A descriptor of our own: the board may be closed meanwhile.
         self._fd = os.dup(fd)
         self._data = bytearray()
-        self._is_cut = False
+        self._heard = 0
         self._arrived = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -150,7 +153,7 @@ class _Stacks:
         """Return what comes within the time, until nothing more does."""
         loop = asyncio.get_running_loop()
         deadline, patience_s = loop.time() + timeout_s, timeout_s
-        while not self._is_cut and loop.time() < deadline:
+        while self._heard < STACKS_READ_MAX and loop.time() < deadline:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(deadline, loop.time() + patience_s)):
                     await self._arrived.wait()
@@ -161,19 +164,29 @@ class _Stacks:
                 self._on_data()  # what came between the two
                 break
         text = self._data.decode("utf-8", "replace")
-        if self._is_cut:
-            text = text.rpartition("\n")[0] + "\n(cut)\n"
-        return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+        if self._heard > len(self._data):
+            text = "(cut)\n" + text.partition("\n")[2]
+        return _first_thread_first("".join(c if _is_plain(c) else "?" for c in text))
 
     def _on_data(self) -> None:
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return
-        room = STACKS_BYTES_MAX - len(self._data)
-        self._is_cut |= len(data) > room
-        self._data += data[:room]
+        self._heard += len(data)
+        self._data += data
+        del self._data[:-STACKS_BYTES_MAX]
         self._arrived.set()
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in "\n\t"
+
+
+def _first_thread_first(stacks: str) -> str:
+    """Turn the order of the threads round: the one people look for is the main thread."""
+    blocks = [block for block in stacks.split("\n\n") if block.strip()]
+    return "\n\n".join(block.strip("\n") for block in reversed(blocks)) + "\n" if blocks else ""
 
 
 def _is_writing(pid: int, number: int, before: _Status) -> bool:

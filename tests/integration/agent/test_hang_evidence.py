@@ -89,6 +89,8 @@ async def test_the_stacks_of_all_threads_are_taken(
     evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
     assert "in all_reduce" in evidence.stacks
     assert "in in_the_background" in evidence.stacks
+    # The main thread, whatever else there is.
+    assert evidence.stacks.index("in all_reduce") < evidence.stacks.index("in in_the_background")
     assert evidence.notes.startswith(f"process {pid}: ")
     assert "2 threads" in evidence.notes
     assert (evidence.is_alive, evidence.is_traced, evidence.is_stopped) == (True, False, False)
@@ -178,8 +180,7 @@ async def test_old_stacks_are_dropped_and_long_ones_cut(
     )
     pid = start(processes, sys.executable, "-c", program, str(board.directory))
     evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
-    assert evidence.stacks.startswith("xxx")
-    assert evidence.stacks.endswith("\n(cut)\n")
+    assert evidence.stacks.startswith("(cut)\nxxx")
     assert len(evidence.stacks) <= STACKS_BYTES_MAX + 10
 
 
