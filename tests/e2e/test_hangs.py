@@ -80,6 +80,15 @@ def test_a_section_that_takes_too_long(cluster: Cluster) -> None:
     check_hang(agent, coordinator, "SECTION", "checkpoint", "stay_in_section")
 
 
+def test_a_section_that_takes_far_longer_than_the_run_has_learned(cluster: Cluster) -> None:
+    """Five short ones teach a limit, whose floor is 5 s; the sixth breaks it."""
+    coordinator = cluster.coordinator()
+    agent = start(cluster, coordinator, "stay_longer_than_ever")
+    check_hang(agent, coordinator, "SECTION", "save", "stay_longer_than_ever")
+    assert seconds(record_of(coordinator).hang.limit) == 5.0
+    assert [limit.section for limit in coordinator.run("run").limits.limits] == ["save"]
+
+
 def test_no_further_progress(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "stop_making_progress", "--progress-timeout", "1")

@@ -64,6 +64,16 @@ def stay_in_section(limit_s: float) -> None:
         time.sleep(LONG_S)
 
 
+def stay_longer_than_ever(_limit_s: float) -> None:
+    """Let the run learn how long the section takes, then stay in it."""
+    for _ in range(5):
+        with worker_sdk.section("save", timeout="auto"):
+            time.sleep(0.05)
+    time.sleep(3)  # more than a heartbeat of the agent: what is learned comes back with it
+    with worker_sdk.section("save", timeout="auto"):
+        time.sleep(LONG_S)
+
+
 def stop_making_progress(_limit_s: float) -> None:
     for step in range(3):
         worker_sdk.heartbeat(step=step)

@@ -1,0 +1,59 @@
+"""A process that thinks it is a worker under an agent."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.iterations import InMemory, Iterations, Limits
+from worker_sdk.inprocess.link import Link, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CHANGED = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+@dataclass
+class World:
+    """One real worker among puppets."""
+
+    model: Iterations
+    transport: InMemory
+    limits: Limits
+    link: Link
+    who: int
+
+
+@pytest.fixture
+def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    """Return a function that puts this process into a world."""
+    for name in _CHANGED:
+        # Set and deleted, so that what the test makes of it is undone.
+        monkeypatch.setenv(name, "0")
+        monkeypatch.delenv(name)
+
+    def make(size: int = 1, who: int = 0) -> World:
+        monkeypatch.setenv("RANK", str(who))
+        monkeypatch.setenv("WORLD_SIZE", str(size))
+        monkeypatch.setenv("LOCAL_RANK", str(who))
+        transport, limits = InMemory(), Limits()
+        model = Iterations.of(size, {who: transport.deliver})
+        transport.model, transport.who = model, who
+        link = Link(transport, limits)
+        monkeypatch.setattr(Process, "link", link)
+        monkeypatch.setattr(Process, "pid", os.getpid())
+        return World(model, transport, limits, link, who)
+
+    return make

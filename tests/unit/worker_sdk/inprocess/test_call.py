@@ -1,0 +1,294 @@
+"""The iterations of one call: what restarts, what ends, and what a hook is given."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Optional
+
+import pytest
+
+from tests.support.calls import Noted, kind_of
+from worker_sdk import inprocess
+from worker_sdk.inprocess import CallWrapper, State, Wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.worker_sdk.inprocess.conftest import World
+
+
+def test_a_function_that_returns_is_called_once(make_world: Callable[..., World]) -> None:
+    world = make_world(3, 1)
+
+    @Wrapper()
+    def train(x: int, *, y: int, call: CallWrapper | None = None) -> tuple[int, int, int]:
+        assert call is not None
+        return x + y, call.iteration, int(os.environ["RANK"])
+
+    assert train(1, y=2) == (3, 0, 1)
+    assert world.model.kinds(1) == [(0, "entered"), (0, "completed")]
+    assert os.environ["WORLD_SIZE"] == "3"
+    assert world.limits.armed == {}
+
+
+def test_iterations_go_on_over_calls_and_start_anew_for_the_user(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def train(call: CallWrapper) -> int:
+        if call.iteration == 0 and len(world.model.begins) == 1:
+            raise ValueError("once")
+        return call.iteration
+
+    assert train() == 1
+    assert train() == 0
+    assert [begin.iteration for begin in world.model.begins] == [0, 1, 2]
+
+
+def test_an_exception_restarts_through_all_hooks_in_order(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    noted = Noted()
+
+    @Wrapper(**noted.hooks)
+    def train(call: CallWrapper) -> int:
+        noted.log.append(("fn", call.iteration, None))
+        if call.iteration == 0:
+            raise ValueError("this is why")
+        return 7
+
+    assert train() == 7
+    assert noted.log == [
+        ("initialize", 0, None),
+        ("health", 0, None),
+        ("fn", 0, None),
+        ("abort", 0, None),
+        ("finalize", 0, "ValueError"),
+        ("health", 0, "ValueError"),
+        ("initialize", 1, None),
+        ("health", 1, None),
+        ("fn", 1, None),
+    ]
+    said = world.model.said[1][1].interrupted.interruption
+    assert "this is why" in said.message
+    assert "ValueError: this is why" in said.traceback
+
+
+@pytest.mark.parametrize("failing", ["initialize", "health_check"])
+def test_an_exception_before_the_function_restarts(
+    make_world: Callable[..., World], failing: str
+) -> None:
+    make_world()
+    calls: list[int] = []
+
+    class Fail:
+        def __call__(self, state: State) -> None:
+            calls.append(state.iteration)
+            if len(calls) == 1:
+                raise RuntimeError("not yet")
+
+    kind = {"initialize": inprocess.Initialize, "health_check": inprocess.HealthCheck}[failing]
+    hook = type("Hook", (Fail, kind), {})()
+
+    @Wrapper(**{failing: hook})
+    def train(call: CallWrapper) -> int:
+        return call.iteration
+
+    assert train() == 1
+
+
+@pytest.mark.parametrize("failing", ["finalize", "health_check"])
+def test_a_hook_that_fails_after_an_interruption_ends_the_worker(
+    make_world: Callable[..., World], failing: str
+) -> None:
+    world = make_world()
+
+    class Fail:
+        def __call__(self, _: State, error: BaseException | None) -> None:
+            if error is not None:
+                raise RuntimeError("cannot go on")
+
+    kind = {"finalize": inprocess.Finalize, "health_check": inprocess.HealthCheck}[failing]
+
+    @Wrapper(**{failing: type("Hook", (Fail, kind), {})()})
+    def train() -> None:
+        raise ValueError("the first cause")
+
+    with pytest.raises(inprocess.HealthCheckError) as caught:
+        train()
+    cause = caught.value.__cause__
+    assert isinstance(cause, RuntimeError)
+    assert isinstance(cause.__cause__, ValueError)
+    assert world.model.kinds(0)[-1] == (0, "terminated")
+    ended = world.model.said[-1][1].terminated.interruption
+    assert ended.kind == kind_of("UNHEALTHY")
+    with pytest.raises(inprocess.RestartError, match="ended its part"):
+        train()
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), inprocess.RestartAbort("enough")]
+)
+def test_other_exceptions_end_the_worker_and_pass(
+    make_world: Callable[..., World], error: BaseException
+) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def train() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        train()
+    assert caught.value is error
+    ended = world.model.said[-1][1].terminated.interruption
+    assert ended.kind == kind_of("BASE_EXCEPTION")
+    assert type(error).__name__ in ended.message
+
+
+def test_spares_wait_and_return_none(make_world: Callable[..., World]) -> None:
+    world = make_world(3, 2)
+    calls: list[int] = []
+
+    @Wrapper(rank_filter=inprocess.MaxActiveWorldSize(2))
+    def train() -> int:
+        calls.append(1)
+        return 5
+
+    assert train() is None
+    assert calls == []
+    assert world.model.begins[0].active_world_size == 2
+
+
+def test_a_spare_takes_the_place_of_a_lost_worker(make_world: Callable[..., World]) -> None:
+    world = make_world(3, 2)
+    world.model.workers[1].send = lambda _: None
+    world.model.workers[1].step, world.model.workers[1].iteration = "entered", 0
+
+    def second() -> None:
+        world.model.wait_for(lambda: world.model.kinds(2)[-1:] == [(0, "completed")])
+        world.model.lose(1)
+
+    threading.Thread(target=second).start()
+
+    @Wrapper(rank_assignment=inprocess.FillGaps(), rank_filter=inprocess.MaxActiveWorldSize(2))
+    def train(call: CallWrapper) -> tuple[State, str, str]:
+        return call.state, os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+    result = train()
+    assert result is not None
+    state, rank, size = result
+    assert (state.rank, state.active_rank, state.initial_rank) == (1, 1, 2)
+    assert (state.world_size, state.initial_world_size, state.mode) == (
+        2, 3, inprocess.Mode.ACTIVE,
+    )  # fmt: skip
+    assert (rank, size) == ("1", "2")
+
+
+def test_a_filter_of_the_users_own_is_evaluated_here(make_world: Callable[..., World]) -> None:
+    import dataclasses
+
+    make_world(2, 1)
+
+    class OnlyFirst(inprocess.RankFilter):
+        def __call__(self, state: State) -> State:
+            if state.rank == 0:
+                return state
+            return dataclasses.replace(
+                state, mode=inprocess.Mode.INACTIVE, active_rank=None, active_world_size=1
+            )
+
+    @Wrapper(rank_filter=OnlyFirst())
+    def train() -> int:
+        return 1
+
+    assert train() is None
+
+
+def test_without_an_agent_the_function_is_called_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from worker_sdk.inprocess.link import Process
+
+    monkeypatch.setattr(Process, "link", None)
+    noted = Noted()
+
+    @Wrapper(**noted.hooks)
+    def train(value: int, call: Optional[CallWrapper] = None) -> int:  # noqa: UP045
+        assert call is not None
+        call.ping()
+        with call.atomic():
+            return value + call.iteration
+
+    with caplog.at_level("INFO", logger="worker_sdk"):
+        assert train(4) == 4
+    assert [entry[0] for entry in noted.log] == ["initialize", "health"]
+    assert sum("without restarts" in record.message for record in caplog.records) == 1
+
+    @Wrapper()
+    def fail() -> None:
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        fail()
+
+
+def test_a_wrapper_within_another_is_a_part_of_it(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def inner(call: CallWrapper) -> int:
+        if call.iteration == 0:
+            raise ValueError("inside")
+        return call.iteration
+
+    @Wrapper()
+    def outer() -> int | None:
+        return inner()
+
+    assert outer() == 1
+    assert len(world.model.begins) == 2
+
+
+def test_only_the_main_thread_may_call(make_world: Callable[..., World]) -> None:
+    make_world()
+    raised: list[BaseException] = []
+
+    @Wrapper()
+    def train() -> None: ...
+
+    def run() -> None:
+        try:
+            train()
+        except RuntimeError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(raised[0])
+
+
+def test_when_the_agent_takes_no_more_part_waiting_ends(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(2)
+    world.model.workers[1].send = lambda _: None
+    world.model.workers[1].step, world.model.workers[1].iteration = "entered", 0
+
+    def second() -> None:
+        world.model.wait_for(lambda: world.model.kinds(0)[-1:] == [(0, "completed")])
+        world.transport.lose()
+
+    threading.Thread(target=second).start()
+
+    @Wrapper()
+    def train() -> int:
+        return 1
+
+    with pytest.raises(inprocess.RestartError, match="no more part"):
+        train()

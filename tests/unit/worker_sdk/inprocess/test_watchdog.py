@@ -1,0 +1,136 @@
+"""Progress of the main thread, and what its absence leads to."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.calls import kind_of
+from worker_sdk.inprocess import CallWrapper, Wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.worker_sdk.inprocess.conftest import World
+
+
+def test_silence_is_interrupted_and_reported(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
+    def train(call: CallWrapper) -> int:
+        if call.iteration == 0:
+            _no_python_for(600)
+        return call.iteration
+
+    assert train() == 1
+    said = [step for _, step in world.model.said if step.WhichOneof("kind") == "interrupted"]
+    assert said[0].interrupted.interruption.kind == kind_of("SOFT_TIMEOUT")
+
+
+def test_python_that_runs_is_progress(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
+    def train(call: CallWrapper) -> int:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            pass
+        return call.iteration
+
+    assert train() == 0
+    assert len(world.model.begins) == 1
+
+
+def test_once_pinged_pings_are_expected(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
+    def train(call: CallWrapper) -> int:
+        if call.iteration == 0:
+            call.ping()
+            while True:
+                pass
+        return call.iteration
+
+    assert train() == 1
+    assert len(world.model.begins) == 2
+
+
+def test_pings_are_progress(make_world: Callable[..., World]) -> None:
+    make_world()
+
+    @Wrapper(soft_timeout=0.5, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
+    def train(call: CallWrapper) -> int:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            call.ping()
+        return call.iteration
+
+    assert train() == 0
+
+
+def test_a_ping_is_cheap(make_world: Callable[..., World]) -> None:
+    make_world()
+
+    @Wrapper()
+    def train(call: CallWrapper) -> float:
+        count = 20_000
+        best = min(_time_of(call.ping, count) for _ in range(5))
+        return best / count
+
+    cost_s = train()
+    assert cost_s is not None
+    assert cost_s < 5e-6
+
+
+def test_a_section_is_no_silence(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.limits.is_in_section = True
+
+    @Wrapper(soft_timeout=0.3, progress_watchdog_interval=0.05, monitor_thread_interval=0.1)
+    def train(call: CallWrapper) -> int:
+        _no_python_for(1.0)
+        return call.iteration
+
+    assert train() == 0
+
+
+def test_limits_of_the_agent_hold_while_the_function_runs(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+
+    @Wrapper(hard_timeout=100, termination_grace_time=3, heartbeat_timeout=20)
+    def train(call: CallWrapper) -> dict[str, tuple[float, int | None]]:
+        if call.iteration == 0:
+            raise ValueError
+        return dict(world.limits.armed)
+
+    armed = train()
+    assert armed is not None
+    assert armed["inprocess heartbeat"] == (20, None)
+    hard_s, by = armed["inprocess hard timeout"]
+    assert by is None
+    assert 90 < hard_s <= 100
+    grace_s, by = armed["inprocess hard timeout, grace over"]
+    assert by == signal.SIGKILL
+    assert grace_s == pytest.approx(hard_s + 3)
+    # What the interrupted iteration left open was forgotten, and so is all at the end.
+    assert world.limits.clears == 1
+    assert world.limits.armed == {}
+
+
+def _time_of(function: Callable[[], object], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        function()
+    return time.perf_counter() - began
+
+
+def _no_python_for(seconds: float) -> None:
+    """Wait in C, with other threads running: no instruction of Python is executed here."""
+    time.sleep(seconds)

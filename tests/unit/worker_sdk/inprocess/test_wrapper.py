@@ -1,0 +1,282 @@
+"""What a wrapper may be given, and which parameters get the call."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Optional
+
+import pytest
+
+from drumbeat.v1 import inprocess_pb2
+from worker_sdk import inprocess
+from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, messages
+from worker_sdk.inprocess.ranks import policy
+from worker_sdk.inprocess.settings import Limits
+from worker_sdk.inprocess.signatures import parameters_of, with_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def spec_of(wrapper: Wrapper, world_size: int = 8) -> inprocess_pb2.InprocessSpec:
+    plan = wrapper._plan
+    return messages.spec(plan.policy, plan.timing, plan.limits, world_size)
+
+
+def test_defaults_are_those_that_users_know() -> None:
+    spec = spec_of(Wrapper())
+    assert [rule.WhichOneof("kind") for rule in spec.rules] == ["shift"]
+    assert (spec.world_size_min, spec.active_world_size_min, spec.iterations_max) == (1, 1, 0)
+    assert spec.barrier_timeout.seconds == 120
+    assert spec.completion_timeout.seconds == 120
+    assert spec.last_call_wait.seconds == 1
+    timing = Wrapper()._plan.timing
+    assert (timing.soft_timeout, timing.hard_timeout, timing.heartbeat_timeout) == (60, 90, 30)
+    assert timing.termination_grace_time == 5
+
+
+def test_durations_are_timedeltas_or_seconds() -> None:
+    timing = Wrapper(soft_timeout=timedelta(seconds=4), hard_timeout=4.5)._plan.timing
+    assert (timing.soft_timeout, timing.hard_timeout) == (4.0, 4.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"soft_timeout": 90}, "soft_timeout must be below hard_timeout.*90 s and.*90 s"),
+        ({"hard_timeout": 200}, "hard_timeout must be below barrier_timeout"),
+        ({"heartbeat_timeout": 120}, "heartbeat_timeout must be below barrier_timeout"),
+        ({"monitor_process_interval": 30}, "monitor_process_interval must be below heartbeat"),
+        ({"monitor_thread_interval": 60}, "monitor_thread_interval must be below soft_timeout"),
+        ({"progress_watchdog_interval": 60}, "progress_watchdog_interval must be below soft"),
+        ({"completion_timeout": 0}, "completion_timeout must be above 0 s.*not 0"),
+        ({"last_call_wait": -1}, "last_call_wait must be at least 0 s.*not -1"),
+        ({"soft_timeout": float("nan")}, "soft_timeout must be above 0 s"),
+        ({"max_iterations": 0}, "max_iterations must be at least 1, not 0"),
+        ({"min_world_size": 0}, "min_world_size must be at least 1"),
+        ({"monitor_process_logfile": "log"}, "must be an absolute path, not 'log'"),
+    ],
+)
+def test_values_out_of_range_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Wrapper(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"soft_timeout": "60"}, "soft_timeout must be a timedelta or a number"),
+        ({"hard_timeout": True}, "hard_timeout must be a timedelta or a number"),
+        ({"initialize": print}, "initialize must be an instance of Initialize"),
+        ({"abort": object()}, "abort must be an instance of Abort"),
+        ({"finalize": 1}, "finalize must be an instance of Finalize"),
+        ({"health_check": 1}, "health_check must be an instance of HealthCheck"),
+        ({"enabled": 1}, "enabled must be True or False"),
+        ({"rank_filter": 1}, "rank_filter must be a RankFilter"),
+        ({"rank_assignment": None}, "rank_assignment must be one of ShiftRanks"),
+        ({"store_kwargs": {}}, "store_kwargs has no meaning here: there is no store"),
+        ({"store_factory": int}, "store_factory has no meaning here"),
+        ({"sotf_timeout": 1}, "unexpected keyword argument 'sotf_timeout'"),
+    ],
+)
+def test_values_of_a_wrong_kind_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Wrapper(**given)
+
+
+def test_last_call_wait_may_be_0() -> None:
+    assert spec_of(Wrapper(last_call_wait=0)).last_call_wait.seconds == 0
+
+
+def test_limits_of_a_retry_controller_reach_the_coordinator() -> None:
+    wrapper = Wrapper(
+        initialize=Compose(inprocess.RetryController(5, 2, 3), inprocess.RetryController(7)),
+        max_iterations=6,
+        min_world_size=4,
+    )
+    assert wrapper._plan.limits == Limits(
+        iterations_max=5, world_size_min=4, active_world_size_min=3
+    )
+
+
+def test_rules_go_in_the_order_in_which_they_are_applied() -> None:
+    groups = inprocess.FilterCountGroupedByKey("k", lambda size: size in (2, 9))
+    wrapper = Wrapper(
+        rank_assignment=Compose(inprocess.MaxActiveWorldSize(6), inprocess.FillGaps(), groups),
+        rank_filter=inprocess.ActiveWorldSizeDivisibleBy(4),
+    )
+    rules = spec_of(wrapper, 9).rules
+    kinds = [rule.WhichOneof("kind") for rule in rules]
+    assert kinds == ["groups", "fill", "active_max", "active_divisor"]
+    assert (rules[2].active_max, rules[3].active_divisor) == (6, 4)
+    allowed = rules[0].groups.allowed
+    assert [n for n in range(8 * len(allowed)) if allowed[n // 8] & (1 << n % 8)] == [2, 9]
+    state = State(rank=0, world_size=9)
+    assert wrapper._plan.policy.group_of(state) == "k"
+
+
+def test_a_group_is_named_by_a_function_of_the_state_and_cut() -> None:
+    groups = inprocess.FilterCountGroupedByKey(lambda state: "é" * state.rank, bool)
+    assert groups.group_of(State(rank=3, world_size=4)) == "ééé"
+    assert len(groups.group_of(State(rank=99, world_size=100)).encode()) == 128
+
+
+def test_rules_without_an_effect_are_left_out() -> None:
+    assignment = Compose(
+        inprocess.ActivateAllRanks(), inprocess.MaxActiveWorldSize(None), inprocess.ShiftRanks()
+    )
+    assert len(policy(assignment, None).rules) == 1
+
+
+class OwnAssignment(inprocess.RankAssignment):
+    def __call__(self, state: State) -> State:
+        return state
+
+
+class OwnFilter(inprocess.RankFilter):
+    def __call__(self, state: State) -> State:
+        return state
+
+
+@pytest.mark.parametrize(
+    "assignment", [OwnAssignment(), Compose(inprocess.ShiftRanks(), OwnAssignment())]
+)
+def test_an_assignment_of_the_users_own_is_refused(assignment: Any) -> None:
+    with pytest.raises(TypeError, match=r"runs no code of the user's\. Allowed: ShiftRanks"):
+        Wrapper(rank_assignment=assignment)
+
+
+def test_gaps_must_be_closed_after_groups_were_filtered() -> None:
+    groups = inprocess.FilterCountGroupedByKey("k", bool)
+    for assignment in (
+        groups,
+        inprocess.MaxActiveWorldSize(3),
+        Compose(groups, inprocess.ShiftRanks()),
+    ):
+        with pytest.raises(ValueError, match="must hold ShiftRanks or FillGaps"):
+            Wrapper(rank_assignment=assignment)
+    with pytest.raises(ValueError, match="one FilterCountGroupedByKey"):
+        Wrapper(rank_assignment=Compose(inprocess.ShiftRanks(), groups, groups))
+
+
+def test_a_filter_of_the_users_own_is_kept_whole() -> None:
+    composed = Compose(inprocess.MaxActiveWorldSize(2), OwnFilter())
+    found = policy(inprocess.ShiftRanks(), composed)
+    assert len(found.rules) == 1
+    state = State(rank=0, world_size=4, active_rank=0, active_world_size=4)
+    assert found.filtered(state).active_world_size == 2
+
+
+def test_a_filter_must_leave_active_rank_0_to_rank_0() -> None:
+    import dataclasses
+
+    class Backwards(inprocess.RankFilter):
+        def __call__(self, state: State) -> State:
+            return dataclasses.replace(state, active_rank=state.world_size - 1 - state.rank)
+
+    class Nothing(inprocess.RankFilter):
+        def __call__(self, _: State) -> State:
+            return None  # type: ignore[return-value]
+
+    state = State(rank=3, world_size=4, active_rank=3, active_world_size=4)
+    with pytest.raises(ValueError, match="active rank 0 must be rank 0"):
+        policy(inprocess.ShiftRanks(), Backwards()).filtered(state)
+    with pytest.raises(TypeError, match="must return a State"):
+        policy(inprocess.ShiftRanks(), Nothing()).filtered(state)
+
+
+@pytest.mark.parametrize(
+    ("size", "filters", "active"),
+    [
+        (7, inprocess.ActivateAllRanks(), 7),
+        (7, inprocess.MaxActiveWorldSize(4), 4),
+        (3, inprocess.MaxActiveWorldSize(4), 3),
+        (7, inprocess.ActiveWorldSizeDivisibleBy(3), 6),
+        (2, inprocess.ActiveWorldSizeDivisibleBy(3), 0),
+        (9, Compose(inprocess.ActiveWorldSizeDivisibleBy(3), inprocess.MaxActiveWorldSize(8)), 6),
+    ],
+)
+def test_filters_mark_who_is_active(size: int, filters: Any, active: int) -> None:
+    states = [filters(State(rank=rank, world_size=size)) for rank in range(size)]
+    assert [state.active_rank for state in states[:active]] == list(range(active))
+    assert all(state.active_rank is None for state in states[active:])
+    assert {state.active_world_size for state in states} == {active}
+
+
+def test_a_wrapper_that_is_not_enabled_changes_nothing() -> None:
+    def train() -> None: ...
+
+    assert Wrapper(enabled=False)(train) is train
+    with pytest.raises(TypeError, match="takes a function"):
+        Wrapper()(1)  # type: ignore[arg-type]
+
+
+def test_a_wrapped_function_keeps_its_name() -> None:
+    @Wrapper()
+    def train() -> None:
+        """Train."""
+
+    assert (train.__name__, train.__doc__) == ("train", "Train.")
+
+
+class Method:
+    def train(self, x: int, call: Optional[CallWrapper] = None) -> tuple[int, object]:  # noqa: UP045
+        return x, call
+
+
+def _first(call: CallWrapper, x: int) -> tuple[object, int]:
+    return call, x
+
+
+def _last(x: int, call: CallWrapper | None = None) -> tuple[object, int]:
+    return call, x
+
+
+def _named(*, x: int, call: CallWrapper) -> tuple[object, int]:
+    return call, x
+
+
+def _text(x: int, call: inprocess.CallWrapper) -> tuple[object, int]:
+    return call, x
+
+
+def _variadic(call: CallWrapper, *numbers: int, **named: int) -> tuple[object, int]:
+    return call, sum(numbers) + sum(named.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs"),
+    [
+        (_first, (), {"x": 3}),
+        (_last, (3,), {}),
+        (_last, (), {"x": 3}),
+        (_named, (), {"x": 3}),
+        (_text, (3,), {}),
+        (_variadic, (), {"a": 1, "b": 2}),
+    ],
+)
+def test_parameters_of_this_kind_get_the_call(
+    function: Callable[..., Any], args: tuple[int, ...], kwargs: dict[str, int]
+) -> None:
+    names = parameters_of(function, CallWrapper)
+    assert names == ("call",)
+    args, kwargs = with_values(function, (args, kwargs), names, "the call")
+    assert function(*args, **kwargs) == ("the call", 3)
+
+
+def test_methods_and_others_without_annotations_work() -> None:
+    assert parameters_of(Method().train, CallWrapper) == ("call",)
+    assert parameters_of(len, CallWrapper) == ()
+    assert parameters_of(lambda call: call, CallWrapper) == ()
+
+    def unresolved(call: "CallWrapper | Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    assert parameters_of(unresolved, CallWrapper) == ("call",)
+
+
+def test_what_is_reported_fits_on_the_wire() -> None:
+    error = ValueError("x" * 100_000)
+    kind = messages.Kind.INTERRUPTION_KIND_EXCEPTION
+    message = messages.interrupted(1, messages.interruption(kind, 0, error))
+    assert message.ByteSize() < 60_000
+    assert len(message.interrupted.interruption.message.encode()) <= 4096
