@@ -9,7 +9,6 @@ orders (default 200), which are then drawn at random.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -25,203 +24,23 @@ from hypothesis.stateful import (
 
 from coordinator import effects as fx
 from coordinator.iteration_model import (
-    InprocessDirective,
     InprocessSpec,
-    IterationBegin,
-    IterationInterrupt,
 )
-from coordinator.iteration_records import (
-    IterationBegan,
-    IterationCompleted,
-    IterationInterrupted,
-    IterationRecord,
-)
-from coordinator.learned import LearnedLimit, LearningRules, Observation
-from coordinator.model import Assignment, Exit, GroupState, Round, Standby, Stop, Verdict
+from coordinator.learned import Observation
+from coordinator.model import GroupState, Verdict
 from coordinator.policy import RunPolicy
 from coordinator.progress import WorkerProgress
 from coordinator.records import (
-    AgentAdmitted,
-    AgentRemoved,
-    FailureRecorded,
-    GroupSucceeded,
-    LimitsLearned,
-    RoundEnded,
-    RoundStarted,
     RunEnded,
 )
 from coordinator.registry import RegistryPolicy
 from coordinator.run_state import Phase as RunPhase
-from coordinator.run_state import RunState
-from tests.support.journal import fold, json_round_trip
+from tests.support.journal import fold
+from tests.support.run_promises import Promises
 from tests.support.world import RUN, Story, StoryAgent, a_spec
 
 NAMES = st.sampled_from("abcdef")
 SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
-
-
-class Promises:
-    """Watches the effects of every event; knows only what was told and journaled before."""
-
-    def __init__(self) -> None:
-        self.rounds: dict[int, Round] = {}
-        self.masters: set[tuple[str, int]] = set()
-        self.succeeded: dict[int, set[str]] = {}
-        self.heard: set[tuple[str, int]] = set()
-        self.verdict: Verdict | None = None
-        self.limits: tuple[LearnedLimit, ...] = ()
-        self.restart_count = 0
-        self.agents: dict[str, str] = {}
-        self.whose: dict[str, str] = {}
-        self.excused: set[str] = set()
-        self.given_up: set[str] = set()
-        self.iteration = -1
-        self.latest: IterationRecord | None = None
-        self.begins: dict[tuple[int, str], InprocessDirective] = {}
-
-    def check(self, effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.Persist(record=record):
-                    self.check_record(record)
-                case fx.Direct(desired=desired):
-                    self.check_desired(desired.state)
-                case fx.TellLimits(limits=limits):
-                    self.check_limits(limits)
-                case fx.Instruct(session_id=session_id, directive=directive):
-                    self.check_directive(session_id, directive)
-                case _:
-                    pass
-
-    def check_record(self, record: Any) -> None:
-        assert json_round_trip(record) == record, "a record changes on its way through JSON"
-        match record:
-            case AgentAdmitted(agent=agent):
-                assert self.verdict is None, "admitted to an ended run"
-                self.agents[agent.incarnation] = agent.address
-            case RoundStarted(round_id=round_id):
-                latest = max(self.succeeded, default=-1)
-                assert round_id == latest + 1, "round ids must rise by one"
-                self.succeeded[round_id] = set()
-                master = (self.agents[record.participants[0]], record.master_port)
-                assert master not in self.masters, "an address of an earlier round"
-                assert record.master_port > 0
-                self.masters.add(master)
-                self.participants = set(record.participants)
-                self.excused, self.given_up = set(), set()
-                self.iteration, self.latest, self.begins = -1, None, {}
-                assert len(self.participants) == len(record.participants)
-            case AgentRemoved(incarnation=incarnation, is_excused=True):
-                assert incarnation in self.participants, "a stranger is excused"
-                assert incarnation not in self.succeeded[max(self.succeeded)]
-                self.excused.add(incarnation)
-                self.given_up.add(incarnation)
-            case IterationBegan() | IterationInterrupted() | IterationCompleted():
-                self.check_iteration(record)
-            case GroupSucceeded(round_id=round_id):
-                assert record.incarnation in self.participants
-                assert record.incarnation not in self.excused, "excused, and counted"
-                self.succeeded[round_id].add(record.incarnation)
-            case RoundEnded():
-                step = record.restart_count - self.restart_count
-                assert step == (1 if record.cause == "WORKER_FAILED" else 0)
-                self.restart_count = record.restart_count
-            case FailureRecorded(record=failure):
-                key = (failure.incarnation, failure.sequence)
-                assert key not in self.heard, "a failure counted twice"
-                self.heard.add(key)
-            case LimitsLearned(limits=limits):
-                assert limits != self.limits, "what was journaled before"
-                self.limits = limits
-            case RunEnded(verdict=verdict):
-                assert self.verdict is None, "two verdicts"
-                self.verdict = verdict
-                if verdict.is_success:
-                    done = self.succeeded[max(self.succeeded)]
-                    assert done, "a success of nobody"
-                    assert done | self.excused == self.participants
-            case _:
-                pass
-
-    def check_iteration(self, record: IterationRecord) -> None:
-        assert self.verdict is None, "an iteration after the verdict"
-        assert record.round_id == max(self.succeeded), "an iteration of another round"
-        is_running = isinstance(self.latest, IterationBegan)
-        is_next = isinstance(record, IterationBegan) or not is_running
-        assert record.iteration == self.iteration + is_next, "iterations rise by one"
-        match record:
-            case IterationBegan():
-                assert not is_running, "two iterations at once"
-                master = (record.master_addr, record.master_port)
-                assert master not in self.masters, "an address of an earlier iteration"
-                assert record.master_port > 0
-                self.masters.add(master)
-            case IterationCompleted():
-                assert is_running, "complete without an iteration"
-            case _:
-                pass
-        self.iteration, self.latest = record.iteration, record
-
-    def check_excused(self, state: RunState) -> None:
-        """Whoever is excused was lost in an iteration, or has no worker in it."""
-        if state.round is None or state.iterations is None:
-            return
-        assert state.given_up == self.given_up, "given up without a word"
-        self.excused = set(state.excused)
-        for incarnation in state.excused - state.given_up:
-            seat = state.round.seats[incarnation]
-            size = seat.agent.local_world_size
-            workers = set(range(seat.rank_first, seat.rank_first + size))
-            assert workers.isdisjoint(state.iterations.order), "excused, but takes part"
-
-    def check_directive(self, session_id: str, directive: InprocessDirective) -> None:
-        assert self.latest is not None, "told before it was journaled"
-        assert (directive.round_id, directive.iteration) == (
-            self.latest.round_id,
-            self.iteration,
-        )
-        match directive.kind:
-            case IterationBegin() as begin:
-                assert isinstance(self.latest, IterationBegan)
-                assert begin.master_port == self.latest.master_port
-                key = (self.iteration, self.whose[session_id])
-                assert self.begins.setdefault(key, directive) == directive, "two begins differ"
-                assert key[1] not in self.given_up, "told, although it was given up"
-            case IterationInterrupt():
-                assert isinstance(self.latest, IterationInterrupted)
-            case _:
-                assert isinstance(self.latest, IterationCompleted)
-
-    def check_desired(self, state: Standby | Assignment | Stop | Exit) -> None:
-        match state:
-            case Assignment(round=current, seat=seat):
-                assert self.verdict is None, "an assignment after the verdict"
-                known = self.rounds.setdefault(current.round_id, current)
-                assert known == current, "two assignments of one round differ"
-                assert current.round_id == max(self.succeeded), "told before it was journaled"
-                assert current.seats[seat.agent.incarnation] == seat
-                assert seat.agent.incarnation not in self.given_up, "a place that was given up"
-                assert current.restart_count == self.restart_count
-                self.check_ranks(current)
-            case Exit(verdict=verdict):
-                assert verdict == self.verdict, "a verdict that was not journaled"
-            case _:
-                assert self.verdict is None, "no verdict for an agent of an ended run"
-
-    def check_limits(self, limits: tuple[LearnedLimit, ...]) -> None:
-        assert limits == self.limits, "limits that were not journaled"
-        assert all(limit.limit_s >= LearningRules().limit_min_s for limit in limits)
-
-    def check_ranks(self, current: Round) -> None:
-        ranks = [
-            seat.rank_first + local
-            for seat in current.seats.values()
-            for local in range(seat.agent.local_world_size)
-        ]
-        assert sorted(ranks) == list(range(current.world_size))
-        assert [seat.group_rank for seat in current.seats.values()] == list(
-            range(len(current.seats))
-        )
 
 
 class RunMachine(RuleBasedStateMachine):
@@ -463,7 +282,7 @@ class IteratingMachine(RunMachine):
         restarts=st.integers(0, 2),
         least=st.sampled_from([0, 0, 2]),
     )
-    def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:  # type: ignore[override]
+    def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:
         self.promises = Promises()
         limits = RunPolicy(failures_kept_max=5)
         spec = a_spec(

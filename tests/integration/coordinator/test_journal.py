@@ -10,13 +10,19 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from coordinator import journal as journal_module
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
+from coordinator.iteration_model import Fault, InprocessSpec, InterruptionKind
+from coordinator.iteration_records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+)
 from coordinator.journal import (
     RECORDS_PER_SNAPSHOT,
     SCHEMA_VERSION,
@@ -39,6 +45,7 @@ from coordinator.model import (
     WorkerRanks,
 )
 from coordinator.progress import NOWHERE, Standing, Standings, WorkerProgress
+from coordinator.rank_rules import SHIFT_RANKS, Cut, active_max, group_sizes
 from coordinator.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -89,6 +96,9 @@ HUNG = replace(
         evidence="state D",
     ),
 )
+INTERRUPTED = replace(
+    FAILURE, sequence=2, exit_code=0, interruption=InterruptionKind.EXCEPTION, iteration=3
+)
 WHERE = Standings(
     shown=(Standing(rank=3, host="alice", progress=WorkerProgress(local_rank=0, scope="é")),),
     count=5,
@@ -113,6 +123,29 @@ def started(round_id: int) -> RoundStarted:
     )
 
 
+def iterations(round_id: int) -> list[Record]:
+    """One iteration that is interrupted and one that is completed."""
+    spec = InprocessSpec(rules=(group_sizes([2, 300]), SHIFT_RANKS, active_max(3)))
+    place: dict[str, Any] = {
+        "round_id": round_id,
+        "active_world_size": 3,
+        "master_addr": "10.0.0.2",
+    }
+    fault = Fault(rank=4, host="alice", kind=InterruptionKind.EXCEPTION, message="é")
+    return [
+        IterationBegan(**place, iteration=0, master_port=4100, spec=spec),
+        IterationInterrupted(round_id=round_id, iteration=0, faults=(fault,), reason="oh"),
+        IterationBegan(
+            **place,
+            iteration=1,
+            master_port=4101,
+            cuts=(Cut(removed=(4,), is_filled=True),),
+            terminated=(fault,),
+        ),
+        IterationCompleted(round_id=round_id, iteration=1),
+    ]
+
+
 def story(run_id: str) -> list[Record]:
     """Every kind of record, in an order that a run can have."""
     return [
@@ -120,11 +153,14 @@ def story(run_id: str) -> list[Record]:
         AgentAdmitted(agent=ALICE),
         AgentAdmitted(agent=BOB),
         started(0),
+        *iterations(0),
         GroupSucceeded(round_id=0, incarnation="b1"),
         FailureRecorded(record=HUNG),
+        FailureRecorded(record=INTERRUPTED),
         RoundEnded(round_id=0, cause=RoundEnd.WORKER_FAILED, restart_count=1, reason="failed"),
         started(1),
-        AgentRemoved(incarnation="a1", reason="it left"),
+        *iterations(1)[:1],
+        AgentRemoved(incarnation="a1", reason="it left", is_excused=True),
         LimitsLearned(limits=(LearnedLimit(section="save", limit_s=9.5, settled_s=8.0),)),
         EndingStarted(reason="over", where=WHERE),
         RunEnded(
@@ -175,15 +211,17 @@ def test_every_prefix_of_a_run_is_read_as_it_was_folded(tmp_path: Path, count: i
     assert list(state.group_ranks()) == list(expected.group_ranks())  # order is rank order
 
 
-def test_a_journal_from_before_there_were_standings_and_limits_is_read(tmp_path: Path) -> None:
+def test_a_journal_from_before_there_were_standings_limits_and_iterations_is_read(
+    tmp_path: Path,
+) -> None:
     """Rows as they were written then: no field that came later is in them."""
     ended = {"round_id": 0, "cause": "WORKER_FAILED", "restart_count": 1, "reason": "failed"}
     old = [replace(FAILURE, sequence=2), {"reason": "over", "at_s": 4.0}]
     journal = SqliteJournal(tmp_path)
-    journal.write(appends(story("r")[:5], "r"), now=1.0)
+    journal.write(appends([*story("r")[:3], started(0)], "r"), now=1.0)
     journal.close()
     failure = msgspec.to_builtins(old[0])
-    del failure["hang"]
+    del failure["hang"], failure["interruption"], failure["iteration"]
     rows: list[tuple[str, object]] = [
         ("FailureRecorded", {"record": failure}),
         ("RoundEnded", ended),
@@ -200,13 +238,16 @@ def test_a_journal_from_before_there_were_standings_and_limits_is_read(tmp_path:
     assert state.failures == [replace(FAILURE, sequence=2)]
 
 
-def test_a_snapshot_from_before_there_were_standings_and_limits_is_read(tmp_path: Path) -> None:
+def test_a_snapshot_from_before_there_were_standings_limits_and_iterations_is_read(
+    tmp_path: Path,
+) -> None:
     journal = SqliteJournal(tmp_path)
-    before = fold(story("r")[:8])
+    before = fold([*story("r")[:3], started(0)])
     journal.write([*appends(story("r")[:1], "r"), Compact(state=before)], now=1.0)
     journal.close()
     body = msgspec.to_builtins(before)
-    del body["where"], body["limits"]
+    for field in ("where", "limits", "iterations", "iterations_restarted", "given_up", "excused"):
+        del body[field]
     with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
         database.execute("UPDATE records SET body = ?", (msgspec.json.encode(body),))
     database.close()

@@ -15,7 +15,10 @@ from coordinator.failures import (
     insert_most_telling,
     make_report,
     root_causes,
+    unhealed,
 )
+from coordinator.iteration_model import InterruptionKind
+from coordinator.iteration_records import IterationPhase, IterationState
 from coordinator.model import FailureRecord, Hang, HangKind
 from coordinator.progress import Standing, Standings, WorkerProgress
 from tests.support.world import a_record
@@ -179,3 +182,64 @@ def test_who_was_where_is_a_report_even_without_records() -> None:
     assert report is not None
     assert (report.standings, report.standings_count) == (where.shown, 3)
     assert (report.root_causes, report.victims_count) == ((), 4)
+
+
+def an_interruption(sequence: int, iteration: int, **fields: Any) -> FailureRecord:
+    kind = fields.pop("kind", InterruptionKind.EXCEPTION)
+    return a_record(sequence, interruption=kind, iteration=iteration, **fields)
+
+
+def iterations_at(iteration: int, phase: IterationPhase) -> IterationState:
+    return IterationState(round_id=0, world_size=2, iteration=iteration, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("phase", "counted"),
+    [
+        (IterationPhase.RUNNING, [2, 3, 4]),
+        (IterationPhase.INTERRUPTED, [2, 3, 4]),
+        (IterationPhase.COMPLETED, [3, 4]),
+    ],
+)
+def test_what_a_restart_in_process_healed_explains_nothing(
+    phase: IterationPhase, counted: list[int]
+) -> None:
+    records = [
+        an_interruption(1, 1),
+        an_interruption(2, 2),
+        an_interruption(3, 0, round_id=1),
+        a_record(4),
+    ]
+    found = unhealed(records, iterations_at(2, phase))
+    assert [record.sequence for record in found] == counted
+    assert unhealed(records, None) == records
+    assert unhealed(records, iterations_at(-1, IterationPhase.NONE)) == records
+
+
+@pytest.mark.parametrize("kind", InterruptionKind)
+def test_who_was_ended_for_a_fault_of_its_own_is_no_victim(kind: InterruptionKind) -> None:
+    at_fault = {
+        InterruptionKind.HARD_TIMEOUT,
+        InterruptionKind.UNRESPONSIVE,
+        InterruptionKind.BARRIER_TIMEOUT,
+    }
+    record = an_interruption(1, 0, kind=kind, is_stopped_by_agent=True)
+    assert record.is_victim == (kind not in at_fault)
+    assert not an_interruption(1, 0, kind=kind).is_victim
+
+
+def test_an_interruption_is_described_by_what_it_was() -> None:
+    record = an_interruption(1, 0, rank=3, exit_code=0, message="ValueError: no\nmore")
+    assert describe([record]) == "rank 3 on a: EXCEPTION: ValueError: no"
+    assert describe([an_interruption(1, 0, exit_code=0)]) == "rank 0 on a: EXCEPTION"
+
+
+def test_a_full_table_keeps_the_last_iteration() -> None:
+    records: list[FailureRecord] = []
+    for iteration in range(4):
+        for at in (2.0, 1.0):
+            found = an_interruption(iteration * 10 + int(at), iteration, happened_at=at)
+            insert_most_telling(records, found, 3)
+    assert [record.sequence for record in records] == [31, 32, 21]
+    insert_most_telling(records, a_record(99, happened_at=9.0), 3)
+    assert [record.sequence for record in records] == [99, 31, 32]

@@ -1,0 +1,457 @@
+"""A run whose workers restart in process: ports, losses, the budget, what is kept and shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from coordinator import effects as fx
+from coordinator.iteration_model import (
+    InprocessSpec,
+    InterruptionKind,
+    IterationBegin,
+    IterationInterrupt,
+)
+from coordinator.iteration_records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationPhase,
+)
+from coordinator.iteration_story import BEGAN, COMPLETED, INTERRUPTED
+from coordinator.model import Assignment, GroupState, Standby, Stop
+from coordinator.policy import RunPolicy
+from coordinator.records import AgentRemoved, RoundEnd, RoundEnded
+from coordinator.registry import RegistryPolicy
+from coordinator.run_state import Phase, RunState
+from coordinator.view import run_message
+from drumbeat.v1 import run_pb2
+from tests.support.journal import fold
+from tests.support.world import RUN, a_running_story
+
+if TYPE_CHECKING:
+    from tests.support.world import Story
+
+
+def an_iterating_story(size: int = 2, agents_max: int | None = None, **fields: Any) -> Story:
+    """Return a story in which the first iteration of ``size`` hosts runs."""
+    story = a_running_story(size, agents_max, **fields)
+    enter_all(story)
+    return story
+
+
+def enter_all(story: Story) -> None:
+    for name, agent in story.agents.items():
+        if agent.session_id is not None and agent.round_id is not None:
+            story.enter(name)
+    story.obey_all()
+
+
+def go_on(story: Story) -> None:
+    """Let everybody do what it is told, and enter the next iteration."""
+    story.obey_all()
+    enter_all(story)
+
+
+def message(story: Story) -> run_pb2.Run:
+    return run_message(story.run(), now=story.now)
+
+
+# Nothing for those that do not use it.
+
+
+def test_a_round_that_does_not_restart_in_process_says_nothing_of_it() -> None:
+    story = a_running_story(2)
+    assert story.beat("a") == []
+    shown = message(story)
+    assert (shown.has_iteration, shown.iteration, shown.iterations_restarted) == (False, 0, 0)
+    assert story.run().reason() == "2 of 2 agents are there"
+
+
+# Ports.
+
+
+def test_an_iteration_waits_for_a_port_of_its_leader_that_nobody_had() -> None:
+    story = a_running_story(2)
+    spent = story.state().masters_spent[-1][1]
+    story.agents["a"].port = spent
+    story.enter("a")
+    story.enter("b")
+    assert story.records(IterationBegan) == []
+    assert story.run().reason() == "iteration 0 is waiting for a free port of a"
+    story.obey("a")
+    (began,) = story.records(IterationBegan)
+    assert (began.master_addr, began.master_port) == ("10.a", spent + 1)
+    assert story.desired("a").master_port_spent == spent + 1
+    assert story.state().masters_spent[-1] == ("10.a", spent + 1)
+    assert story.run().reason() == "2 hosts entered iteration 0"
+
+
+def test_a_leader_that_never_holds_a_port_ends_the_round_like_a_failed_worker() -> None:
+    story = a_running_story(2, restarts_max=1, join_timeout_s=30.0)
+    story.agents["a"].port = story.state().masters_spent[-1][1]
+    story.enter("a")
+    story.enter("b")
+    story.advance(31)
+    (ended,) = story.records(RoundEnded)
+    assert ended.cause is RoundEnd.WORKER_FAILED
+    assert "a, which leads the iteration, held no free port for 30 s" in ended.reason
+
+
+def test_no_two_iterations_and_no_round_share_a_place() -> None:
+    story = an_iterating_story(2, restarts_max=5)
+    for _ in range(3):
+        story.interrupt("b")
+        go_on(story)
+    story.interrupt("a")
+    story.fail("b")
+    story.obey_all()
+    enter_all(story)
+    places = story.state().masters_spent
+    assert len(places) == len(set(places)) == 7  # two rounds and five iterations
+
+
+def test_an_address_given_for_the_round_is_not_that_of_another_leader() -> None:
+    story = an_iterating_story(2, master_addr="head.example")
+    (began,) = story.records(IterationBegan)
+    assert began.master_addr == "head.example"
+    story.terminate("a")
+    story.obey_all()
+    story.enter("b")
+    assert story.records(IterationBegan)[-1].master_addr == "10.b"
+
+
+# Who hears what, and when.
+
+
+def test_everybody_hears_at_once_and_a_new_session_hears_again() -> None:
+    story = an_iterating_story(3)
+    story.break_session("c")
+    story.interrupt("b")
+    told = {story.sessions[e.session_id]: e.directive for e in story.of(fx.Instruct)}
+    assert set(told) == {"a", "b"}
+    assert all(isinstance(directive.kind, IterationInterrupt) for directive in told.values())
+    kinds = [type(effect).__name__ for effect in story.back("c")]
+    assert kinds == ["Welcome", "Direct", "Instruct"]
+    (again,) = story.of(fx.Instruct)
+    assert again.directive == told["a"]
+
+
+def test_two_decisions_at_once_are_told_as_the_latest() -> None:
+    story = an_iterating_story(2)
+    story.terminate("b")
+    story.obey("a")
+    effects = story.enter("a")
+    assert [type(e.directive.kind) for e in effects if isinstance(e, fx.Instruct)] == [
+        IterationBegin,
+        IterationBegin,
+    ]
+
+
+def test_a_report_of_an_earlier_round_counts_for_nothing() -> None:
+    story = an_iterating_story(2, restarts_max=1)
+    story.agents["a"].round_id = 7
+    story.interrupt("a")
+    assert story.records(IterationInterrupted) == []
+
+
+def test_a_run_that_ends_tells_no_iteration_any_more() -> None:
+    story = an_iterating_story(2)
+    story.beat("b", GroupState.FAILED, workers_alive=0, sequence=1)
+    assert isinstance(story.desired("a").state, Stop)
+    story.interrupt("a")
+    story.back("a")
+    assert story.of(fx.Instruct) == []
+    assert len(story.records(IterationInterrupted)) == 0
+
+
+# Losses.
+
+
+def test_a_lost_host_is_given_up_and_the_iteration_goes_on_without_it() -> None:
+    story = an_iterating_story(3)
+    story.leave("b")
+    (removed,) = story.records(AgentRemoved)
+    assert removed.is_excused
+    go_on(story)
+    assert story.state().phase is Phase.RUNNING
+    assert story.state().given_up == {"b.1"}
+    assert story.records(RoundEnded) == []
+    story.complete("a")
+    story.complete("c")
+    story.obey_all()
+    story.succeed("a")
+    story.succeed("c")
+    assert story.verdict("a").reason.startswith("all workers succeeded, without those of b;")
+
+
+def test_who_was_given_up_stands_by_when_it_comes_back_as_the_same() -> None:
+    story = an_iterating_story(3)
+    story.break_session("b")
+    story.advance(1)
+    assert story.state().given_up == {"b.1"}
+    story.agents["b"].state = GroupState.IDLE
+    story.agents["b"].round_id = story.agents["b"].inprocess = None
+    story.back("b")
+    assert isinstance(story.desired("b").state, Standby)
+    assert story.of(fx.Instruct) == []
+    shown = {agent.host: agent for agent in message(story).agents}
+    assert (shown["a"].is_participant, shown["b"].is_participant) == (True, False)
+    story.restart()
+    for name in "acb":
+        story.back(name)
+    assert isinstance(story.desired("b").state, Standby)
+    assert isinstance(story.desired("a").state, Assignment)
+
+
+def test_a_host_lost_when_nobody_iterates_ends_the_round_as_ever() -> None:
+    story = an_iterating_story(2, 2, agents_min=1)
+    story.complete("a")
+    story.complete("b")
+    story.obey_all()
+    story.leave("b")
+    (ended,) = story.records(RoundEnded)
+    assert ended.cause is RoundEnd.AGENT_LOST
+
+
+def test_a_round_that_lost_its_only_host_at_the_barrier_waits_for_no_ghost() -> None:
+    """The one that entered is lost; the others never were in an iteration."""
+    story = a_running_story(2, 2, agents_min=1)
+    story.enter("a")
+    story.leave("a")
+    (removed,) = story.records(AgentRemoved)
+    assert not removed.is_excused
+    (ended,) = story.records(RoundEnded)
+    assert ended.cause is RoundEnd.AGENT_LOST
+
+
+def test_a_round_that_lost_all_hosts_costs_no_restart() -> None:
+    story = an_iterating_story(2, restarts_max=1)
+    story.leave("a")
+    story.leave("b")
+    (ended,) = story.records(RoundEnded)
+    assert (ended.cause, ended.restart_count) == (RoundEnd.AGENT_LOST, 0)
+    assert ended.reason.startswith("round 0 lost all hosts: ")
+
+
+def test_a_host_without_workers_is_not_awaited_and_may_be_lost() -> None:
+    story = an_iterating_story(3)
+    story.terminate("c")
+    go_on(story)
+    assert story.state().excused == {"c.1"}
+    assert story.state().given_up == set()
+    story.beat("c", GroupState.FAILED)  # its word counts for nothing any more
+    assert story.records(RoundEnded) == []
+    story.complete("a")
+    story.complete("b")
+    story.obey_all()
+    story.leave("c")
+    assert story.records(RoundEnded) == []
+    story.succeed("a")
+    story.succeed("b")
+    assert story.verdict("b").is_success
+
+
+def test_hosts_whose_workers_have_ended_are_not_awaited_at_the_next_barrier() -> None:
+    story = an_iterating_story(2)
+    story.complete("a")
+    story.complete("b")
+    story.obey_all()
+    story.succeed("a")
+    story.enter("b")
+    assert story.records(IterationBegan)[-1].iteration == 1
+
+
+def test_late_arrivals_stand_by_or_join_as_ever() -> None:
+    story = an_iterating_story(2, 3, agents_min=2, last_call_s=10.0)
+    story.join("c")
+    assert isinstance(story.desired("c").state, Assignment)
+    (ended,) = story.records(RoundEnded)
+    assert ended.cause is RoundEnd.AGENT_JOINED
+    iterations = story.state().iterations
+    assert iterations is not None
+    assert iterations.phase is IterationPhase.NONE
+
+
+def test_a_standby_hears_what_an_iteration_waits_for() -> None:
+    story = a_running_story(2)
+    story.enter("a")
+    story.join("c")
+    assert story.standby("c").reason == (
+        "round 0 runs on 2 agents; this one stands by; "
+        "1 of 2 hosts entered iteration 0, waiting for b, 120 s left"
+    )
+
+
+# Coordinator restarts.
+
+
+@pytest.mark.parametrize("phase", ["ENTERING", "RUNNING", "COMPLETING", "INTERRUPTED", "COMPLETED"])
+def test_a_coordinator_that_comes_back_goes_on_in_every_phase(phase: str) -> None:
+    story = a_running_story(2, restarts_max=0)
+    story.enter("a")
+    if phase != "ENTERING":
+        story.enter("b")
+        story.obey_all()
+    if phase in {"COMPLETING", "COMPLETED"}:
+        story.complete("a")
+    if phase == "COMPLETED":
+        story.complete("b")
+        story.obey_all()
+    if phase == "INTERRUPTED":
+        story.interrupt("b")
+        story.obey_all()
+        story.enter("a")
+    story.restart()
+    story.advance(1)
+    for name in "ab":
+        story.back(name)
+    story.obey_all()
+    if phase != "COMPLETED":
+        if phase in {"ENTERING", "INTERRUPTED"}:
+            story.enter("b")
+            story.obey_all()
+        story.complete("a")
+        story.complete("b")
+        story.obey_all()
+    assert len(story.records(IterationCompleted)) == 1
+    story.succeed("a")
+    story.succeed("b")
+    assert story.verdict("a").is_success
+
+
+# The budget, the report, the history.
+
+
+def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() -> None:
+    story = an_iterating_story(2, restarts_max=1)
+    story.interrupt("a")
+    go_on(story)
+    for agent in story.agents.values():
+        agent.iterates().spec = InprocessSpec(world_size_min=2)
+    story.complete("a")
+    story.complete("b")
+    story.obey_all()
+    enter_all(story)
+    story.terminate("b")
+    story.obey_all()
+    story.enter("a")
+    (ended,) = story.records(RoundEnded)
+    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    assert ended.reason.endswith(
+        "1 worker left, at least 2 must take part; restart 1 of 1; 1 restart in process"
+    )
+    story.obey_all()
+    story.fail("a")
+    story.beat("b", GroupState.IDLE, workers_alive=0)
+    story.advance(60)
+    verdict = story.verdict("a")
+    assert verdict.reason == (
+        "round 1 failed: a worker on a; restarts: 1 of 1 used; 1 restart in process"
+    )
+    assert message(story).iterations_restarted == 1
+
+
+def test_the_cause_of_a_failed_round_is_of_its_last_iteration() -> None:
+    story = an_iterating_story(2)
+    story.interrupt("a", message="healed")
+    _record(story, "a", iteration=0, message="healed")
+    go_on(story)
+    story.advance(5)
+    story.terminate("b", message="too much")
+    _record(story, "b", iteration=1, message="too much")
+    story.agents["a"].iterates().spec = InprocessSpec(world_size_min=2)
+    story.obey_all()
+    story.enter("a")
+    story.obey_all()
+    story.advance(60)
+    report = story.verdict("a").report
+    assert report is not None
+    assert [cause.message for cause in report.root_causes] == ["too much"]
+    assert report.victims == ()
+
+
+def _record(story: Story, name: str, *, iteration: int, message: str) -> None:
+    kind = InterruptionKind.EXCEPTION if message == "healed" else InterruptionKind.TERMINATED
+    story.record(name, interruption=kind, iteration=iteration, message=message, exit_code=0)
+
+
+def test_people_see_the_iteration_and_what_was_decided() -> None:
+    story = an_iterating_story(2)
+    story.interrupt("b")
+    go_on(story)
+    shown = message(story)
+    assert (shown.has_iteration, shown.iteration, shown.iterations_restarted) == (True, 1, 1)
+    found = [event.decision for event in shown.history if event.decision.startswith("iteration")]
+    assert found == [BEGAN, INTERRUPTED, BEGAN]
+    story.complete("a")
+    story.complete("b")
+    assert [event.decision for event in message(story).history][-1] == COMPLETED
+
+
+def test_calls_that_nothing_interrupts_are_told_but_not_kept() -> None:
+    story = an_iterating_story(2)
+    for _ in range(3):
+        story.complete("a")
+        story.complete("b")
+        go_on(story)
+    assert len(story.records(IterationBegan)) == 4
+    kept = [e for e in story.state().history if e.decision.startswith("iteration")]
+    assert [e.reason for e in kept] == [
+        "iteration 0, called by 2 workers; 2 hosts entered iteration 0"
+    ]
+
+
+def test_many_iterations_leave_room_in_the_history_for_the_rest() -> None:
+    policy = RegistryPolicy(run=RunPolicy(history_max=10))
+    story = an_iterating_story(2, policy=policy)
+    for _ in range(20):
+        story.interrupt("b")
+        go_on(story)
+    decisions = [entry.decision for entry in story.state().history]
+    assert decisions.count("agent admitted") == 2
+    assert sum(decision in {BEGAN, INTERRUPTED} for decision in decisions) == 5
+    assert story.state().iterations_restarted == 20
+
+
+def test_restarts_in_process_are_counted_over_all_rounds() -> None:
+    story = an_iterating_story(2, restarts_max=3)
+    for _ in range(2):
+        story.interrupt("b")
+        go_on(story)
+        story.fail("a")
+        story.obey_all()
+        enter_all(story)
+    assert (story.state().restart_count, story.state().iterations_restarted) == (2, 2)
+
+
+def test_a_snapshot_of_an_older_coordinator_can_have_iterations() -> None:
+    story = a_running_story(2)
+    body = msgspec.to_builtins(story.state())
+    for field in ("iterations", "iterations_restarted", "given_up", "excused"):
+        del body[field]
+    state = msgspec.convert(body, type=RunState)
+    assert state == story.state()
+    assert state.iterations is not None
+
+
+def test_a_snapshot_amid_an_iteration_is_read_as_it_was_written() -> None:
+    story = an_iterating_story(3)
+    story.leave("c")
+    state = story.state()
+    again = msgspec.json.decode(msgspec.json.encode(state), type=RunState)
+    assert again == state == fold(story.journal)[RUN]
+    go_on(story)
+    assert again != story.state()
+
+
+def test_an_iteration_without_a_round_is_no_journal_of_ours() -> None:
+    story = a_running_story(1)
+    story.succeed("a")
+    record = IterationBegan(
+        round_id=0, iteration=0, active_world_size=1, master_addr="10.a", master_port=1
+    )
+    with pytest.raises(ValueError, match="no round runs"):
+        story.state().apply(record)
