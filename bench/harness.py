@@ -55,6 +55,8 @@ class Question:
     """The same; None if torchrun has nothing to compare with."""
     never: str = "never"
     """What to write where it did not happen."""
+    rival: str = "torchrun"
+    """Whom the other side stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,11 @@ class Scene:
         for connection in self._sockets:
             connection.close()
         self._stack.close()
+
+    def adopt(self, process: psutil.Popen) -> psutil.Popen:
+        """Let a process that was started elsewhere end with the rest."""
+        self._processes.append(process)
+        return process
 
     def start(self, *arguments: str, name: str) -> psutil.Popen:
         """Start ``python -m <arguments>``; its output goes to a file called ``name``."""
@@ -269,13 +276,19 @@ def ask(question: Question, sides: Sequence[str], repeats: int | None) -> dict[s
         "text": question.text,
         "unit": question.unit,
         "never": question.never,
+        "rival": question.rival,
         "ratio": ratio,
         **answer,
     }
 
 
 def table(answers: Sequence[dict[str, Any]]) -> str:
-    """Render ``answers`` as Markdown."""
+    """Render ``answers`` as Markdown; a rival that is not torchrun is named."""
+
+    def rivals(answer: dict[str, Any]) -> str:
+        text = cell(answer, "torchrun")
+        rival = answer.get("rival", "torchrun")
+        return text if text == "-" or rival == "torchrun" else f"{rival}: {text}"
 
     def cell(answer: dict[str, Any], side: str) -> str:
         found = answer.get(side)
@@ -297,7 +310,7 @@ def table(answers: Sequence[dict[str, Any]]) -> str:
             continue
         n = max(answer.get(side, {}).get("n", 0) for side in ("ours", "torchrun"))
         ratio = f"{answer['ratio']:.2g}" if answer["ratio"] else "-"
-        cells = (answer["text"], n, cell(answer, "ours"), cell(answer, "torchrun"), ratio)
+        cells = (answer["text"], n, cell(answer, "ours"), rivals(answer), ratio)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

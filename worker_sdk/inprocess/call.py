@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from worker_sdk.inprocess import environment
+from worker_sdk.inprocess import environment, garbage
 from worker_sdk.inprocess.errors import HealthCheckError, RankShouldRestart, RestartError
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.interrupt import Atomic, Gate, Interrupter
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from worker_sdk.inprocess.settings import Limits, Timing
 
 log = logging.getLogger("worker_sdk")
-
-COLLECTIONS_MAX = 3
-"""A collection may make more garbage; a program that always does must not hold us up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +184,8 @@ class Call:
         try:
             self._monitor.start()
             self._ticker.start()
-            return self._iterate()
+            with garbage.older_objects_left_out():
+                return self._iterate()
         except BaseException as error:
             self._end(error)
             raise
@@ -212,7 +209,7 @@ class Call:
                 if is_completed:
                     return value
             count += 1
-            _collect_garbage()
+            garbage.collect()
 
     def _run_iteration(self, begun: Begun, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -300,13 +297,6 @@ class Call:
 
 def _reason(answer: object) -> str:
     return getattr(answer, "reason", "")
-
-
-def _collect_garbage() -> None:
-    """Free what the interrupted iteration left: communicators end when they are freed."""
-    for _ in range(COLLECTIONS_MAX):
-        if not gc.collect():
-            return
 
 
 def _check_may_start(link: Link) -> None:
