@@ -186,6 +186,9 @@ class AgentCore:
                 self._on_desired(event.desired)
             case InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive)
+                if self._inprocess.has_failed:
+                    self._group.give_up()
+                    self._stop_group()
             case SessionLost():
                 self._on_session_lost(event, now)
 

@@ -70,6 +70,8 @@ class Iterations:
         self._cause = ""
         # The same for an iteration that has not begun.
         self._early: tuple[int, str] | None = None
+        # Whether a host has lost all of its workers in an iteration that has not begun.
+        self._is_deserted = False
         self._entered_since: float | None = None
         self._completed_since: float | None = None
         self._interrupted_since = now
@@ -90,7 +92,10 @@ class Iterations:
         if iteration == state.iteration:
             self._note_progress(host, report, now)
         self._take_terminated(host, report.terminated)
-        if iteration < state.next_iteration or incarnation not in self._roster.live:
+        if iteration < state.next_iteration:
+            return
+        if incarnation not in self._roster.live:
+            self._is_deserted = True
             return
         if iteration > state.next_iteration or report.step in _BEGUN:
             why = reasons.ahead(host.name, report.step, iteration, state.next_iteration)
@@ -134,6 +139,8 @@ class Iterations:
         if self._is_in_call():
             return True
         is_entered = len(self._missing) < len(self._roster.live)
+        # Nobody is left who could enter, and those who ended are this object's to decide on.
+        is_entered = is_entered or (self._is_deserted and not self._roster.live)
         return is_entered or self._early is not None or self._give_up is not None
 
     def decide(self, *, now: float) -> Decision | None:
@@ -304,6 +311,7 @@ class Iterations:
         """Nobody has entered the next iteration yet."""
         self._missing = dict(self._roster.live)
         self._entered_since = self._spec = self._early = None
+        self._is_deserted = False
 
     # Decisions.
 

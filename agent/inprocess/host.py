@@ -41,6 +41,7 @@ class HostIterations:
     """The in-process part of one round on this host. Not thread-safe; one owner calls it.
 
     The owner calls ``settle`` after every event. ``report`` is as of then.
+    ``has_failed``: a worker's end was excused, but fell outside of an iteration.
     """
 
     def __init__(self, local_world_size: int, *, shutdown_timeout_s: float) -> None:
@@ -53,7 +54,7 @@ class HostIterations:
         """Forget everything but a directive of this very round, which may be ahead of us."""
         self._round_id = round_id
         self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
-        self._has_started = self._is_stopping = False
+        self._has_started = self._is_stopping = self.has_failed = False
         self._low = NO_ITERATION
         self._top = NO_ITERATION
         self._completed = NO_ITERATION
@@ -84,6 +85,7 @@ class HostIterations:
         self._latest = directive
         if directive.round_id != self._round_id:
             return []
+        self.has_failed = self.has_failed or self._is_late_loss(directive)
         self._follow()
         if not isinstance(directive.kind, Interrupt):
             return []
@@ -277,6 +279,14 @@ class HostIterations:
             if isinstance(directive.kind, Complete):
                 self._completed = directive.iteration
 
+    def _is_late_loss(self, directive: InprocessDirective) -> bool:
+        """Return whether a worker has left an iteration that was complete, as we hear only now."""
+        iteration = directive.iteration
+        if not isinstance(directive.kind, Complete) or iteration <= self._completed:
+            return False
+        seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
+        return any(not worker.takes_part for worker in seated)
+
     def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
         """An iteration that counts on a worker that has left can't go on."""
         if not isinstance(directive.kind, Begin):
@@ -316,6 +326,8 @@ class HostIterations:
                 return  # not all have entered the first one
         elif self._low == NO_ITERATION:
             self._low = self._top
+        else:  # whoever was behind is gone
+            self._low = max(self._low, *(worker.iteration for worker in self._workers))
         low = self._low
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
         step = self._step(present)

@@ -9,6 +9,7 @@ from agent import effects as agent_fx
 from agent.events import DesiredReceived
 from agent.model import Assignment, Exit
 from coordinator import effects as fx
+from coordinator.iteration_records import IterationBegan, IterationCompleted, IterationInterrupted
 from coordinator.model import Exit as CoordinatorExit
 from coordinator.records import (
     FailureRecorded,
@@ -18,6 +19,7 @@ from coordinator.records import (
     RunEnded,
 )
 from coordinator.run_state import Phase, RunState
+from tests.simulation.iterations import IterationChecker
 
 if TYPE_CHECKING:
     from agent.events import Event
@@ -34,6 +36,7 @@ class Checker:
 
     def __init__(self) -> None:
         self.shadow: RunState | None = None
+        self.iterations = IterationChecker()
         self.rounds: dict[int, Round] = {}
         self.masters: set[tuple[str, int]] = set()
         self.counted: set[tuple[str, int]] = set()
@@ -68,6 +71,13 @@ class Checker:
                 self.counted.add(key)
                 known = [w.failure.sequence for w in self.written[failure.incarnation]]
                 assert failure.sequence in known, f"nobody wrote failure {key}"
+            case IterationBegan() | IterationInterrupted() | IterationCompleted():
+                assert shadow.iterations is not None
+                assert shadow.round is not None
+                master = self.iterations.on_journaled(record, shadow.iterations, shadow.round)
+                if master is not None:
+                    assert master not in self.masters, f"master {master} is not fresh"
+                    self.masters.add(master)
             case RunEnded():
                 self._on_ended(shadow)
             case _:
@@ -102,9 +112,15 @@ class Checker:
             assert verdict.reason.startswith(REASONS), verdict.reason
             return
         assert current is not None, "success without a round"
-        assert shadow.succeeded == current.seats.keys(), "a success is not on the disk"
+        done = shadow.succeeded | shadow.excused
+        assert shadow.succeeded, "nobody succeeded"
+        assert done == current.seats.keys(), "a success is not on the disk"
+        participants = self.iterations.on_success(shadow.iterations)
         for incarnation, seat in current.seats.items():
             for local_rank in range(seat.agent.local_world_size):
+                worker = incarnation, current.round_id, local_rank
+                if participants is not None and worker not in participants:
+                    continue  # it left before, and the others went on
                 code = self.exit_codes.get((incarnation, current.round_id, local_rank))
                 assert code == 0, f"success, but rank {local_rank} of {incarnation}: {code}"
 
@@ -136,6 +152,10 @@ class Checker:
                 assert beat.failures_written == len(written), "a beat counts other records"
             case agent_fx.StartWorkers(assignment=assignment):
                 self._on_start(agent, assignment)
+            case agent_fx.OrderWorker():
+                self.iterations.on_order(agent.name, effect)
+            case agent_fx.EndWorker():
+                self.iterations.on_sent_away(agent.name, effect)
             case agent_fx.StopWorkers():
                 self.stops += 1
             case agent_fx.Finish():

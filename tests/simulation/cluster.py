@@ -65,6 +65,7 @@ class Cluster:
         self.clock.note("world", "PLAN", self.plan)
         for host in self.hosts:
             host.habits = self.plan.habits(is_over=False)
+            host.conduct = self.plan.conduct
             host.fails_to_spawn = lambda random: random.random() < self.plan.spawn_fails
             is_late = self.plan.kind is Kind.CHAOS and self._random.random() < 0.2
             delay = self._random.uniform(0.0, 20.0 if is_late else 1.0)
@@ -95,6 +96,7 @@ class Cluster:
             if host.agent is not None:
                 self.clock.resume(host.agent.actor, host.agent.random)
             host.habits = self.plan.habits(is_over=True)
+            host.conduct = self.plan.conduct.well() if self.plan.conduct is not None else None
             host.fails_to_spawn = lambda _random: False
 
     def _calm(self, is_done: Callable[[], bool], what: str) -> None:
@@ -122,8 +124,8 @@ class Cluster:
             return False
         agents = {agent.name: agent for agent in self._agents()}
         for incarnation in shadow.round.seats:
-            if incarnation in shadow.succeeded:
-                continue  # done, and perhaps gone already
+            if incarnation in shadow.succeeded or incarnation in shadow.excused:
+                continue  # done or given up, and perhaps gone already
             agent = agents.get(incarnation)
             beat = agent.core._beat() if agent is not None else None
             if beat is None or beat.round_id != shadow.round.round_id:
@@ -147,6 +149,7 @@ class Cluster:
         assert len(checker.rounds) == 1, "the coordinator's faults ended a round"
         assert checker.spawned == workers, "the coordinator's faults restarted workers"
         assert checker.stops == 0, "the coordinator's faults stopped workers"
+        assert not checker.iterations.interrupted, "the coordinator's faults interrupted workers"
 
     def _expect_verdict(self) -> None:
         shadow = self.checker.shadow

@@ -25,6 +25,8 @@ def schedule(cluster: Cluster, random: Random) -> None:
     if kind is Kind.WORKERS:
         return
     faults = COORDINATOR_FAULTS if kind is Kind.COORDINATOR else ALL_FAULTS
+    if cluster.plan.conduct is not None and kind is not Kind.COORDINATOR:
+        faults = [*faults, stall_worker, stall_worker]
     chosen = random.sample(faults, k=random.randint(1, len(faults)))
     end = clock.now + cluster.plan.chaos_s
     instant = clock.now + random.uniform(0.0, 5.0)
@@ -118,6 +120,22 @@ def kill_worker(cluster: Cluster, random: Random) -> None:
         workers = [p for p in supervisor.processes if p.is_alive and p.local_rank is not None]
         if workers:
             supervisor.end(random.choice(workers), random.choice([1, -9, -11]))
+
+
+def stall_worker(cluster: Cluster, random: Random) -> None:
+    """A worker that restarts in process is stopped for a while."""
+    agent = _host(cluster, random).agent
+    supervisor = agent.supervisor if agent is not None else None
+    if supervisor is None:
+        return
+    programs = [p.program for p in supervisor.processes if p.is_alive and p.program is not None]
+    if programs:
+        program = random.choice(programs)
+        cluster.clock.stall(program.actor)
+        duration = random.choice([0.5, 4.0, 10.0, 30.0]) * random.random()
+        cluster.clock.after(
+            duration, None, lambda: cluster.clock.resume(program.actor, program.random)
+        )
 
 
 def crash_head(cluster: Cluster, random: Random) -> None:

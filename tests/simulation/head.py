@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coordinator import convert
+from coordinator import convert, convert_inprocess
 from coordinator import effects as fx
 from coordinator.errors import CoordinatorError
 from coordinator.events import DeadlineReached, Event, SessionClosed, SessionOpened
@@ -19,6 +19,7 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from coordinator.iteration_model import InprocessDirective
     from coordinator.model import Desired, Pace
     from coordinator.records import Record
     from tests.simulation.checks import Checker
@@ -40,6 +41,7 @@ class Session:
         self._welcome: Pace | None = None
         self._pace: Pace | None = None
         self._desired: Desired | None = None
+        self._directive: InprocessDirective | None = None
         self._is_over = False
         self._is_flush_due = False
         self._random = life.clock.random(f"{link.name} outbox")
@@ -89,7 +91,7 @@ class Session:
             )
         )
 
-    def put(self, effect: fx.Welcome | fx.SetPace | fx.Direct | fx.Reject) -> None:
+    def put(self, effect: fx.Welcome | fx.SetPace | fx.Direct | fx.Instruct | fx.Reject) -> None:
         """Queue what is to be sent."""
         match effect:
             case fx.Welcome():
@@ -98,6 +100,8 @@ class Session:
                 self._pace = effect.pace
             case fx.Direct():
                 self._desired = effect.desired
+            case fx.Instruct():
+                self._directive = effect.directive
             case fx.Reject():
                 self.fail(effect.error)
                 return
@@ -134,6 +138,7 @@ class Session:
         welcome, self._welcome = self._welcome, None
         pace, self._pace = self._pace, None
         desired, self._desired = self._desired, None
+        directive, self._directive = self._directive, None
         if welcome is not None:
             message = session_pb2.Welcome(
                 session_id=self.session_id, pace=convert.pace_message(welcome)
@@ -143,6 +148,9 @@ class Session:
             self._link.down.send(session_pb2.OpenResponse(pace=convert.pace_message(pace)))
         if desired is not None:
             self._link.down.send(session_pb2.OpenResponse(desired=convert.desired_message(desired)))
+        if directive is not None:
+            order = convert_inprocess.directive_message(directive)
+            self._link.down.send(session_pb2.OpenResponse(inprocess=order))
 
 
 class HeadLife:
@@ -234,7 +242,7 @@ class HeadLife:
         match effect:
             case fx.AcknowledgeFailure():
                 self._answers.pop(effect.request_id)(effect.is_kept)
-            case fx.Welcome() | fx.SetPace() | fx.Direct() | fx.Reject():
+            case fx.Welcome() | fx.SetPace() | fx.Direct() | fx.Instruct() | fx.Reject():
                 self._machine.checker.on_sent(effect)
                 session = self.sessions.get(effect.session_id)
                 if session is not None:

@@ -28,6 +28,7 @@ from agent.model import Assignment, Failure
 from tests.simulation.clock import Actor
 from tests.simulation.processes import Habits, Supervisor
 from tests.simulation.session import SimSession, Spooled
+from tests.simulation.wrapped import Conduct, Desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,8 @@ class Host:
         self.habits: Callable[[Random], Habits] = lambda _random: Habits()
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
         self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
+        self.conduct: Conduct | None = None
+        self.is_finishing = False
         self._number = 1000
         self._incarnations = 0
 
@@ -69,6 +72,11 @@ class Host:
         """Return a number that this host has not used yet."""
         self._number += 1
         return self._number
+
+    def current_conduct(self) -> Conduct:
+        """Return how workers that restart in process behave now."""
+        assert self.conduct is not None, "they do not"
+        return self.conduct
 
     @property
     def is_free(self) -> bool:
@@ -99,11 +107,17 @@ class Host:
 
     def finish_workers(self) -> None:
         """Let all workers, those to come included, end well."""
-        self.habits = lambda random: Habits(exits_after_s=random.uniform(0.0, 3.0))
+        self.is_finishing = True
+        is_wrapped = self.conduct is not None
+        self.habits = lambda random: (
+            Habits() if is_wrapped else Habits(exits_after_s=random.uniform(0.0, 3.0))
+        )
         for supervisor in self.supervisors:
             random = self.clock.random(f"finish {supervisor.actor.name}")
             for process in supervisor.processes:
-                if process.is_alive and process.local_rank is not None:
+                if process.program is not None:
+                    process.program.finish()
+                elif process.is_alive and process.local_rank is not None:
                     delay = random.uniform(0.0, 3.0)
                     self.clock.after(delay, None, partial(supervisor.end, process, 0))
 
@@ -137,6 +151,7 @@ class Agent:
         self.supervisor: Supervisor | None = None
         self.finish: fx.Finish | None = None
         self.pending: list[Spooled] = []
+        self._desk = Desk(self.clock, self.actor, self.submit, host.checker.iterations)
         self._commands: list[protocol.Command] = []
         self._queue: deque[Event] = deque()
         self._is_busy = False
@@ -240,6 +255,8 @@ class Agent:
                         round_id=round_id, local_rank=local_rank, signal=signum, is_for_group=True
                     )
                 )
+            case fx.OrderWorker(round_id=round_id, local_rank=local_rank, order=order):
+                self._desk.order(round_id, local_rank, order)
             case fx.Finish():
                 self.finish = effect
             case fx.CloseSession() | fx.ReleasePort() | fx.Tell():
@@ -259,7 +276,9 @@ class Agent:
 
     def _start_supervisor(self) -> None:
         def begin() -> None:
-            self.supervisor = Supervisor(self.host, self._on_supervisor_event, self.actor)
+            self.supervisor = Supervisor(
+                self.host, self._on_supervisor_event, self.actor, self._desk
+            )
             self.host.supervisors.append(self.supervisor)
             commands, self._commands = self._commands, []
             for command in commands:
@@ -313,7 +332,8 @@ class Agent:
     def _on_supervisor_event(self, event: protocol.SupervisorEvent) -> None:
         match event:
             case protocol.WorkersStarted(round_id=round_id):
-                self.submit(WorkersStarted(round_id=round_id))
+                self._desk.started(round_id)
+                self.submit(WorkersStarted(round_id=round_id, pids=event.pids))
             case protocol.WorkerStartFailed():
                 self.submit(
                     WorkerStartFailed(
@@ -321,6 +341,7 @@ class Agent:
                     )
                 )
             case protocol.WorkerExited():
+                self._desk.gone(event.round_id, event.local_rank)
                 self.submit(
                     WorkerExited(
                         round_id=event.round_id,

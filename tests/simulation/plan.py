@@ -8,15 +8,20 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from agent.config import AgentConfig
+from agent.inprocess.model import InprocessSpec
 from coordinator.model import Pace
 from coordinator.policy import RunPolicy
 from coordinator.registry import RegistryPolicy
+from drumbeat.v1 import inprocess_pb2
 from tests.simulation.processes import Habits
+from tests.simulation.wrapped import Conduct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RUN = "run"
+# How many of the worlds have workers that restart in process.
+WRAPPED = 0.4
 
 
 class Kind(StrEnum):
@@ -44,6 +49,7 @@ class Plan:
     finishes_early: float
     is_sick: bool  # processes ignore signals, hang in the kernel, leave children
     spawn_fails: float
+    conduct: Conduct | None  # of workers that restart in process, if they do
 
     @staticmethod
     def draw(seed: int) -> Plan:
@@ -62,6 +68,7 @@ class Plan:
             finishes_early=0.0 if is_calm else random.choice([0.0, 0.1, 0.5]),
             is_sick=random.random() < 0.4,
             spawn_fails=0.0 if is_calm else random.choice([0.0, 0.0, 0.02]),
+            conduct=_conduct(Random(f"{seed}/calls"), is_calm=is_calm),
         )
 
     def habits(self, *, is_over: bool) -> Callable[[Random], Habits]:
@@ -73,6 +80,8 @@ class Plan:
             if not is_over and random.random() < self.fails:
                 exits_after = random.choice([0.0, 0.001, 1.0]) + random.expovariate(0.2)
                 code = random.choice([1, 2, 255, -6, -9, -11])
+            elif self.conduct is not None:
+                pass  # its functions return early
             elif not is_over and random.random() < self.finishes_early:
                 exits_after = random.uniform(0.0, 20.0)
             if not self.is_sick:
@@ -120,6 +129,50 @@ def _configs(random: Random, kind: Kind) -> tuple[AgentConfig, ...]:
         )
         for _ in range(hosts)
     )
+
+
+def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
+    """Return how workers restart in process, ``None`` if they do not.
+
+    From a source of its own, so that the other worlds are what they were before.
+    """
+    if random.random() >= WRAPPED:
+        return None
+    conduct = Conduct(
+        spec=InprocessSpec(_spec(random, is_calm=is_calm).SerializeToString(deterministic=True)),
+        calls=random.choice([1, 2, 4]),
+        fails=random.choice([0.0, 0.05, 0.15, 0.4]),
+        returns=random.choice([0.0, 0.3, 0.9, 1.0]),
+        dawdles=random.choice([0.0, 0.02, 0.1]),
+        dawdles_max_s=random.choice([1.0, 10.0, 30.0]),
+        is_grouped=random.random() < 0.5,
+    )
+    return conduct.well() if is_calm else conduct
+
+
+def _spec(random: Random, *, is_calm: bool) -> inprocess_pb2.InprocessSpec:
+    spec = inprocess_pb2.InprocessSpec()
+    rules = [random.choice(["shift", "fill"])]
+    rules += random.choice([[], [], ["active_max"], ["active_divisor"]])
+    if not is_calm and random.random() < 0.3:
+        rules.insert(0, "groups")
+    for name in rules:
+        rule = spec.rules.add()
+        match name:
+            case "groups":
+                rule.groups.allowed = bytes([random.choice([0b1110, 0b1100, 0b0110])])
+            case "active_max" | "active_divisor":
+                setattr(rule, name, random.choice([1, 2] if is_calm else [1, 2, 2, 3]))
+            case _:
+                getattr(rule, name).SetInParent()
+    if not is_calm:
+        spec.world_size_min = random.choice([0, 1, 1, 3])
+        spec.active_world_size_min = random.choice([0, 0, 1, 2])
+        spec.iterations_max = random.choice([0, 0, 0, 4, 12])
+    spec.last_call_wait.FromMilliseconds(random.choice([0, 500, 2000]))
+    spec.barrier_timeout.FromSeconds(120 if is_calm else random.choice([4, 10, 25]))
+    spec.completion_timeout.FromSeconds(120 if is_calm else random.choice([5, 10, 25]))
+    return spec
 
 
 def _policy(random: Random) -> RegistryPolicy:

@@ -11,11 +11,13 @@ from agent import supervisor_protocol as protocol
 from agent import worker_group_messages as messages
 from agent.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
+from tests.simulation.wrapped import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.host import Host
+    from tests.simulation.wrapped import Desk
 
 SIGKILL = 9
 
@@ -43,19 +45,25 @@ class Process:
     habits: Habits
     is_alive: bool = True
     is_doomed: bool = False
+    program: Program | None = None  # of a worker that restarts in process
 
 
 class Supervisor:
     """One life of the supervisor. Events go to ``on_event`` in order, with a small delay."""
 
     def __init__(
-        self, host: Host, on_event: Callable[[protocol.SupervisorEvent], None], agent: Actor
+        self,
+        host: Host,
+        on_event: Callable[[protocol.SupervisorEvent], None],
+        agent: Actor,
+        desk: Desk,
     ) -> None:
         self.actor = Actor(f"{agent.name}/sup{host.next_number()}")
         self.group = WorkerGroup()
         self.processes: list[Process] = []
         self._host, self._clock, self._agent = host, host.clock, agent
         self._on_event = on_event
+        self._desk = desk
         self._random = host.clock.random(self.actor.name)
         self._ended: list[messages.ChildExit] = []
         self._start: protocol.StartWorkers | None = None
@@ -81,7 +89,16 @@ class Supervisor:
                 self._dispatch(stop)
             case protocol.KillWorkers():
                 self._dispatch(messages.KillRequested())
-            case protocol.SignalWorkers() | protocol.SignalWorker():
+            case protocol.SignalWorker():
+                self._dispatch(
+                    messages.SignalOneRequested(
+                        round_id=command.round_id,
+                        local_rank=command.local_rank,
+                        signal=command.signal,
+                        is_for_group=command.is_for_group,
+                    )
+                )
+            case protocol.SignalWorkers():
                 pass
 
     def _dispatch(self, event: messages.Event) -> None:
@@ -103,7 +120,9 @@ class Supervisor:
             self._reap()
             self._dispatch(messages.DeadlineReached())
 
-    def _execute(self, effect: messages.Effect) -> list[messages.Event]:
+    def _execute(  # noqa: C901, PLR0912 - a table
+        self, effect: messages.Effect
+    ) -> list[messages.Event]:
         match effect:
             case messages.SpawnWorkers():
                 return [self._spawn()]
@@ -116,7 +135,11 @@ class Supervisor:
             case messages.ListDescendants():
                 pids = tuple(process.pid for process in self._alive())
                 return [self._reaped(), messages.DescendantsListed(pids=pids)]
-            case messages.SignalProcesses() | messages.SignalOne():
+            case messages.SignalOne(pid=pid, signal=signal):
+                for process in self._alive():
+                    if process.pid == pid:
+                        self._signal(process, signal)
+            case messages.SignalProcesses():
                 pass
             case messages.ReportStarted(round_id=round_id, pids=started):
                 self._tell(protocol.WorkersStarted(round_id=round_id, pids=dict(started)))
@@ -169,6 +192,7 @@ class Supervisor:
             habits = self._host.habits(self._random)
             process = self._begin(start.round_id, worker.local_rank, habits)
             pids[worker.local_rank] = process.pid
+            self._run_program(process)
             if habits.exits_after_s is not None:
                 self._clock.after(
                     habits.exits_after_s,
@@ -176,6 +200,17 @@ class Supervisor:
                     partial(self.end, process, habits.exit_code),
                 )
         return messages.SpawnFinished(pids=pids)
+
+    def _run_program(self, process: Process) -> None:
+        if self._host.conduct is not None:
+            process.program = Program(
+                process,
+                desk=self._desk,
+                conduct=self._host.current_conduct,
+                end=partial(self.end, process),
+                is_finishing=self._host.is_finishing,
+            )
+            self._desk.attach(process.program)
 
     def _begin(self, round_id: int, local_rank: int | None, habits: Habits) -> Process:
         process = Process(
@@ -215,6 +250,8 @@ class Supervisor:
         if not process.is_alive:
             return
         process.is_alive = False
+        if process.program is not None:
+            process.program.actor.is_dead = True
         self._clock.note(self._host.name, f"pid {process.pid} ends", exit_code)
         self._host.checker.on_exit(process, exit_code)
         if process.local_rank is not None and process.habits.leaves_child_s is not None:

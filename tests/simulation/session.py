@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from agent import convert
 from agent.errors import AgentError, RunRefused, SpecRefused
-from agent.events import DesiredReceived, PaceChanged, SessionLost, SessionWelcomed
+from agent.events import (
+    DesiredReceived,
+    InprocessDirected,
+    PaceChanged,
+    SessionLost,
+    SessionWelcomed,
+)
+from agent.inprocess.convert import directive_from
 from agent.session import WELCOME_TIMEOUT_S
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.network import End
@@ -128,6 +135,10 @@ class SimSession:
                 desired = convert.desired_from(message.desired, name="train.py")
                 assert desired is not None, message
                 agent.submit(DesiredReceived(attempt=self._attempt, desired=desired))
+            case "inprocess":
+                directive = directive_from(message.inprocess)
+                assert directive is not None, message
+                agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
             case "pace":
                 pace = convert.pace_from(message.pace)
                 agent.submit(PaceChanged(attempt=self._attempt, pace=pace))

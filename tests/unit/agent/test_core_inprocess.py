@@ -313,3 +313,26 @@ def test_the_port_of_the_round_outlives_those_of_its_iterations() -> None:
         fx.ReleasePort(port=PORT),
         fx.ReleasePort(port=PORT + 2),
     ]
+
+
+def test_a_death_after_completion_that_is_heard_of_late_is_a_failure() -> None:
+    story = Story().iterating()
+    story.feed(completes(0, 0), completes(1, 0))
+    beat = beat_of(story.feed(exits(1, -9)))
+    assert beat.state is S.RUNNING, "as far as is known here, the iteration goes on without it"
+    effects = story.feed(directed(a_complete(0)))
+    assert beat_of(effects).state is S.FAILED
+    [stop] = of(effects, fx.StopWorkers)
+    assert stop.round_id == 0
+    assert of(story.feed(directed(a_complete(0))), fx.StopWorkers) == []
+
+
+def test_hosts_whose_workers_all_died_amid_an_entry_are_in_the_later_iteration() -> None:
+    """Else the coordinator would take them for workers that are done."""
+    story = Story().completed()
+    story.feed(enters(0, 1))
+    beat = beat_of(story.feed(SupervisorDied(ending="was ended by SIGKILL")))
+    assert beat.state is S.RUNNING
+    assert beat.inprocess is not None
+    assert (beat.inprocess.iteration, beat.inprocess.step) == (1, H.INTERRUPTED)
+    assert len(beat.inprocess.terminated) == 2

@@ -136,6 +136,17 @@ def test_all_hosts_are_lost() -> None:
     assert given_up(story.lose("b")).endswith("; no worker is left")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_all_workers_end_before_the_iteration_begins(first: int) -> None:
+    """Nobody is left who could enter, and nobody else would decide on those who ended."""
+    story = IterationStory(1) if first == 0 else a_running_story(1)
+    if first:
+        story.all_report(0, COMPLETED)
+    assert not story.iterations.is_engaged
+    reason = given_up(story.report("a", first, INTERRUPTED, terminated=(KILLED,)))
+    assert reason.endswith("without rank 0 on a: TERMINATED: SIGKILL; no worker is left")
+
+
 def test_iterations_of_a_call_can_be_used_up() -> None:
     story = an_interrupted_story(1, 1, spec=replace(SPEC, iterations_max=1))
     why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
