@@ -191,6 +191,8 @@ class Call:
             raise
         finally:
             Active.call = None
+            for part in self._of_torch():
+                part.let_go()
             self._ticker.close()
             self._monitor.close()
             interrupter.close()
@@ -213,6 +215,8 @@ class Call:
 
     def _run_iteration(self, begun: Begun, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
+        for part in self._of_torch():
+            part.let_go()  # all are here
         state = self._plan.policy.filtered(self._first.placed(begun.place, count))
         environment.apply(state, begun.place)
         self._call._state = state  # noqa: SLF001 - of the same module
@@ -249,6 +253,10 @@ class Call:
         if self._plan.abort is not None:
             call_with(self._plan.abort, self._call.state, None)
 
+    def _of_torch(self) -> list[AbortTorchDistributed]:
+        parts = flattened(self._plan.abort)
+        return [part for part in parts if isinstance(part, AbortTorchDistributed)]
+
     def _may_restart_after(self, error: BaseException) -> bool:
         return isinstance(error, Exception | RankShouldRestart)
 
@@ -264,9 +272,8 @@ class Call:
         Raises:
             HealthCheckError: One of them failed, so this worker can't go on.
         """
-        for part in flattened(self._plan.abort):
-            if isinstance(part, AbortTorchDistributed):
-                part.settle()
+        for part in self._of_torch():
+            part.settle()
         state = replace(self._call.state, fn_exception=error)
         for name, hook in (
             ("finalize", self._plan.finalize),

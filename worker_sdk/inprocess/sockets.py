@@ -4,6 +4,17 @@ torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping
 group all leave a thread in a collective until its peer goes or its timeout is over.
 What ends it is the end of its connections, so these are found and shut down.
 
+gloo forgets a message whose sending fails, or that it is in the middle of, when the
+connection ends, and lets its thread wait for it. So
+
+* messages that are under way are let through first;
+* connections are shut for reading only: gloo finds them at an end and closes them, and
+  a message that it begins to send until then can still be sent;
+* a descriptor of each is kept until all workers have left the iteration, or a worker
+  that has not been interrupted yet would fail to send to one that has.
+
+Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``.
+
 They are found by what they are watched with: gloo's loop makes its epoll instance
 without close-on-exec (libuv, gRPC and asyncio all set it), and runs in a thread of
 its name. Source: ``gloo/transport/tcp/loop.cc``.
@@ -11,11 +22,15 @@ its name. Source: ``gloo/transport/tcp/loop.cc``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
+import sys
+import termios
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +39,36 @@ _SELF = Path("/proc/self")
 _LOOP_THREAD = "gloo_tcp_loop"
 _EVENTPOLL = "anon_inode:[eventpoll]"
 
+QUIET_WITHIN_S = 0.5
+"""How long messages may be under way. Those to a host that is gone are so for ever."""
+QUIET_CHECK_S = 0.001
+QUIET_CHECKS = 2
+"""In a row. The kernel does not tell when the last byte has gone."""
+_BYTES_NOT_READ = termios.FIONREAD
+_BYTES_NOT_SENT = 0x894B  # SIOCOUTQNSD; SIOCOUTQ counts those whose receipt is told 40 ms later
+
+
+class Kept:
+    """Descriptors of connections that were shut down."""
+
+    connections: ClassVar[list[socket.socket]] = []
+
+    @classmethod
+    def close(cls) -> None:
+        """Close them; once no worker is in that iteration any more."""
+        while cls.connections:
+            cls.connections.pop().close()
+
 
 def shut_down_gloo() -> int:
     """Shut the connections of all gloo groups down; return how many there were."""
     if not _has_loop():
         return 0
-    return sum(_shut_down(descriptor) for poll in _polls() for descriptor in _watched_by(poll))
+    descriptors = {descriptor for poll in _polls() for descriptor in _watched_by(poll)}
+    found = [each for each in map(_connection, descriptors) if each is not None]
+    Kept.connections += found
+    _wait_until_quiet(found)
+    return sum(_shut_down(connection, socket.SHUT_RD) for connection in found)
 
 
 def shut_down_to(port: int) -> int:
@@ -38,7 +77,15 @@ def shut_down_to(port: int) -> int:
     Meant for a port that serves one purpose only: the master port of an iteration,
     where a thread may wait for a key that nobody will ever set.
     """
-    return sum(_shut_down(descriptor, port) for descriptor, _ in _descriptors("socket:"))
+    count = 0
+    for descriptor, _ in _descriptors("socket:"):
+        connection = _connection(descriptor)
+        if connection is None:
+            continue
+        with connection:
+            if port in (connection.getsockname()[1], _peer_port(connection)):
+                count += _shut_down(connection, socket.SHUT_RDWR)
+    return count
 
 
 def _has_loop() -> bool:
@@ -80,26 +127,63 @@ def _descriptors(kind: str) -> list[tuple[int, str]]:
     return found
 
 
-def _shut_down(descriptor: int, port: int | None = None) -> bool:
-    """Shut a connection down, but close no descriptor: its owner does."""
+def _connection(descriptor: int) -> socket.socket | None:
+    """Return another descriptor of a TCP connection, ``None`` if it is something else.
+
+    Its owner's stays open; one that only listens is none: gloo would end the process.
+    """
     try:
         copy = os.dup(descriptor)
     except OSError:
-        return False
+        return None
     try:
         connection = socket.socket(fileno=copy)
     except OSError:  # no socket
         os.close(copy)
+        return None
+    is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and _peer_port(connection) is not None:
+        return connection
+    connection.close()
+    return None
+
+
+def _peer_port(connection: socket.socket) -> int | None:
+    try:
+        return int(connection.getpeername()[1])
+    except OSError:  # not connected (any more)
+        return None
+
+
+def _wait_until_quiet(connections: list[socket.socket]) -> None:
+    """Return when no byte is under way, or has been for too long."""
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    quiet = 0
+    while True:
+        quiet = 0 if any(map(_is_busy, connections)) else quiet + 1
+        if quiet == QUIET_CHECKS or time.monotonic() >= deadline:
+            return
+        time.sleep(QUIET_CHECK_S)
+
+
+def _is_busy(connection: socket.socket) -> bool:
+    """Return whether there are bytes that were not read, or not sent."""
+    if _peer_port(connection) is None:
         return False
-    with connection:
-        try:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return False
-            # One that listens must not be: gloo ends the process then.
-            peer_port, own_port = connection.getpeername()[1], connection.getsockname()[1]
-            if port is not None and port not in (peer_port, own_port):
-                return False
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:  # not connected (any more)
-            return False
+    return any(_bytes_in(connection, queue) for queue in (_BYTES_NOT_READ, _BYTES_NOT_SENT))
+
+
+def _bytes_in(connection: socket.socket, queue: int) -> int:
+    try:
+        told = fcntl.ioctl(connection, queue, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(told, sys.byteorder)
+
+
+def _shut_down(connection: socket.socket, how: int) -> bool:
+    try:
+        connection.shutdown(how)
+    except OSError:  # not connected any more
+        return False
     return True

@@ -54,6 +54,10 @@ class AbortTorchDistributed(Abort):
         else:
             distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
+    def let_go(self) -> None:
+        """Forget the last group; once no worker is in its iteration any more."""
+        sockets.Kept.close()
+
 
 class CudaHealthCheck(HealthCheck):
     """Fails if the GPU of this worker does not come to rest, or reports an error.

@@ -1,0 +1,106 @@
+"""Training with torch starts again in process, and comes to what it would have come to."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.waiting import MS
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Agent, Cluster, Coordinator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(240)]
+
+WORKER = ("-m", "tests.support.workers.training")
+TRAINING_S = 120_000 * MS
+RELEASED_S = 20_000 * MS
+"""A rank in a collective of gloo is otherwise there for half an hour."""
+FAULTS = 5
+
+
+def told(agents: list[Agent], what: str) -> list[dict[str, str]]:
+    """Every line ``what`` of all workers: its fields, and the worker's first rank."""
+    found = []
+    for agent in agents:
+        for match in re.finditer(rf"w(\d+) {what}(?: (.*))?$", agent.stdout, re.MULTILINE):
+            fields = dict(word.split("=", 1) for word in (match[2] or "").split())
+            found.append({**fields, "worker": match[1]})
+    return found
+
+
+def train(cluster: Cluster, coordinator: Coordinator, mode: str) -> list[Agent]:
+    """Let two agents with two workers each train to the end."""
+    directory = cluster.directory / mode
+    directory.mkdir()
+    command = ("--nnodes", "2", "--nproc-per-node", "2", *WORKER, mode, str(directory))
+    leader = cluster.agent(*command, coordinator=coordinator, run_id=mode)
+    leader.wait_for_line("standing by")  # so that rank 0 is its
+    agents = [leader, cluster.agent(*command, coordinator=coordinator, run_id=mode)]
+    assert [agent.wait(TRAINING_S) for agent in agents] == [0, 0], cluster.logs()
+    return agents
+
+
+def result(agents: list[Agent]) -> tuple[float, float]:
+    """The last loss and the sum of the weights, which all ranks have alike."""
+    lines = told(agents, "trained")
+    assert sorted(line["worker"] for line in lines) == ["0", "1", "2", "3"]
+    ((loss, weights),) = {(line["loss"], line["weights"]) for line in lines}
+    return float.fromhex(loss), float.fromhex(weights)
+
+
+def start_two(cluster: Cluster, mode: str) -> Agent:
+    """Let two workers of one agent run to the end."""
+    options = ("--standalone", "--nproc-per-node", "2")
+    agent = cluster.agent(*options, *WORKER, mode, str(cluster.directory))
+    assert agent.wait(TRAINING_S) == 0, cluster.logs()
+    assert sorted(line["value"] for line in told([agent], "returned")) == ["4.0", "4.0"]
+    return agent
+
+
+def test_training_with_faults_comes_to_the_same_result(cluster: Cluster) -> None:
+    """Five faults of four kinds, and still the processes that it began in.
+
+    Not to the last bit: after its first step DistributedDataParallel adds up gradients in
+    another order, and each restart makes it anew.
+    """
+    coordinator = cluster.coordinator()
+    expected = result(train(cluster, coordinator, "clean"))
+    agents = train(cluster, coordinator, "faulty")
+    assert result(agents) == pytest.approx(expected, rel=1e-12)
+    assert coordinator.run("clean").iterations_restarted == 0
+    run = coordinator.run("faulty")
+    assert (run.restart_count, run.iterations_restarted) == (0, FAULTS)
+    kinds = {line["kind"] for line in told(agents, "fault")}
+    assert len(kinds) == 4
+    entries = told(agents, "enter")
+    assert len({line["pid"] for line in entries}) == 4
+    assert len(entries) == 4 * (FAULTS + 1)
+    assert len({line["port"] for line in entries}) == FAULTS + 1
+
+
+def test_a_rank_in_a_collective_is_released(cluster: Cluster) -> None:
+    """Its peer raised, is alive, and will never come to it."""
+    agent = start_two(cluster, "stuck")
+    (waits,), (released,) = told([agent], "waits"), told([agent], "released")
+    assert waits["worker"] == released["worker"] == "0"
+    assert float(released["after"]) - float(waits["at"]) < RELEASED_S
+
+
+def test_nobody_can_come_late_to_an_iteration_that_is_over(cluster: Cluster) -> None:
+    agent = start_two(cluster, "late")
+    ports = {(line["iteration"], line["port"]) for line in told([agent], "enter")}
+    assert len(ports) == 2
+    assert len({port for _, port in ports}) == 2
+    (late,) = told([agent], "late")
+    assert late["refused"] in ("DistNetworkError", "DistStoreError")
+
+
+def test_nccl_is_aborted(cluster: Cluster) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs: NCCL takes one per rank")
+    agent = start_two(cluster, "stuck-nccl")
+    assert told([agent], "released")
