@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 from agent.core import AgentCore
 from agent.events import SessionLost
 from agent.group import Group, Residue
+from agent.inprocess.host import HostIterations
+from agent.inprocess.model import HostStep
+from agent.inprocess.worker import Phase as WorkerPhase
 from agent.model import Exit
 from coordinator.events import BeatReceived, SessionOpened
 from coordinator.gathering import Leading
+from coordinator.iterating import Iterating
+from coordinator.iteration import Iterations
+from coordinator.iteration_roster import Roster
 from coordinator.membership import Membership
 from coordinator.model import GroupState
 from coordinator.registry import Registry
@@ -25,6 +31,10 @@ if TYPE_CHECKING:
 
     from agent.effects import Effect
     from agent.events import Event
+    from agent.inprocess.worker import Worker
+    from coordinator.iteration_model import InprocessReport, InprocessSeat
+    from coordinator.iteration_records import IterationBegan
+    from coordinator.iteration_roster import Host
     from coordinator.model import FailureRecord, Round
     from coordinator.round_watch import Outcome
 
@@ -184,6 +194,93 @@ def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Registry, "handle", handle)
 
 
+def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
+    """The first host at a barrier speaks for all."""
+
+    def enter(self: Iterations, host: Host, report: InprocessReport, now: float) -> None:
+        original(self, host, report, now)
+        self._missing = {}
+
+    original = Iterations._enter
+    patch.setattr(Iterations, "_enter", enter)
+
+
+def completes_with_the_first(patch: pytest.MonkeyPatch) -> None:
+    """The first worker of a host that has completed speaks for all of them."""
+
+    def step(self: HostIterations, present: list[Worker]) -> HostStep:
+        found = original(self, present)
+        is_one_done = any(worker.phase is WorkerPhase.COMPLETED for worker in present)
+        return HostStep.COMPLETED if found is HostStep.RUNNING and is_one_done else found
+
+    original = HostIterations._step
+    patch.setattr(HostIterations, "_step", step)
+
+
+def never_misses_a_worker(patch: pytest.MonkeyPatch) -> None:
+    """A barrier has all the time in the world."""
+    patch.setattr(Iterations, "_barrier_deadline", lambda _self: float("inf"))
+
+
+def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
+    """A worker that said good-bye is expected back."""
+    patch.setattr(Iterations, "_take_terminated", lambda _self, _host, _terminated: None)
+
+
+def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
+    """An iteration's rank 0 listens where that of the round did."""
+
+    def begun(self: Iterating, *args: object) -> IterationBegan | None:
+        record = original(self, *args)  # type: ignore[arg-type]
+        current = self._state.round
+        if record is None or current is None:
+            return record
+        master = {"master_addr": current.master_addr, "master_port": current.master_port}
+        return replace(record, **master)  # type: ignore[arg-type]
+
+    original = Iterating._begun
+    patch.setattr(Iterating, "_begun", begun)
+
+
+def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
+    """A host's workers all get the rank of the first."""
+
+    def seats_of(self: Roster, host: Host, active: int) -> tuple[InprocessSeat, ...]:
+        seats = original(self, host, active)
+        return tuple(replace(seat, rank=seats[0].rank) for seat in seats)
+
+    original = Roster.seats_of
+    patch.setattr(Roster, "seats_of", seats_of)
+
+
+def forgets_who_is_deserted(patch: pytest.MonkeyPatch) -> None:
+    """Workers that all ended before an iteration began are nobody's to decide on."""
+
+    def reported(
+        self: Iterations, incarnation: str, report: InprocessReport, *, now: float
+    ) -> None:
+        original(self, incarnation, report, now=now)
+        self._is_deserted = False
+
+    original = Iterations.reported
+    patch.setattr(Iterations, "reported", reported)
+
+
+def excuses_for_good(patch: pytest.MonkeyPatch) -> None:
+    """What was excused amid an iteration stays so when it turns out to be complete."""
+    patch.setattr(HostIterations, "_is_late_loss", lambda _self, _directive: False)
+
+
+# Those that only restarts in process can show.
+ITERATION_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    begins_without_the_late,
+    completes_with_the_first,
+    never_misses_a_worker,
+    keeps_the_terminated,
+    leads_where_the_round_did,
+    deals_ranks_twice,
+]
+
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     reuses_ports,
     releases_the_barrier_early,
@@ -200,4 +297,5 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     guesses_the_verdict,
     never_comes_back,
     speaks_before_it_writes,
+    *ITERATION_MISTAKES,
 ]

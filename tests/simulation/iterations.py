@@ -55,7 +55,6 @@ class IterationChecker:
         self.begun: dict[tuple[int, int], Begun] = {}
         self.completed: set[tuple[int, int]] = set()
         self.interrupted: set[tuple[int, int]] = set()
-        self.orders = 0
         self._deeds: dict[WorkerId, Deeds] = {}
         self._sent_away: set[WorkerId] = set()
 
@@ -130,7 +129,6 @@ class IterationChecker:
         """An agent tells a worker what to do."""
         worker = incarnation, effect.round_id, effect.local_rank
         key = effect.round_id, effect.order.iteration
-        self.orders += 1
         match effect.order.kind:
             case WorkerBegin():
                 assert worker not in self._sent_away, f"{worker} was sent away and begins {key}"

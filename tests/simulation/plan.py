@@ -143,8 +143,8 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
         calls=random.choice([1, 2, 4]),
         fails=random.choice([0.0, 0.05, 0.15, 0.4]),
         returns=random.choice([0.0, 0.3, 0.9, 1.0]),
-        dawdles=random.choice([0.0, 0.02, 0.1]),
-        dawdles_max_s=random.choice([1.0, 10.0, 30.0]),
+        dawdles=random.choice([0.0, 0.05, 0.2]),
+        dawdles_max_s=random.choice([1.0, 10.0, 30.0, 1e6]),
         is_grouped=random.random() < 0.5,
     )
     return conduct.well() if is_calm else conduct

@@ -32,6 +32,9 @@ REGRESSIONS = [
     55,  # a supervisor with processes in the kernel's hands was told to start a round
     376,  # a stalled coordinator read an old hello late and fenced a live agent
     396,  # the same, and the round waited for the fenced agent for ever
+    559,  # workers died with their supervisor amid an entry, and nobody decided on it
+    871,  # the same at the very first iteration, in a round of one host
+    1298,  # the same after a completed one, while the coordinator was away
     2507,  # an agent given up after its success came back and started the same round again
 ]
 

@@ -103,6 +103,9 @@ class Program:
         self.is_finishing = True
         if self.at is At.RUNNING and self._is_active:
             self._after(self._random.uniform(0.0, 3.0), self._return)
+        elif self.at is At.OUTSIDE:
+            self._go(At.OUTSIDE)  # whatever it did there, it stops doing it
+            self._after(self._random.uniform(0.0, 1.0), self._call)
 
     def hear(self, order: WorkerOrder) -> None:
         """Take an order; one of another iteration, or a repeated one, changes nothing."""
