@@ -33,6 +33,7 @@ class Promises:
 
     def __init__(self) -> None:
         self.rounds: dict[int, Round] = {}
+        self.rounds_seen = 0
         self.masters: set[tuple[str, int]] = set()
         self.succeeded: dict[int, set[str]] = {}
         self.heard: set[tuple[str, int]] = set()
@@ -64,12 +65,14 @@ class Promises:
     def check_record(self, record: Any) -> None:
         assert json_round_trip(record) == record, "a record changes on its way through JSON"
         match record:
-            case AgentAdmitted(agent=agent):
+            case AgentAdmitted(agent=agent, rounds_seen=rounds_seen):
                 assert self.verdict is None, "admitted to an ended run"
+                self.rounds_seen = max(self.rounds_seen, rounds_seen)
                 self.agents[agent.incarnation] = agent.address
             case RoundStarted(round_id=round_id):
                 latest = max(self.succeeded, default=-1)
-                assert round_id == latest + 1, "round ids must rise by one"
+                # Or to above what an agent says it has held: numbers are never used again.
+                assert round_id == max(latest + 1, self.rounds_seen), "a round id was skipped"
                 self.succeeded[round_id] = set()
                 master = (self.agents[record.participants[0]], record.master_port)
                 assert master not in self.masters, "an address of an earlier round"
