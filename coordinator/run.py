@@ -55,6 +55,7 @@ class Run:
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
+        self._is_deadline = False
         self._restore(now)
 
     @staticmethod
@@ -89,6 +90,7 @@ class Run:
 
     def handle(self, event: ev.RunEvent | ev.DeadlineReached, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        self._is_deadline = isinstance(event, ev.DeadlineReached)
         match event:
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
@@ -325,9 +327,19 @@ class Run:
             case Close(reason):
                 self._close_round(reason, now)
             case GiveUp(reason):
-                self._end(is_success=False, reason=reason, now=now)
+                self._give_up(reason, now)
             case Wait() as wait:
                 self._wait, self._review_at = wait, wait.until
+
+    def _give_up(self, reason: str, now: float) -> None:
+        """Fail the run, unless what waits to be read may still help: a deadline comes after it.
+
+        A coordinator that stood still reads late what was said in time.
+        """
+        if self._is_deadline:
+            self._end(is_success=False, reason=reason, now=now)
+        else:
+            self._review_at = now
 
     def _review_ending(self, now: float) -> None:
         self._review_at = self._ending.review(now=now)
@@ -343,7 +355,7 @@ class Run:
         """Start a round now, or as soon as its leader holds a port."""
         match self._leading.lineup(now=now):
             case GiveUp(why):
-                self._end(is_success=False, reason=why, now=now)
+                self._give_up(why, now)
             case Wait() as wait:
                 self._wait, self._review_at = wait, wait.until
             case Lineup() as lineup:

@@ -325,6 +325,17 @@ def test_a_leader_that_never_gets_a_port_ends_the_run_with_a_reason() -> None:
     assert story.verdict("a").reason == reason
 
 
+def test_a_coordinator_that_stood_still_reads_what_waits_before_it_gives_a_run_up() -> None:
+    """Two reports came in time; the first of them is read too late, and is not the last word."""
+    story = a_story(1, join_timeout_s=60.0)
+    story.join("a", port=0)
+    story.now += 61.0
+    story.beat("a", port=0)
+    assert story.state().phase is Phase.GATHERING
+    story.beat("a", port=20_001)
+    assert story.assignment("a").round.master_port == 20_001
+
+
 def test_a_port_given_with_the_spec_is_used_for_every_round() -> None:
     story = a_running_story(1, restarts_max=5, master_addr="head", master_port=29_500)
     story.fail("a")
