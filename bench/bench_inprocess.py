@@ -164,6 +164,8 @@ def growth(side: str) -> Figures:
     assert notes is not None, "there is no limit"
     first = {more["rank"]: more for _, more in notes["enter"][min(EARLY, LATE - 1)]}
     last = {more["rank"]: more for _, more in notes["enter"][LATE]}
+    if len(last) != RANKS:
+        raise BenchmarkError(f"{len(last)} of {RANKS} ranks are left")
     most = {
         name: max(last[rank][name] - first[rank][name] for rank in first)
         for name in ("rss", "threads", "fds")

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from worker_sdk.inprocess import environment, sockets
 from worker_sdk.inprocess.durations import Duration, seconds
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from worker_sdk.inprocess.state import State
 
 log = logging.getLogger("worker_sdk")
+
+
+class Kept:
+    """Process groups that were aborted.
+
+    A module of DistributedDataParallel must not be the last to let go of one: it would
+    wait for the group's threads with the interpreter's lock held, which they may need.
+    """
+
+    groups: ClassVar[list[Any]] = []
 
 
 class AbortTorchDistributed(Abort):
@@ -32,6 +42,7 @@ class AbortTorchDistributed(Abort):
         if distributed is None or not distributed.is_available():
             return state
         if distributed.is_initialized():
+            Kept.groups += distributed.distributed_c10d._world.pg_names  # noqa: SLF001
             _abort_backends(distributed)
             sockets.shut_down_gloo()
             _destroy(distributed)
@@ -57,6 +68,7 @@ class AbortTorchDistributed(Abort):
     def let_go(self) -> None:
         """Forget the last group; once no worker is in its iteration any more."""
         sockets.Kept.close()
+        Kept.groups.clear()
 
 
 class CudaHealthCheck(HealthCheck):

@@ -2,13 +2,15 @@
 
 ``python -m tests.support.workers.training MODE DIRECTORY``. Modes: ``clean`` and ``faulty``
 train, the second with a fault in each of the first iterations; ``stuck`` fails on one rank while
-the other waits for it in a collective; ``late`` does the same, and then has that rank try to come
-to the iteration that is over. Each step of note is a line on standard output.
+the other waits for it in a collective, ``stuck-nccl`` so on two GPUs; ``late`` does the same, and
+then has that rank try to come to the iteration that is over. Each step of note is a line on
+standard output.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import os
 import sys
 import time
@@ -23,6 +25,7 @@ from worker_sdk import inprocess
 
 MODE, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 FIRST_RANK = int(os.environ["RANK"])
+DEVICE = "cuda" if MODE == "stuck-nccl" else "cpu"
 STEPS = 24
 SAVED_EVERY = 3
 SAMPLES = 16
@@ -50,7 +53,9 @@ def tell(what: str, **more: object) -> None:
 def begin(call: inprocess.CallWrapper) -> None:
     PORTS.append(int(os.environ["MASTER_PORT"]))
     tell("enter", iteration=call.iteration, pid=os.getpid(), port=PORTS[-1])
-    dist.init_process_group("gloo")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
 
 
 class Faults:
@@ -127,6 +132,9 @@ def train(call: inprocess.CallWrapper) -> float:
     dist.all_reduce(total)
     weights = torch.cat([parameter.detach().flatten() for parameter in bare.parameters()])
     tell("trained", loss=total.item().hex(), weights=weights.sum().item().hex())
+    # Before the group, or the model would wait for its threads with the interpreter's lock held.
+    del model, optimizer, hooked
+    gc.collect()
     dist.destroy_process_group()
     return float(total)
 
@@ -134,7 +142,7 @@ def train(call: inprocess.CallWrapper) -> float:
 @inprocess.Wrapper(soft_timeout=60, hard_timeout=90)
 def wait_for_others(call: inprocess.CallWrapper) -> float:
     begin(call)
-    ones = torch.ones(8)
+    ones = torch.ones(8, device=DEVICE)
     dist.all_reduce(ones)
     if call.iteration == 0:
         if dist.get_rank() == 1:
@@ -144,6 +152,7 @@ def wait_for_others(call: inprocess.CallWrapper) -> float:
         tell("waits", at=time.monotonic())
         try:
             dist.all_reduce(ones)
+            ones.sum().item()  # of NCCL, only this waits
         except BaseException as error:
             tell("released", after=time.monotonic(), by=type(error).__name__)
             raise
