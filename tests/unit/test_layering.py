@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from tests.support import layering
@@ -186,3 +188,15 @@ def test_a_function_and_a_module_that_are_too_long_are_found() -> None:
     ]
     assert list(layering.check_size(long_module)) == ["agent/a.py:1: 501 lines, more than 500"]
     assert list(layering.check_size(longest)) == []
+
+
+def test_every_package_is_shipped() -> None:
+    """A checkout works without the list of packages; what is installed from it does not."""
+    project = tomllib.loads((layering.ROOT / "pyproject.toml").read_text())
+    folders = project["tool"]["setuptools"]["package-dir"]
+    found = set()
+    for name in layering.PACKAGES:
+        home = layering.ROOT / folders.get(name, name)
+        for init in home.rglob("__init__.py"):
+            found.add(".".join((name, *init.parent.relative_to(home).parts)))
+    assert found == set(project["tool"]["setuptools"]["packages"])
