@@ -161,6 +161,7 @@ class Ticker:
         self._lock = threading.Lock()
         self._is_running = False
         self._is_judging = False
+        self._armed_since: float | None = None
         self._changed = threading.Event()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
@@ -192,8 +193,7 @@ class Ticker:
         """Expect no signs: the main thread waits for others, in code of ours."""
         with self._lock:
             self._is_running = self._is_judging = False
-            self._limits.disarm(HARD_SCOPE)
-            self._limits.disarm(GRACE_SCOPE)
+            self._disarm()
 
     def close(self) -> None:
         """End the thread, and forget all limits."""
@@ -206,9 +206,18 @@ class Ticker:
         if _Sign.receiver is self._progress:
             _Sign.receiver = None
 
+    def _disarm(self) -> None:
+        self._armed_since = None
+        self._limits.disarm(HARD_SCOPE)
+        self._limits.disarm(GRACE_SCOPE)
+
     def _arm(self) -> None:
-        left_s = self._progress.since + self._timing.hard_timeout - monotonic()
-        left_s = max(left_s, 0.001)
+        """Move the limits to the latest sign; without a new one they stay, and say how long."""
+        since = self._progress.since
+        if since == self._armed_since:
+            return
+        self._armed_since = since
+        left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
         self._limits.arm(HARD_SCOPE, left_s)
         # The agent has a grace of its own; this one is kept if it is the shorter.
         kill_s = left_s + self._timing.termination_grace_time
