@@ -128,6 +128,16 @@ def test_a_rank_that_can_t_be_woken_is_killed_and_left_behind(cluster: Cluster, 
     assert [line["worker"] for line in entered(agents, 1)] == ["0", "2", "3"]
 
 
+def test_an_interpreter_that_runs_nothing_is_noticed_by_its_heartbeat(cluster: Cluster) -> None:
+    """Long before the hard timeout, and it is called what it is."""
+    coordinator = cluster.coordinator()
+    options = {"soft_timeout": 20, "hard_timeout": 30, "heartbeat_timeout": 2}
+    agents = start(cluster, coordinator, faults={"1:0": "hold"}, options=options)
+    assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
+    assert [line["worker"] for line in entered(agents, 1)] == ["0", "2", "3"]
+    assert "UNRESPONSIVE" in coordinator.process.stderr
+
+
 def test_a_lost_host_is_left_behind(cluster: Cluster) -> None:
     coordinator = cluster.coordinator()
     agents = start(cluster, coordinator, faults={"0:0": "sleep", "1:0": "sleep"})
