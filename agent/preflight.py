@@ -68,9 +68,13 @@ def check_script(path: str) -> None:
         ScriptNotFound: It is not there, is not a file, or cannot be read.
     """
     script = Path(path)
-    if script.is_dir():
+    try:
+        is_directory, is_there = script.is_dir(), script.exists()
+    except PermissionError:  # of a directory above it
+        raise ScriptNotFound(path, "it cannot be read") from None
+    if is_directory:
         raise ScriptNotFound(path, "it is a directory")
-    if not script.exists():
+    if not is_there:
         raise ScriptNotFound(path, f"there is no such file (looked in {Path.cwd()})")
     if not os.access(path, os.R_OK):
         raise ScriptNotFound(path, "it cannot be read")

@@ -1,14 +1,17 @@
 """What is looked at on this host before an agent joins."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from agent import preflight
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 
-is_root = os.geteuid() == 0
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -67,12 +70,32 @@ def test_a_script_that_cannot_be_run_is_named(
         preflight.check_script(str(tmp_path))
 
 
-@pytest.mark.skipif(is_root, reason="root reads everything")
-def test_an_unreadable_script_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.touch(mode=0o000)
-    with pytest.raises(ScriptNotFound, match="it cannot be read"):
-        preflight.check_script(str(script))
+@contextmanager
+def without_rights_of_root() -> Iterator[None]:
+    """Be somebody else for a while: root could read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_an_unreadable_script_is_refused(*, is_hidden: bool) -> None:
+    """Whether it is the file or a directory above it that can't be read."""
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        script = directory / "train.py"
+        script.touch(mode=0o644 if is_hidden else 0o000)
+        directory.chmod(0o000 if is_hidden else 0o755)
+        try:
+            with without_rights_of_root(), pytest.raises(ScriptNotFound, match="cannot be read"):
+                preflight.check_script(str(script))
+        finally:
+            directory.chmod(0o755)
 
 
 def test_programs_are_found_by_name_and_by_path(tmp_path: Path) -> None:
