@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ import psutil
 
 from bench import nvrx_environment
 from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port, main
+from bench.runs import Figures, Runs
 
 RANKS = 4
 SPARES = 2
@@ -32,29 +32,8 @@ PER_RESTART_S = 10.0
 STUCK_S = 30.0
 """How long a rank that is not freed is watched."""
 
-Figures = dict[str, list[float | None]]
 Notes = dict[str, dict[int, list[tuple[float, Any]]]]
 """By name and iteration: when, and what more."""
-
-
-class Runs:
-    """Figures of runs that answer several questions, several of each; each is given out once.
-
-    Args:
-        run: Makes a run of a side.
-    """
-
-    def __init__(self, run: Callable[[str], Figures]) -> None:
-        self._run = run
-        self._kept: dict[tuple[str, str], list[float | None]] = defaultdict(list)
-
-    def figure(self, side: str, name: str) -> float | None:
-        """Return a figure that was not given out before, of a new run if there is none."""
-        kept = self._kept[side, name]
-        if not kept:
-            for key, values in self._run(side).items():
-                self._kept[side, key].extend(values)
-        return kept.pop(0)
 
 
 def start_nvrx(scene: Scene, side: str, mode: str, count: int) -> list[psutil.Popen]:

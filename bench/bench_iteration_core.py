@@ -8,14 +8,12 @@ whole and of its parts at several numbers of ranks, 8 per host.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.harness import Question
+from bench import by_size
 from coordinator.iteration import Iterations
 from coordinator.iteration_decisions import Begin, Complete, Interrupt
 from coordinator.iteration_model import (
@@ -183,29 +181,7 @@ def median_ms(name: str, ranks: int) -> float:
     return statistics.median(samples)
 
 
-def main(sizes: Sequence[int] = SIZES) -> Results:
-    """Measure everything, print a table, and return milliseconds by question and size."""
-    results: Results = {}
-    print("milliseconds, median; ranks:".ljust(36), *(f"{size:>9,}" for size in sizes))
-    for name in MEASURES:
-        results[name] = {size: round(median_ms(name, size), 3) for size in sizes}
-        print(name.ljust(36), *(f"{results[name][size]:9.3f}" for size in sizes))
-    return results
-
-
-QUESTIONS = tuple(
-    Question(
-        name=f"iteration_core_{name.replace(' ', '_')}_{size}",
-        text=f"pure core, {name}, {size:,} ranks",
-        unit="ms",
-        repeats=1,
-        ours=partial(median_ms, name, size),
-    )
-    for name in MEASURES
-    for size in SIZES
-)
+QUESTIONS = by_size.questions("iteration_core", "pure core", MEASURES, SIZES, median_ms)
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="ranks, 8 per host")
-    main(parser.parse_args().sizes)
+    by_size.main(__doc__, MEASURES, SIZES, median_ms)

@@ -8,14 +8,13 @@ from the fault of a worker until the beats that say that the next one runs.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.harness import Question
+from bench import by_size
 from coordinator import convert_inprocess
 from coordinator import effects as fx
 from coordinator.events import BeatReceived, SessionOpened
@@ -31,7 +30,7 @@ from coordinator.model import AgentIdentity, Beat, GroupState, RunSpec
 from coordinator.registry import Registry, RegistryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 RUN = "run"
 SIZES = (8, 1_000, 16_000)
@@ -173,29 +172,7 @@ def median_ms(name: str, ranks: int) -> float:
     return statistics.median(MEASURES[name](ranks))
 
 
-def main(sizes: Sequence[int] = SIZES) -> dict[str, dict[int, float]]:
-    """Measure everything, print a table, and return milliseconds by question and size."""
-    results: dict[str, dict[int, float]] = {}
-    print("milliseconds, median; ranks:".ljust(36), *(f"{size:>9,}" for size in sizes))
-    for name in MEASURES:
-        results[name] = {size: round(median_ms(name, size), 3) for size in sizes}
-        print(name.ljust(36), *(f"{results[name][size]:9.3f}" for size in sizes))
-    return results
-
-
-QUESTIONS = tuple(
-    Question(
-        name=f"iteration_run_{name.replace(' ', '_')}_{size}",
-        text=f"pure core of a run, {name}, {size:,} ranks",
-        unit="ms",
-        repeats=1,
-        ours=partial(median_ms, name, size),
-    )
-    for name in MEASURES
-    for size in SIZES
-)
+QUESTIONS = by_size.questions("iteration_run", "pure core of a run", MEASURES, SIZES, median_ms)
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="ranks, 8 per host")
-    main(parser.parse_args().sizes)
+    by_size.main(__doc__, MEASURES, SIZES, median_ms)

@@ -12,20 +12,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from bench import timer_loads
 from bench.harness import ROOT, STEP_S, BenchmarkError, Question, Scene, main
+from bench.runs import Runs, one_of_each
 
 WORKERS = 8
 PAIRS_PER_S = 20_000
 SECONDS = float(os.environ.get("DRUMBEAT_BENCH_SECONDS", "10"))
 """How long each load lasts; shorter only to try the scripts."""
 
-Figures = dict[str, float | None]
+One = dict[str, float | None]
 
 IMPORT = (
     "import sys, time; {before}; begun = time.perf_counter(); {what}; "
@@ -36,36 +35,17 @@ IMPORT_SDK = "import worker_sdk as sdk; sdk.expires, sdk.heartbeat, sdk.section,
 IMPORT_USUAL = "import dataclasses, datetime, inspect, logging, pathlib, threading, typing"
 
 
-class Runs:
-    """Figures of runs that answer several questions; each is given out once.
-
-    Args:
-        run: Makes a run of one side.
-    """
-
-    def __init__(self, run: Callable[[str], Figures]) -> None:
-        self._run = run
-        self._kept: dict[tuple[str, str], list[float | None]] = defaultdict(list)
-
-    def figure(self, side: str, name: str) -> float | None:
-        """Return a figure that was not given out before, of a new run if there is none."""
-        kept = self._kept[side, name]
-        if not kept:
-            for key, value in self._run(side).items():
-                self._kept[side, key].append(value)
-        return kept.pop(0)
-
-    def ask(self, name: str, figure: str, text: str, unit: str, never: str = "never") -> Question:
-        """Return the question for a figure of both sides."""
-        return Question(
-            name=name,
-            text=text,
-            unit=unit,
-            repeats=3,
-            ours=partial(self.figure, "ours", figure),
-            torchrun=partial(self.figure, "torchrun", figure),
-            never=never,
-        )
+def ask(runs: Runs, name: str, figure: str, text: str, unit: str, never: str = "never") -> Question:
+    """Return the question for a figure of both sides."""
+    return Question(
+        name=name,
+        text=text,
+        unit=unit,
+        repeats=3,
+        ours=partial(runs.figure, "ours", figure),
+        torchrun=partial(runs.figure, "torchrun", figure),
+        never=never,
+    )
 
 
 def start(scene: Scene, side: str, mode: str, workers: int, seconds: float = SECONDS) -> Any:
@@ -104,14 +84,14 @@ def require_all(side: str, mode: str, workers: int) -> list[dict[str, Any]]:
     return found
 
 
-def cost(side: str) -> Figures:
+def cost(side: str) -> One:
     (found,) = require_all(side, "cost", 1)
     if found["exceptions"]:
         print(f"{side}: {found['exceptions']} exceptions, left out", file=sys.stderr)
     return found
 
 
-def sustained(side: str) -> Figures:
+def sustained(side: str) -> One:
     found, code = run(side, "sustained", WORKERS)
     exceptions = sum(figures["exceptions"] for figures in found)
     killed = WORKERS - len(found)
@@ -124,7 +104,7 @@ def sustained(side: str) -> Figures:
     return {"exceptions": exceptions, "killed": killed, "pairs_per_s": rate}
 
 
-def expiry(side: str) -> Figures:
+def expiry(side: str) -> One:
     found = require_all(side, "expiry", WORKERS)
     late = [value for figures in found for value in figures["late_ms"]]
     missed = sum(figures["missed"] for figures in found)
@@ -174,7 +154,7 @@ def heartbeat_cost() -> float:
     return float(require_all("ours", "heartbeat", 1)[0]["p50_us"])
 
 
-COST, SUSTAINED, EXPIRY = Runs(cost), Runs(sustained), Runs(expiry)
+COST, SUSTAINED, EXPIRY = one_of_each(cost), one_of_each(sustained), one_of_each(expiry)
 LOAD_TEXT = (
     f"{WORKERS} workers, each {timer_loads.LOAD_PAIRS_PER_S} timers and "
     f"{timer_loads.LOAD_HEARTBEATS_PER_S} heartbeats a second"
@@ -183,13 +163,13 @@ SUSTAINED_TEXT = f"{WORKERS} workers, {PAIRS_PER_S:,} timers a second asked for,
 EXPIRY_TEXT = f"{WORKERS} workers, {timer_loads.OPEN_TIMERS} open timers each: expiry to signal"
 
 QUESTIONS = (
-    COST.ask("timers_cost_p50", "p50_us", "timer acquired and released, caller's time, p50", "us"),
-    COST.ask("timers_cost_p99", "p99_us", "timer acquired and released, caller's time, p99", "us"),
-    SUSTAINED.ask("timers_rate", "pairs_per_s", f"{SUSTAINED_TEXT}: reached", "1/s"),
-    SUSTAINED.ask("timers_exceptions", "exceptions", f"{SUSTAINED_TEXT}: exceptions", "calls"),
-    SUSTAINED.ask("timers_killed", "killed", f"{SUSTAINED_TEXT}: killed for nothing", "workers"),
-    EXPIRY.ask("timers_expiry_p50", "p50_ms", f"{EXPIRY_TEXT}, p50", "ms", "without a signal"),
-    EXPIRY.ask("timers_expiry_p99", "p99_ms", f"{EXPIRY_TEXT}, p99", "ms", "without a signal"),
+    ask(COST, "timers_cost_p50", "p50_us", "timer acquired and released, caller's time, p50", "us"),
+    ask(COST, "timers_cost_p99", "p99_us", "timer acquired and released, caller's time, p99", "us"),
+    ask(SUSTAINED, "timers_rate", "pairs_per_s", f"{SUSTAINED_TEXT}: reached", "1/s"),
+    ask(SUSTAINED, "timers_exceptions", "exceptions", f"{SUSTAINED_TEXT}: exceptions", "calls"),
+    ask(SUSTAINED, "timers_killed", "killed", f"{SUSTAINED_TEXT}: killed for nothing", "workers"),
+    ask(EXPIRY, "timers_expiry_p50", "p50_ms", f"{EXPIRY_TEXT}, p50", "ms", "without a signal"),
+    ask(EXPIRY, "timers_expiry_p99", "p99_ms", f"{EXPIRY_TEXT}, p99", "ms", "without a signal"),
     Question(
         name="timers_heartbeat",
         text="heartbeat with a step, caller's time, p50",

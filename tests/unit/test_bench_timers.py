@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import timer_loads
-from bench.bench_timers import Figures, Runs
+from bench.runs import one_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def test_a_run_answers_several_questions_and_each_figure_is_given_out_once() -> None:
     ran: list[str] = []
 
-    def run(side: str) -> Figures:
+    def run(side: str) -> dict[str, float | None]:
         ran.append(side)
         return {"a": float(len(ran)), "b": -float(len(ran))}
 
-    runs = Runs(run)
+    runs = one_of_each(run)
     assert [runs.figure("ours", "a"), runs.figure("torchrun", "a")] == [1, 2]
     assert [runs.figure("ours", "a"), runs.figure("ours", "b")] == [3, -1]
     assert [runs.figure("ours", "b"), runs.figure("torchrun", "b")] == [-3, -2]
