@@ -212,7 +212,7 @@ class Run:
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
-            self.members.excuse(now=now, grace_s=self._policy.reconnect_grace_s)
+            self.members.stood_still(now - due)
         for expiry in self.members.pop_expired(now=now):
             if expiry.session_id is not None:
                 self._reject(expiry.session_id, StaleSession(expiry.reason))
