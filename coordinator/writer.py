@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 OnServing = Callable[[bool], Awaitable[None]]
 
 
-async def ignore(is_serving: bool) -> None:  # noqa: FBT001 - the interface of a callback
+async def ignore(is_serving: bool) -> None:
     """Tell nobody."""
 
 
