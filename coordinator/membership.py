@@ -91,6 +91,13 @@ class Membership:
             self.presences[incarnation] = Presence()
             self._miss(incarnation, until)
 
+    def expect_missed(self, *, until: float) -> None:
+        """Give the missed this long, unless they have longer. Linear in them."""
+        for incarnation in self.missed:
+            presence = self.presences[incarnation]
+            presence.missed_until = max(presence.missed_until, until)
+            self._deadlines.set(incarnation, presence.missed_until)
+
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
         """Give a member a session; return the one it replaces, if any."""
         presence = self.presences.setdefault(incarnation, Presence())

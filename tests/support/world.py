@@ -42,8 +42,8 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.isolation import IsolatedRun
     from coordinator.records import Record
-    from coordinator.run import Run
     from coordinator.run_state import RunState
 
 RUN = "run"
@@ -195,7 +195,7 @@ class Story:
 
     # What is there.
 
-    def run(self, run_id: str = RUN) -> Run:
+    def run(self, run_id: str = RUN) -> IsolatedRun:
         """Return the core of a run."""
         return self.registry.runs[run_id]
 
@@ -431,7 +431,9 @@ class Story:
     def restart(self) -> None:
         """Kill the coordinator and start another from its journal. No stream survives."""
         self.registry = Registry(self.policy)
-        self.registry.restore(list(fold(round_trip(self.journal)).values()), now=self.now)
+        states = fold(round_trip(self.journal))
+        effects = self.registry.restore(list(states.values()), now=self.now)
+        assert not any(isinstance(effect, fx.Persist) for effect in effects), "a run broke"
         for agent in self.agents.values():
             agent.session_id = None
         self.sessions.clear()
@@ -448,6 +450,8 @@ class Story:
     def _absorb(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
+                case fx.ReadRun(error=error):
+                    raise error  # no test may break a core unseen
                 case fx.Persist(run_id=run_id, record=record):
                     self.journal.append((run_id, record))
                 case fx.Forget(run_id=run_id):
