@@ -44,9 +44,7 @@ def run_spec(count: int) -> common_pb2.RunSpec:
 class FakeAgent:
     """One agent: registers, is given ranks, says that it runs, and beats from then on."""
 
-    def __init__(
-        self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0
-    ) -> None:
+    def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
         self.beats = 0
         """Written after the hello, on all sessions."""
         self.lease_s = 0.0
