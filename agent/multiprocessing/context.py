@@ -21,6 +21,7 @@ from agent.multiprocessing import signals
 from agent.multiprocessing.keeper import ROUND_ID, Keeper
 from agent.multiprocessing.tail import STALL_S, Tail
 from agent.worker_group import KILL_WAIT_S
+from worker_sdk.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,7 +122,7 @@ class PContext(ABC):
         self._is_started = False
         self._result: RunProcsResult | None = None
         self._waiters = 0
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: selectors.EpollSelector | None = None
         self._tail: Tail | None = None
         self._is_handling_signals = False
 
@@ -155,11 +156,11 @@ class PContext(ABC):
         if self._is_started:
             raise ValueError("the workers were started already, allowed is once")
         self._is_started = True
-        self._selector = selectors.DefaultSelector()
-        self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
-        self._is_handling_signals = signals.install()
         with signals.held(), self._lock:
+            self._selector = selectors.EpollSelector()
+            self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+            self._is_handling_signals = signals.install()
             for path in (*self.stdouts.values(), *self.stderrs.values()):
                 if path:
                     # Also a worker that is stopped before it has begun has these files.
@@ -253,18 +254,18 @@ class PContext(ABC):
         """
         if not self._is_started:
             raise RuntimeError("the workers were not started")
-        with self._lock:
-            if self._selector is None:
-                signals.restore_unused()
-                return  # All is over.
-            selector = self._selector
-            self._waiters += 1
+        is_waiter = False
         try:
             with signals.held(), self._lock:
+                if self._selector is None:
+                    return  # All is over.
+                selector = self._selector
+                self._waiters += 1
+                is_waiter = True
                 self._advance()
             while not is_over():
-                left_s = self._left_s(deadline)
-                ready = [key.fileobj for key, _ in selector.select(left_s)]
+                wait_readable(selector.fileno(), self._left_s(deadline))
+                ready = [key.fileobj for key, _ in selector.select(0)]
                 with signals.held(), self._lock:
                     for keeper in [keeper for keeper in self._keepers if keeper in ready]:
                         if not keeper.is_done:
@@ -274,7 +275,7 @@ class PContext(ABC):
                     return
         finally:
             with signals.held(), self._lock:
-                self._waiters -= 1
+                self._waiters -= is_waiter
                 if self._result is not None and not self._waiters and self._selector is not None:
                     self._selector.close()
                     self._selector = None

@@ -425,6 +425,40 @@ def test_a_signal_to_end_becomes_an_exception(start: Callable[..., PContext]) ->
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_another_thread_takes_is_not_lost(start: Callable[..., PContext]) -> None:
+    context = start("sleep", (600,))
+
+    def end_launcher() -> None:
+        wait_until_sync(lambda: context._waiters, DEADLINE_S)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    killer = threading.Thread(target=end_launcher)
+    began = time.monotonic()
+    killer.start()
+    with pytest.raises(SignalException, match="got SIGTERM"):
+        context.wait(DEADLINE_S)
+    killer.join()
+    assert time.monotonic() - began < DEADLINE_S / 2
+
+
+@pytest.mark.parametrize("launchers", [int(os.environ.get("DRUMBEAT_LAUNCHERS", "8"))])
+def test_launchers_that_are_signalled_as_they_begin_to_wait_all_react(launchers: int) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    queues = [spawn.Queue() for _ in range(launchers)]
+    processes = [spawn.Process(target=entrypoints.launch_and_wait, args=(q,)) for q in queues]
+    for process in processes:
+        process.start()
+    for process, queue in zip(processes, queues, strict=True):
+        pids = queue.get(timeout=DEADLINE_S)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(DEADLINE_S)
+        assert process.exitcode == 128 + signal.SIGTERM
+        assert all_gone(pids.values())
+        queue.close()
+        process.close()
+
+
 def test_a_dead_supervisor_takes_its_workers_with_it(start: Callable[..., PContext]) -> None:
     context = start("sleep", (600,), (600,))
     pids = context.pids()
