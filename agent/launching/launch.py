@@ -38,7 +38,7 @@ from worker_sdk import context, error_file
 from worker_sdk.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent.config import AgentConfig
     from agent.launching.config import LaunchConfig
@@ -72,6 +72,13 @@ def launch(
 
 elastic_launch = launch
 """Its name in ``torch.distributed.launcher``."""
+
+
+def launch_agent(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: Sequence[Any]
+) -> dict[int, Any]:
+    """Run an elastic job: ``launch(config, entrypoint)(*args)`` by its other name in torch."""
+    return _launch(config, entrypoint, tuple(args))
 
 
 def _launch(
