@@ -31,6 +31,12 @@ DEADLINE_S = 30_000 * MS
 """Far longer than anything here takes."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _shared_processes() -> None:
+    """Start what the standard library shares among all tests, lest one of them be blamed."""
+    resource_tracker.ensure_running()
+
+
 def test_incomplete_maps_and_odd_values_are_refused(tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(str(tmp_path))
     with pytest.raises(RuntimeError, match=r"args: local ranks are \[1\], must be \[0\]"):
@@ -90,7 +96,6 @@ def test_arguments_are_those_of_torch(name: str) -> None:
 @pytest.mark.parametrize("launchers", [int(os.environ.get("DRUMBEAT_LAUNCHERS", "8"))])
 def test_launchers_that_are_signalled_as_they_begin_to_wait_all_react(launchers: int) -> None:
     spawn = multiprocessing.get_context("spawn")
-    resource_tracker.ensure_running()  # shared by all tests
     queues = [spawn.Queue() for _ in range(launchers)]
     processes = [spawn.Process(target=entrypoints.launch_and_wait, args=(q,)) for q in queues]
     for process in processes:
