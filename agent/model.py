@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.inprocess.model import InprocessReport, InterruptionKind
@@ -48,6 +48,12 @@ class Beat:
     workers_alive: int
     is_start_impossible: bool = False
     inprocess: InprocessReport | None = None
+
+    @property
+    def news(self) -> Beat:
+        """This beat without what can wait for the next one that is due anyway."""
+        report = self.inprocess
+        return self if report is None else replace(self, inprocess=report.news)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,33 @@ def test_a_base_exception_ends_its_rank_and_no_other(cluster: Cluster, fault: st
     assert {line["world_size"] for line in entered(agents, 1)} == {"3"}
 
 
+def test_all_ranks_that_exit_with_0_succeed(cluster: Cluster) -> None:
+    """Without another iteration, although they don't do so at the same instant."""
+    coordinator = cluster.coordinator()
+    faults = {f"{rank}:0": "done" for rank in range(WORLD)}
+    agents = start(cluster, coordinator, faults=faults)
+    assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
+    assert entered(agents, 1) == []
+    assert coordinator.run("run").verdict.is_success
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "error"),
+    [
+        ("interrupt", {}, "KeyboardInterrupt"),
+        ("raise", {"max_iterations": 1}, "RestartAbort"),
+    ],
+)
+def test_the_caller_gets_the_exception_and_time_to_tidy_up(
+    cluster: Cluster, fault: str, options: dict[str, Any], error: str
+) -> None:
+    coordinator = cluster.coordinator()
+    faults = {f"{rank}:0": fault for rank in range(PER_HOST)}
+    (agent,) = start(cluster, coordinator, hosts=1, faults=faults, options=options, tidies_s=0.5)
+    assert agent.wait() == 1, cluster.logs()
+    assert [line["after"] for line in told([agent], "tidied")] == [error] * PER_HOST
+
+
 def test_no_ping_within_the_soft_timeout_interrupts_and_goes_on(cluster: Cluster) -> None:
     """A main thread that sleeps is woken, and its rank takes part again."""
     coordinator = cluster.coordinator()

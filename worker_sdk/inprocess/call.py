@@ -11,7 +11,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment, garbage
-from worker_sdk.inprocess.errors import HealthCheckError, RankShouldRestart, RestartError
+from worker_sdk.inprocess.errors import (
+    HealthCheckError,
+    RankShouldRestart,
+    RestartAbort,
+    RestartError,
+)
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.interrupt import Atomic, Gate, Interrupter
 from worker_sdk.inprocess.progress import Progress, Ticker
@@ -206,6 +211,8 @@ class Call:
             answer = self._monitor.enter(step)
             self._link.iteration = number + 1
             self._check_not_lost(answer)
+            if isinstance(answer, self._messages.Aborted):
+                raise RestartAbort(answer.reason)
             if isinstance(answer, self._messages.Begun):
                 is_completed, value = self._run_iteration(answer, count)
                 if is_completed:
@@ -293,8 +300,9 @@ class Call:
         """Tell that this worker takes no part any more."""
         kind = self._end_kind
         if kind is None:
-            is_base = not isinstance(error, Exception)
-            name = "BASE_EXCEPTION" if is_base else "EXCEPTION"
+            name = "EXCEPTION" if isinstance(error, Exception) else "BASE_EXCEPTION"
+            if isinstance(error, SystemExit) and not error.code:
+                name = "EXITED"
             kind = self._messages.Kind.Value(f"INTERRUPTION_KIND_{name}")
         cause = self._messages.interruption(
             self._messages.Kind.ValueType(kind), self._local_rank, error
