@@ -147,6 +147,22 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     return message
 
 
+def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
+    """Write where a program begins, after what the worker said and was told last.
+
+    A worker may be several programs, one after the other.
+    """
+    if step is None:
+        return worker_pb2.Greeted()
+    told = order if order is not None and order.iteration >= step.iteration else None
+    left = ""
+    if told is not None and isinstance(told.kind, Abort):
+        left = f"no iteration follows: {told.kind.reason}"
+    elif isinstance(step.kind, Terminated) and not (told and isinstance(told.kind, Complete)):
+        left = f"it has left this round's iterations: {step.kind.interruption.message}"
+    return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)
+
+
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
     """Write what this host's workers do."""
     message = inprocess_pb2.InprocessReport(

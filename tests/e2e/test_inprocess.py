@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -238,6 +239,18 @@ def test_the_coordinator_dies_in_the_middle_of_an_interruption(cluster: Cluster)
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     assert len(entered(agents, 1)) == WORLD - 1
     assert coordinator.run("run").restart_count == 0
+
+
+def test_a_second_program_of_the_same_workers_restarts_as_well(cluster: Cluster) -> None:
+    plan = json.dumps({"faults": {"0:0": "raise"}})
+    program = f"{sys.executable} -m tests.support.workers.iterating '{plan}'"
+    coordinator = cluster.coordinator()
+    agent = cluster.agent(
+        *("--nproc-per-node", "2", "--no-python", "bash", "-c", f"{program} && {program}"),
+        coordinator=coordinator,
+    )
+    assert agent.wait() == 0, cluster.logs()
+    assert [len(entered([agent], iteration)) for iteration in (0, 1)] == [4, 4]
 
 
 def test_without_an_agent_the_function_runs_once(cluster: Cluster) -> None:

@@ -325,3 +325,4 @@ def _check_may_start(link: Link) -> None:
             "torch.distributed is initialized already: initialize it in the wrapped function,"
             " which is restarted with other ranks"
         )
+    link.begin()

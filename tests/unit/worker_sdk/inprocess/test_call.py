@@ -358,3 +358,30 @@ def test_ranks_within_a_role_are_those_of_the_iteration(
     assert train() == ("5", "0")
     assert train() == ("1", "0")
     assert os.environ["ROLE_WORLD_SIZE"] == "2"
+
+
+def test_a_program_goes_on_where_another_of_its_worker_ended(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    world.transport.greeted = worker_pb2.Greeted(next_iteration=4)
+    world.model.iteration = 4
+
+    @Wrapper()
+    def train(call: CallWrapper) -> int:
+        return call.iteration
+
+    assert (train(), train()) == (0, 0)
+    assert [begin.iteration for begin in world.model.begins] == [4, 5]
+
+
+@pytest.mark.parametrize("greeted", [None, worker_pb2.Greeted(left="it left: boom")])
+def test_a_program_that_can_not_take_part_is_told_so(
+    make_world: Callable[..., World], greeted: worker_pb2.Greeted | None
+) -> None:
+    world = make_world()
+    world.transport.greeted = greeted
+    train = Wrapper()(lambda: None)
+    with pytest.raises(inprocess.RestartError, match=r"did not answer|any more: it left: boom"):
+        train()
+    assert world.model.said == []
