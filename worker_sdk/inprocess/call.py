@@ -170,6 +170,8 @@ class Call:
         self._local_rank = environment.local_rank()
         self._first = environment.initial_state()
         self._end_kind: int | None = None
+        self._remains: list[BaseException] = []
+        """What the function raised here in the iteration that was interrupted."""
         self._monitor = monitor.Monitor(
             link,
             self._abort,
@@ -218,7 +220,7 @@ class Call:
                 if is_completed:
                     return value
             count += 1
-            garbage.collect()
+            garbage.free(self._remains)
 
     def _run_iteration(self, begun: Begun, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -243,6 +245,8 @@ class Call:
         self._clean_up(error if isinstance(error, Exception) else None)
         self._ticker.pause()
         self._call._state = replace(state, fn_exception=None)  # noqa: SLF001
+        if error is not None:
+            self._remains.append(error)
         return False, None
 
     def _check_not_lost(self, answer: object) -> None:
