@@ -411,15 +411,25 @@ class AgentCore:
         if group.assignment is not None and (
             target is None or target.round_id != group.assignment.round_id
         ):
-            signum = self._ending.signum if self._ending else SIGTERM
-            self._stop_group(signum)
-            self._inprocess.stopping()
+            ended = self._dismiss(now)
+            if ended is None:
+                self._stop_group(self._ending.signum if self._ending else SIGTERM)
+                self._inprocess.stopping()
+            else:
+                self._effects += ended
             group.leave()
         if group.is_free and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
         if group.is_free and self._ending is not None:
             self._finish(self._ending)
+
+    def _dismiss(self, now: float) -> list[fx.Effect] | None:
+        """Let workers that restart in process end by themselves; ``None``: stop them now."""
+        is_signalled = self._ending is not None and self._ending.finish.exit_code > EXIT_SIGNAL
+        if is_signalled:
+            return None
+        return self._inprocess.dismiss(self._desired.state.reason, now=now)
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
@@ -471,8 +481,8 @@ class AgentCore:
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
         beat = self._beat()
-        if self._connection.is_open and beat != self._beat_sent and not self._is_finished:
-            self._beat_sent = beat
+        if self._connection.is_open and beat.news != self._beat_sent and not self._is_finished:
+            self._beat_sent = beat.news
             self._beat_at = now + self._connection.pace.heartbeat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
         done, self._effects = self._effects, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.inprocess.model import InprocessReport, InterruptionKind
@@ -53,6 +53,12 @@ class Beat:
     inprocess: InprocessReport | None = None
     failure: Failure | None = None
     workers_done: int = 0
+
+    @property
+    def news(self) -> Beat:
+        """This beat without what can wait for the next one that is due anyway."""
+        report = self.inprocess
+        return self if report is None else replace(self, inprocess=report.news)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

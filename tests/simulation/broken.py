@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agent.events import Event
     from agent.inprocess.worker import Worker
     from coordinator.iteration_model import InprocessReport, InprocessSeat
-    from coordinator.iteration_records import IterationBegan
+    from coordinator.iteration_records import IterationBegan, IterationState
     from coordinator.iteration_roster import Host
     from coordinator.model import FailureRecord, Round
     from coordinator.round_watch import Outcome
@@ -246,8 +246,8 @@ def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
     """A host's workers all get the rank of the first."""
 
-    def seats_of(self: Roster, host: Host, active: int) -> tuple[InprocessSeat, ...]:
-        seats = original(self, host, active)
+    def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+        seats = original(self, host, state)
         return tuple(replace(seat, rank=seats[0].rank) for seat in seats)
 
     original = Roster.seats_of
