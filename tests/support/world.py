@@ -107,6 +107,8 @@ class StoryAgent:
     has_exited: bool = False
     desired: Desired | None = None
     limits: dict[str, float] | None = None
+    failure: FailureRecord | None = None
+    workers_done: int = 0
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
 
@@ -122,6 +124,8 @@ class StoryAgent:
             workers=self.workers,
             observations=self.observations,
             inprocess=self.inprocess.report() if self.inprocess is not None else None,
+            failure=self.failure,
+            workers_done=self.workers_done,
         )
 
     def iterates(self) -> InprocessHost:
@@ -150,7 +154,8 @@ class StoryAgent:
                     self.state, self.round_id = GroupState.RUNNING, round_id
                     self.workers_alive = self.identity.local_world_size
                     self.workers, self.observations = (), ()
-                    self.inprocess = None
+                    self.inprocess = self.failure = None
+                    self.workers_done = 0
                 self._obey_directive()
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
@@ -399,8 +404,7 @@ class Story:
 
     def advance(self, seconds: float) -> list[fx.Effect]:
         """Let time pass; agents that can, beat every second. Return all effects."""
-        end = self.now + seconds
-        effects: list[fx.Effect] = []
+        end, effects = self.now + seconds, list[fx.Effect]()
         for _ in range(100_000):
             due = self.registry.next_deadline()
             instant = self._beat_at if due is None else min(due, self._beat_at)
