@@ -23,6 +23,7 @@ from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase
 from drumbeat.tasks import until_one_ends
+from tests.support import breaks
 from tests.support.waiting import MS, wait_until
 from tests.support.world import a_record, a_spec, an_agent
 
@@ -312,33 +313,34 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
         return effects
 
     monkeypatch.setattr(Run, "handle", handle)
-    async with running() as scene:
-        outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
-        # What was decided before it, in the same batch, stays decided.
-        scene.driver.submit(failed("a"))
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        with pytest.raises(Unavailable, match="run r is read again after an internal error"):
-            await take(outbox, 9)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        assert scene.driver.find_run("r").state.restart_count == 1
-        welcome, desired = await take(scene.open("a"), 2)
-        assert isinstance(welcome, Welcome)
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
-        assert desired.state.round_id == 1
+    with breaks.contained():
+        async with running() as scene:
+            outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
+            # What was decided before it, in the same batch, stays decided.
+            scene.driver.submit(failed("a"))
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            with pytest.raises(Unavailable, match="run r is read again after an internal error"):
+                await take(outbox, 9)
+            await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+            assert scene.driver.find_run("r").state.restart_count == 1
+            welcome, desired = await take(scene.open("a"), 2)
+            assert isinstance(welcome, Welcome)
+            assert isinstance(desired, Desired)
+            assert isinstance(desired.state, Assignment)
+            assert desired.state.round_id == 1
 
-        refused = scene.driver.expect_answer(1)
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        scene.driver.submit(report(1))
-        with pytest.raises(Unavailable):
-            await asyncio.wait_for(refused, DEADLINE_S)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        kept = scene.journal.kept.load_run("r")
-        assert kept is not None
-        assert kept.verdict is not None
-        assert "ZeroDivisionError" in kept.verdict.reason
-        assert not other.ended().done()
-        assert scene.driver.find_run("q").state.phase is Phase.RUNNING
+            refused = scene.driver.expect_answer(1)
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            scene.driver.submit(report(1))
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(refused, DEADLINE_S)
+            await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+            kept = scene.journal.kept.load_run("r")
+            assert kept is not None
+            assert kept.verdict is not None
+            assert "ZeroDivisionError" in kept.verdict.reason
+            assert not other.ended().done()
+            assert scene.driver.find_run("q").state.phase is Phase.RUNNING
 
 
 # Compaction.
