@@ -284,7 +284,7 @@ def test_a_network_file_system_gets_no_write_ahead_log(
     with opened(tmp_path) as journal:
         assert names(journal) == ["r"]
         journal.write([created("s")], now=1.0)
-        assert journal.mode == "delete"
+        assert not journal.is_local
         assert {path.name for path in tmp_path.iterdir()} == {"journal.sqlite3", "lock"}
         with no_room(), pytest.raises(JournalFull):
             journal.write([created("t")], now=1.0)

@@ -92,6 +92,7 @@ class Scene:
     def __init__(self) -> None:
         self.journal = FlakyJournal()
         self.serving: list[bool] = []
+        self.is_gate_left_shut = False
         self.driver = Driver(
             Registry(RegistryPolicy()), self.journal, on_serving=self._note_serving
         )
@@ -127,7 +128,8 @@ async def running() -> AsyncIterator[Scene]:
             scene.driver.submit(running)
         yield scene
     finally:
-        scene.journal.gate.set()
+        if not scene.is_gate_left_shut:
+            scene.journal.gate.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -278,6 +280,21 @@ async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
     assert scene.serving == [False]
 
 
+async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.writer.os._exit", ended.append)
+    async with running() as scene:
+        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
+        scene.journal.gate.clear()
+        scene.driver.submit(failed("a"))
+        await wait_until(lambda: scene.serving == [False], DEADLINE_S)
+        scene.is_gate_left_shut = True
+    scene.journal.gate.set()
+    assert ended == [1]
+
+
 async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene = Scene()
     scene.journal.error = JournalCorrupt("/x/journal", "database disk image is malformed")
@@ -343,6 +360,25 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             assert scene.driver.find_run("q").state.phase is Phase.RUNNING
 
 
+async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
+    """In `agent join --standalone`."""
+    driver = Driver(Registry(RegistryPolicy()), MemoryJournal())
+    task = asyncio.create_task(driver.run())
+    outbox = open_session(driver)
+    await take(outbox, 2)
+    with breaks.broken_core(driver.registry.runs["r"]):
+        driver.submit(beat("a", GroupState.RUNNING))
+        with pytest.raises(Unavailable):
+            await take(outbox, 9)
+    _, desired = await take(open_session(driver), 2)
+    assert isinstance(desired, Desired)
+    assert isinstance(desired.state, Assignment)
+    assert desired.state.round_id == 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 # Compaction.
 
 
@@ -356,7 +392,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
         driver = Driver(Registry(RegistryPolicy()), journal)
         driver.restore()
         task = asyncio.create_task(driver.run())
-        await take(scene_outbox(driver), 2)
+        await take(open_session(driver), 2)
         for number in range(4 * life + 1, 4 * life + 5):
             answer = driver.expect_answer(number)
             driver.submit(report(number))
@@ -368,7 +404,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     assert sizes == [7, 1, 5, 9], "three records of the first round, and four in each life"
 
 
-def scene_outbox(driver: Driver) -> Outbox:
+def open_session(driver: Driver) -> Outbox:
     outbox = driver.open_outbox("a")
     driver.submit(hello("a"))
     return outbox
