@@ -8,12 +8,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import driver as driver_module
 from coordinator import outage as outage_module
 from coordinator import writer as writer_module
 from coordinator.driver import Driver
-from coordinator.errors import JournalCorrupt, JournalError, JournalFull, Unavailable
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalFull,
+    StateDirectoryInUse,
+    Unavailable,
+)
 from coordinator.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
 from coordinator.events import SessionOpened as Opened
 from coordinator.journal import Change, MemoryJournal, SqliteJournal
@@ -22,6 +29,7 @@ from coordinator.outbox import Welcome
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase
+from coordinator.server import _crash_if_failed
 from drumbeat.tasks import until_one_ends
 from tests.support import breaks
 from tests.support.waiting import MS, wait_until
@@ -302,6 +310,25 @@ async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene.open("a")
     with pytest.raises(JournalCorrupt, match="malformed"):
         await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.server.os._exit", ended.append)
+
+    async def owner() -> None:
+        raise StateDirectoryInUse("/x")
+
+    task = asyncio.create_task(owner())
+    await asyncio.wait({task})
+    with capture_logs() as lines:
+        _crash_if_failed(task)
+    assert ended == [1]
+    (line,) = lines
+    assert line["reason"] == "the state directory /x is in use by another coordinator"
+    assert "exc_info" not in line
 
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
