@@ -6,16 +6,19 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from agent.process_tree import kill_descendants, list_children
+from agent.supervisor import Supervisor
 from agent.supervisor_client import SupervisorClient
 from agent.supervisor_protocol import (
     KillWorkers,
@@ -28,6 +31,7 @@ from agent.supervisor_protocol import (
     WorkersStopped,
     WorkerStart,
     WorkerStartFailed,
+    encode,
 )
 from tests.support.supervision import (
     DEADLINE_S,
@@ -35,6 +39,7 @@ from tests.support.supervision import (
     Mailbox,
     await_ended,
     running,
+    start,
 )
 
 
@@ -244,6 +249,78 @@ async def test_a_program_that_cannot_run_is_named(
         harness.client.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
         assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=0)]
         assert [type(event) for event in harness.events] == [WorkerStartFailed, WorkersStopped]
+
+
+async def test_a_pipe_without_a_reader_is_refused_as_output_and_nothing_waits(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    worker = WorkerStart(local_rank=0, env={}, stderr=str(path))
+    command = StartWorkers(round_id=0, argv=("true",), env=dict(os.environ), workers=(worker,))
+    async with running() as harness:
+        harness.client.send(command)
+        [failed] = await harness.expect(WorkerStartFailed)
+        assert failed.errno == errno.ENXIO
+        assert failed.message == (
+            f"cannot write the worker's output to {path}: it is a pipe without a reader"
+        )
+
+
+def test_an_agent_that_ends_ends_a_start_that_waits() -> None:
+    """Method: a start that waits for ever, and the signal which the kernel sends."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encode(start("true", count=2)))
+        spawner = _WaitingSpawner(ours)
+        supervisor = Supervisor(theirs, spawner)
+        try:
+            supervisor.run()
+        finally:
+            supervisor.close()
+    assert spawner.starts == 1
+
+
+def test_what_an_agent_asked_for_is_not_begun_when_it_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.sendall(encode(start("true")))
+        ours.close()
+        spawner = _WaitingSpawner(ours)
+        supervisor = Supervisor(theirs, spawner)
+        try:
+            supervisor.run()
+        finally:
+            supervisor.close()
+    assert spawner.starts == 0
+
+
+class _WaitingSpawner:
+    """Starts workers from a file system that does not answer, while the agent ends."""
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = agent
+        self.starts = 0
+
+    def spawn(
+        self,
+        argv: Sequence[str],  # noqa: ARG002
+        env: Mapping[str, str],  # noqa: ARG002
+        *,
+        cpus: Collection[int] = (),  # noqa: ARG002
+        stdout: str = "",  # noqa: ARG002
+        stderr: str = "",  # noqa: ARG002
+    ) -> int:
+        self.starts += 1
+        ready_fd, begun_fd = os.pipe()
+        self._agent.close()
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGCONT)).start()
+        try:
+            os.read(ready_fd, 1)
+        finally:
+            os.close(ready_fd)
+            os.close(begun_fd)
+        raise AssertionError("it went on")
 
 
 async def test_an_impossible_environment_is_refused_and_started_workers_can_be_stopped() -> None:
