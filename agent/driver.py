@@ -134,7 +134,7 @@ class Driver:
         self._ports = Ports()
         self._began_at = time.monotonic()
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
-        self._workers = Workers(config, output, devices or HostDevices(), self._submit)
+        self._workers = Workers(config, output, devices or HostDevices(), self._submit, self._fail)
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None
@@ -198,11 +198,14 @@ class Driver:
         return task
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._mistake = self._mistake or error
-            self._arrived.set()
+            self._fail(error)
+
+    def _fail(self, mistake: BaseException) -> None:
+        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
+        self._mistake = self._mistake or mistake
+        self._arrived.set()
 
     # Effects.
 
@@ -218,8 +221,9 @@ class Driver:
                 case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
-                    self._workers.forget_commands()
-                    self._spawn(self._workers.start())
+                    if not effect.is_command_kept:
+                        self._workers.forget_commands()
+                    self._spawn(self._workers.start(effect.delay_s))
                 case fx.AwaitGpuMemory():
                     self._spawn(self._workers.await_gpu_memory())
                 case (
