@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from contextlib import closing
 
 import structlog
 
@@ -28,11 +29,11 @@ from agent.exit_status import describe_exit
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
-from agent.layout import spool_directory
+from agent.layout import PrivateDirectory
 from agent.model import Failure, WorkerError
 from agent.output import WorkerOutput
 from agent.ports import Ports
-from agent.preflight import inherited_environment
+from agent.preflight import inherited_environment, private_places
 from agent.reporter import Reporter
 from agent.session import Identity, Session
 from agent.signals import take_signals
@@ -64,14 +65,19 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+    with closing(PrivateDirectory(private_places())) as directory:
+        return await _drive(config, transport, directory)
+
+
+async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDirectory) -> int:
     incarnation = uuid.uuid4().hex
     devices = await find_devices(
         inherited_environment().get(VISIBLE_DEVICES),
         numa_mode=config.numa_binding,
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
-    spool = Spool(spool_directory(config.run_id), incarnation)
-    output = WorkerOutput(config)
+    spool = Spool(directory, config.run_id, incarnation)
+    output = WorkerOutput(config, directory=directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
     )

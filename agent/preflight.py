@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -151,6 +152,18 @@ def check_program(program: str, *, search_path: str | None) -> None:
     if Path(program).exists():
         raise ScriptNotFound(program, "it is not executable")
     raise ScriptNotFound(program, "there is no such file")
+
+
+def private_places() -> list[str]:
+    """Return where a private directory may be, the best first."""
+    found = [tempfile.gettempdir()]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    with suppress(OSError):
+        status = Path(runtime).lstat()
+        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
+            found.insert(0, runtime)
+    return found
 
 
 def prepare_log_dir(path: str) -> str:

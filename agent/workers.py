@@ -78,7 +78,11 @@ class Workers:
         )
         self._commands: list[supervisor.Command] = []
         self.watchdog = Watchdog(
-            config.watchdog, self._signal_worker, self._on_step, self._base_environment
+            config.watchdog,
+            self._signal_worker,
+            self._on_step,
+            self._base_environment,
+            output.directory,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
