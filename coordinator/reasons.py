@@ -42,6 +42,18 @@ def round_failed(
     return f"round {current.round_id} failed: {what}"
 
 
+def undecided(
+    current: Round,
+    causes: Sequence[FailureRecord],
+    failed: Collection[str],
+    unsure: Collection[str],
+) -> str:
+    """Say which agents may be lost, so that a failure is not judged yet."""
+    verb = "is" if len(unsure) == 1 else "are"
+    whether = f"waiting to hear whether {_hosts(current, unsure)} {verb} alive"
+    return f"{round_failed(current, causes, failed)}; {whether}"
+
+
 def start_impossible(
     current: Round, causes: Sequence[FailureRecord], unable: Collection[str]
 ) -> str:
@@ -76,6 +88,12 @@ def _in_process(count: int) -> str:
 def round_lost(current: Round, lost: Collection[str]) -> str:
     """Name the hosts that a round lost."""
     return f"round {current.round_id} lost {_hosts(current, lost)}"
+
+
+def lost_before(current: Round, lost: str, failure: str) -> str:
+    """Say that a host was lost before the failure that would have failed the run."""
+    host = _hosts(current, [lost])
+    return f"round {current.round_id} lost {host}, not heard since before this: {failure}"
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
