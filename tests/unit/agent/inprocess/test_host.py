@@ -17,6 +17,7 @@ from agent.inprocess.model import (
     InterruptionKind,
 )
 from agent.inprocess.worker import Fault
+from agent.watchdog.model import Purpose
 from tests.support.iterating import (
     OTHER_SPEC,
     SPEC,
@@ -285,10 +286,9 @@ def test_a_worker_that_ends_by_what_others_survive_has_terminated() -> None:
     [
         ({"code": -9}, K.TERMINATED, "its process ended: SIGKILL"),
         ({"code": 0}, K.TERMINATED, "it exited with code 0 before the iteration was over"),
-        ({"hang": a_hang("inprocess hard timeout")}, K.HARD_TIMEOUT, "timer"),
-        ({"hang": a_hang("inprocess hard timeout, grace over")}, K.HARD_TIMEOUT, "timer"),
-        ({"hang": a_hang("inprocess heartbeat")}, K.UNRESPONSIVE, "timer"),
-        ({"hang": a_hang("all-reduce")}, K.TERMINATED, "timer"),
+        ({"hang": a_hang("x", purpose=Purpose.HARD_TIMEOUT)}, K.HARD_TIMEOUT, "timer"),
+        ({"hang": a_hang("x", purpose=Purpose.HEARTBEAT)}, K.UNRESPONSIVE, "timer"),
+        ({"hang": a_hang("inprocess hard timeout")}, K.TERMINATED, "timer"),
     ],
 )
 def test_a_worker_that_ends_by_itself_says_by_that_what_it_was(
