@@ -39,7 +39,10 @@ class GpuMemory(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The agent's whole actual state. See ``drumbeat.v1.Beat``."""
+    """The agent's whole actual state. See ``drumbeat.v1.Beat``.
+
+    ``failure`` is what made the group of ``round_id`` fail, if it did.
+    """
 
     state: GroupState
     round_id: int | None
@@ -48,6 +51,8 @@ class Beat:
     workers_alive: int
     is_start_impossible: bool = False
     inprocess: InprocessReport | None = None
+    failure: Failure | None = None
+    workers_done: int = 0
 
     @property
     def news(self) -> Beat:

@@ -35,6 +35,7 @@ RETRY_MAX_S = 5.0
 # A channel has a wait of its own, by default from a second upwards: that of the streams is
 # the one that counts.
 _OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the agent is on this machine
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),

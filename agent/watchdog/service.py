@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from agent.watchdog.refusals import (
     WorkerIsGone,
 )
 from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from worker_sdk.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512
 MESSAGE_BYTES_MAX = 80 * 1024
@@ -36,7 +36,6 @@ MESSAGE_BYTES_MAX = 80 * 1024
 GREETING_TIMEOUT_S = 10.0
 
 _SCHEME = "bearer "
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -165,7 +164,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
         def act(key: WorkerKey) -> worker_pb2.AcquireTimerResponse:
             signum = request.signal if request.HasField("signal") else None
-            if signum is not None and signum > 0 and signum not in _SIGNALS:
+            if signum is not None and signum > 0 and not is_signal(signum):
                 raise InvalidField(f"signal: {signum} is not a signal of this system")
             if not request.HasField("timeout"):
                 raise InvalidField("timeout: is missing")
