@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from worker_sdk.inprocess import environment, garbage
+from worker_sdk.inprocess import environment, garbage, torch_store
 from worker_sdk.inprocess.errors import (
     HealthCheckError,
     RankShouldRestart,
@@ -230,7 +231,8 @@ class Call:
         environment.apply(state, begun.place)
         self._call._state = state  # noqa: SLF001 - of the same module
         self._ticker.run(is_judging=True)
-        outcome = self._monitor.gate.run(self._body)
+        with torch_store.awaited_in_python() if self._of_torch() else contextlib.nullcontext():
+            outcome = self._monitor.gate.run(self._body)
         self._ticker.pause()
         error = outcome.error
         if error is not None and not self._may_restart_after(error):
