@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
-from agent.inprocess.model import HostStep, InprocessReport, InterruptionKind
+from agent import effects as fx
+from agent.inprocess.model import HostStep, InprocessReport, Interrupted, InterruptionKind
+from agent.inprocess.restart import WONDER_S
+from agent.watchdog.model import Evidence, Purpose
 from tests.support.iterating import (
     SPEC,
     a_begin,
     a_complete,
+    a_hang,
+    a_step,
     an_interrupt,
     breaks,
     completes,
@@ -115,3 +120,50 @@ def test_workers_that_do_anything_else_are_stopped_at_once(others: tuple[Any, ..
     story = Story().running()
     story.feed(*others)
     assert story.host.dismiss("why", now=story.now) is None
+
+
+# What people are told.
+
+
+def told(effects: list[fx.Effect]) -> list[tuple[str, str, str]]:
+    return [(e.what, e.why, e.details) for e in effects if isinstance(e, fx.Tell)]
+
+
+def test_a_restart_that_works_is_one_line_with_who_what_and_how_long() -> None:
+    """And the traceback, where it happened."""
+    story = Story().running()
+    boom = replace(why(1), traceback="Traceback: boom\n")
+    effects = story.feed(a_step(1, 0, Interrupted(interruption=boom)))
+    story.now += 0.25
+    effects += story.feed(an_interrupt(0, "rank 3 on h: boom"), breaks(0, 0, None))
+    story.now += 0.25
+    effects += story.feed(enters(0, 1), enters(1, 1), a_begin(1), a_begin(1))
+    assert told(effects) == [
+        (
+            "restarted in process",
+            "rank 3 on h: boom; iteration 1 began 0.50 s later",
+            "local rank 1:\nTraceback: boom",
+        )
+    ]
+    assert told(story.feed(completes(0, 1), completes(1, 1), a_complete(1))) == []
+
+
+def test_an_interruption_is_told_by_itself_if_no_iteration_follows_for_long() -> None:
+    story = Story().running()
+    story.feed(an_interrupt(0, "rank 3 on h: boom"), breaks(0, 0, None), breaks(1, 0, None))
+    assert story.host.deadline == story.now + WONDER_S
+    story.now += WONDER_S
+    assert told(story.settle()) == [("iteration interrupted", "rank 3 on h: boom", "")]
+    assert told(story.settle()) == []
+    assert story.host.deadline is None
+    story.now += 5
+    (line,) = told(story.feed(enters(0, 1), enters(1, 1), a_begin(1)))
+    assert line[:2] == ("restarted in process", "iteration 1 began 7.00 s later")
+
+
+def test_a_worker_that_hung_is_told_with_its_stacks() -> None:
+    story = Story().running()
+    hang = a_hang("x", purpose=Purpose.HARD_TIMEOUT)
+    story.ends(1, -9, hang=replace(hang, evidence=Evidence(stacks="File a.py")))
+    effects = story.feed(an_interrupt(0), breaks(0, 0, None), enters(0, 1), a_begin(1, [0]))
+    assert [details for _, _, details in told(effects)] == ["local rank 1:\nFile a.py"]
