@@ -26,6 +26,8 @@ def test_silence_is_interrupted_and_reported(make_world: Callable[..., World]) -
     assert train() == 1
     said = [step for _, step in world.model.said if step.WhichOneof("kind") == "interrupted"]
     assert said[0].interrupted.interruption.kind == kind_of("SOFT_TIMEOUT")
+    stack = said[0].interrupted.interruption.traceback
+    assert stack.startswith(f'  File "{__file__}"'), "where it hung, without frames of ours"
 
 
 def test_python_that_runs_is_progress(make_world: Callable[..., World]) -> None:
