@@ -12,7 +12,15 @@ import structlog
 
 from coordinator import effects as fx
 from coordinator.errors import CoordinatorError, LimitReached
-from coordinator.events import DeadlineReached, Event
+from coordinator.events import (
+    AgentLeft,
+    BeatReceived,
+    DeadlineReached,
+    Event,
+    SessionClosed,
+    SessionOpened,
+)
+from coordinator.inbox import Inbox
 from coordinator.journal import (
     Append,
     Change,
@@ -27,7 +35,7 @@ from coordinator.registry import Registry
 
 log = structlog.get_logger()
 
-# Events handled between two writes of the journal, so that one write serves many.
+# Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000
 
 
@@ -41,7 +49,11 @@ class Driver:
     def __init__(self, registry: Registry, journal: Journal, *, queue_max: int = 100_000) -> None:
         self.registry = registry
         self._journal = journal
-        self._queue: deque[Event] = deque()
+        # What waits for a turn. A session is in there once at most, with its inbox.
+        self._queue: deque[Inbox | Event] = deque()
+        self._inboxes: dict[str, Inbox] = {}
+        self._taken = 0
+        self._overdue_from: int | None = None
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
@@ -67,16 +79,33 @@ class Driver:
             log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
 
     def submit(self, event: Event) -> None:
-        """Hand an event over. Raises ``LimitReached`` if too many wait already."""
-        if len(self._queue) >= self._queue_max:
+        """Hand an event over. Raises ``LimitReached`` if too many wait already.
+
+        What a session says takes no more room than the session has: the latest counts.
+        """
+        is_told_anew = isinstance(event, BeatReceived | AgentLeft)
+        if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self.submit_always(event)
 
     def submit_always(self, event: Event) -> None:
         """Hand an event over that must not be lost, such as the end of a session."""
-        if not self._is_stopping:
+        if self._is_stopping:
+            return
+        if isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+            inbox = self._inboxes.get(event.session_id)
+            if inbox is not None:
+                inbox.put(event)
+                return
+            # Most beats say nothing new: they need no turn, nor anyone to be woken.
+            if isinstance(event, BeatReceived) and self._is_quiet(event):
+                return
+            inbox = self._inboxes[event.session_id] = Inbox()
+            inbox.put(event)
+            self._queue.append(inbox)
+        else:
             self._queue.append(event)
-            self._arrived.set()
+        self._arrived.set()
 
     def open_outbox(self, session_id: str) -> Outbox:
         """Return the place where effects for a session will be put."""
@@ -95,6 +124,7 @@ class Driver:
         """
         self._is_stopping = True
         self._queue.clear()
+        self._inboxes.clear()
         for outbox in self._outboxes.values():
             outbox.fail(error)
 
@@ -118,6 +148,8 @@ class Driver:
             while True:
                 await self._wait_for_work()
                 await self._turn()
+                # The others have their turn, however much waits here.
+                await asyncio.sleep(0)
         finally:
             if self._writer is not None:
                 self._writer.shutdown()
@@ -142,15 +174,42 @@ class Driver:
         """Handle one batch: decide, then journal, then tell."""
         now, effects = self.now(), list[fx.Effect]()
         for _ in range(min(len(self._queue), BATCH_MAX)):
-            effects += self.registry.handle(self._queue.popleft(), now=now)
-        due = self.registry.next_deadline()
-        # Beats that are still waiting may renew what seems to be over.
-        if due is not None and due <= now and not self._queue:
+            for event in self._take():
+                effects += self.registry.handle(event, now=now)
+        if self._is_overdue(now):
             effects += self.registry.handle(DeadlineReached(), now=now)
         if changes := self._changes(effects):
             await self._write(changes, now)
         for effect in effects:
             self._execute(effect)
+
+    def _is_quiet(self, beat: BeatReceived) -> bool:
+        return self.registry.take_quietly(beat, now=self.now())
+
+    def _take(self) -> Sequence[Event]:
+        self._taken += 1
+        item = self._queue.popleft()
+        if not isinstance(item, Inbox):
+            return (item,)
+        events = item.events()
+        del self._inboxes[events[0].session_id]
+        return events
+
+    def _is_overdue(self, now: float) -> bool:
+        """Return whether a deadline is over and all that waited by then was handled.
+
+        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        """
+        due = self.registry.next_deadline()
+        if due is None or due > now:
+            self._overdue_from = None
+            return False
+        if self._overdue_from is None:
+            self._overdue_from = self._taken + len(self._queue)
+        if self._taken < self._overdue_from:
+            return False
+        self._overdue_from = None
+        return True
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []

@@ -24,7 +24,8 @@ from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
+from coordinator.model import FailureRecord, GroupState, RunSpec, Verdict
+from coordinator.pace import PaceRules
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
@@ -36,9 +37,12 @@ from coordinator.telling import Telling
 class Run:
     """The core of one run. Not thread-safe; one owner calls it."""
 
-    def __init__(self, state: RunState, *, policy: RunPolicy, pace: Pace, now: float) -> None:
+    def __init__(self, state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float) -> None:
         self.state = state
-        self.members = Membership(pace)
+        self._pace = pace
+        # All members that a journal knows return at once.
+        self._stretch = pace.stretch(len(state.members))
+        self.members = Membership(pace.pace(self._stretch))
         self._policy = policy
         self._effects: list[fx.Effect] = []
         self._gathering = GatheringWatch(state, self.members, now=now)
@@ -60,7 +64,7 @@ class Run:
 
     @staticmethod
     def create(
-        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
+        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
         record = rec.RunCreated(
@@ -90,6 +94,8 @@ class Run:
 
     def handle(self, event: ev.RunEvent | ev.DeadlineReached, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        if isinstance(event, ev.BeatReceived) and self.take_quietly(event, now=now):
+            return []
         judged_at = self._judged_at(event, now)
         match event:
             case ev.SessionOpened():
@@ -112,8 +118,24 @@ class Run:
         self._effects += self._telling.effects(self.state, self._wait, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
+        self._keep_pace()
         done, self._effects = self._effects, []
         return done
+
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat that repeats the one before it, and return whether it was one.
+
+        Nothing follows from it but that its agent is alive.
+        """
+        incarnation, members = event.incarnation, self.members
+        presence = members.current(incarnation, event.session_id)
+        if presence is None or not members.is_present(incarnation):
+            return False
+        if not event.beat.repeats(presence.beat):
+            return False
+        members.sent_at(incarnation, event.uptime_s, now=now)
+        members.heard(incarnation, event.beat, now=now)
+        return True
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -136,12 +158,6 @@ class Run:
             return self._wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
-
-    def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
-        """Change how often agents beat, and tell them. Linear in members."""
-        self.members.pace = pace
-        self.members.renew(now=now)
-        return [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
 
     # Events.
 
@@ -451,6 +467,14 @@ class Run:
         if differ(limits, before):
             sessions = self.members.sessions()
             self._effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]
+
+    def _keep_pace(self) -> None:
+        """Tell the agents another pace when they have doubled or halved. Linear in members then."""
+        stretch = self._pace.stretch(len(self.members.presences), self._stretch)
+        if stretch != self._stretch:
+            self._stretch, self.members.pace = stretch, self._pace.pace(stretch)
+            pace, sessions = self.members.pace, self.members.sessions()
+            self._effects += [fx.SetPace(session_id=i, pace=pace) for i in sessions]
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self._effects.append(fx.Reject(session_id=session_id, error=error))
