@@ -328,7 +328,8 @@ class Driver:
         if failure.interruption is not None and failure.is_survived:
             what, how = "worker interrupts", failure.interruption.words
         else:
-            what, how = "worker failed", describe_exit(failure.exit_code)
+            what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
+            how = describe_exit(failure.exit_code)
         more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
         more["run.round"] = failure.round_id
         log.warning(what, reason=f"{who}: {how}", **more)

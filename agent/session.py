@@ -216,6 +216,7 @@ class Session:
             standings=standings,
             observations=observed[1] if is_news else {},
             now=time.monotonic(),
+            host=self._identity.host,
         )
 
     def _uptime(self) -> Duration:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.model import Beat, Desired, GroupState, Pace
+from coordinator.events import BeatReceived
+from coordinator.model import Beat, Desired, FailureRecord, GroupState, Pace
 from coordinator.progress import Whereabouts
 from coordinator.uptime import Birth
 from drumbeat.deadlines import Deadlines
@@ -26,7 +27,8 @@ class Presence:
     ``read_before`` what it was given to read what had come.
     ``pushed`` is the desired state that this session was sent last.
     ``master_port_spent`` is its latest port that a round has used. ``whereabouts``
-    are those of its workers.
+    are those of its workers. ``failure`` is the latest that a beat told in short,
+    placed on the coordinator's clock.
     """
 
     session_id: str | None = None
@@ -40,6 +42,7 @@ class Presence:
     master_port_spent: int = 0
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    failure: FailureRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,13 @@ class Membership:
             self.presences[incarnation] = Presence()
             self._miss(incarnation, until)
 
+    def expect_missed(self, *, until: float) -> None:
+        """Give the missed this long, unless they have longer. Linear in them."""
+        for incarnation in self.missed:
+            presence = self.presences[incarnation]
+            presence.missed_until = max(presence.missed_until, until)
+            self._deadlines.set(incarnation, presence.missed_until)
+
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
         """Give a member a session; return the one it replaces, if any."""
         presence = self.presences.setdefault(incarnation, Presence())
@@ -122,6 +132,20 @@ class Membership:
         self._restart_lease(incarnation, presence, now)
         return presence
 
+    def takes_quietly(self, event: BeatReceived, *, now: float) -> bool:
+        """Take in a beat that repeats the one before it, and return whether it was one.
+
+        Nothing follows from it but that its agent is alive.
+        """
+        presence = self.current(event.incarnation, event.session_id)
+        if presence is None or event.incarnation in self.suspects:
+            return False
+        if not event.beat.repeats(presence.beat):
+            return False
+        self.sent_at(event.incarnation, event.uptime_s, now=now)
+        self.heard(event.incarnation, event.beat, now=now)
+        return True
+
     def sent_at(self, incarnation: str, uptime_s: float | None, *, now: float) -> float:
         """Return when a message that arrived ``now`` was sent, as far as can be told."""
         presence = self.presences.get(incarnation)
@@ -137,12 +161,6 @@ class Membership:
         self.suspects.discard(incarnation)
         self.missed.discard(incarnation)
         self._deadlines.clear(incarnation)
-
-    def renew(self, *, now: float) -> None:
-        """Give every connected member a full lease from now on. Linear in members."""
-        for incarnation, presence in self.presences.items():
-            if presence.session_id is not None:
-                self._restart_lease(incarnation, presence, now)
 
     def stood_still(self, seconds: float) -> None:
         """Take in that the coordinator read nothing for so long, and deadlines passed.

@@ -22,15 +22,6 @@ class PaceRules:
     base: Pace
     agents_at_base: int
 
-    def stretch(self, agents: int, before: int = 1) -> int:
-        """Return the factor for so many agents; one that was needed ``before`` is kept a while."""
-        stretch = before
-        while agents > self.agents_at_base * stretch:
-            stretch *= 2
-        while stretch > 1 and agents < self.agents_at_base * stretch // 4:
-            stretch //= 2
-        return stretch
-
     def pace(self, stretch: int) -> Pace:
         """Return the pace that is stretched by this factor."""
         base = self.base
@@ -40,3 +31,30 @@ class PaceRules:
             lease_s=base.lease_s,
             reconnect_delay_max_s=base.reconnect_delay_max_s * stretch,
         )
+
+
+class RunPace:
+    """The pace of one run, as its agents come and go.
+
+    One that is stretched is tightened only when most of them have gone, so that a
+    few who come and go change nothing.
+    """
+
+    def __init__(self, rules: PaceRules, *, agents: int) -> None:
+        self._rules = rules
+        self._stretch = 1
+        self.pace = rules.pace(1)
+        self.follow(agents)
+
+    def follow(self, agents: int) -> Pace | None:
+        """Return the new pace if so many agents need another."""
+        room = self._rules.agents_at_base * self._stretch
+        before = self._stretch
+        while agents > room:
+            self._stretch, room = self._stretch * 2, room * 2
+        while self._stretch > 1 and agents < room // 4:
+            self._stretch, room = self._stretch // 2, room // 2
+        if self._stretch == before:
+            return None
+        self.pace = self._rules.pace(self._stretch)
+        return self.pace

@@ -80,10 +80,8 @@ class Sessions:
                 self._driver.drop_answer(request_id)
 
     def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
-        """Return one run. Raises ``UnknownRun``."""
-        run = self._driver.registry.runs.get(request.run_id)
-        if run is None:
-            raise UnknownRun(request.run_id)
+        """Return one run. Raises ``UnknownRun`` or ``Unavailable``."""
+        run = self._driver.find_run(request.run_id)
         return run_pb2.GetRunResponse(run=run_message(run, now=self._driver.now()))
 
     async def reset_limits(

@@ -60,6 +60,12 @@ class GatedJournal:
     def load(self) -> list[RunState]:
         return []
 
+    def load_run(self, run_id: str) -> RunState | None:  # noqa: ARG002
+        return None
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
     def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
         self._loop.call_soon_threadsafe(self.began.set)
         assert self.gate.wait(DEADLINE_S), "a test left the gate shut"

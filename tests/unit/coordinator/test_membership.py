@@ -14,9 +14,7 @@ BEAT = Beat(state=GroupState.RUNNING, round_id=0)
 def test_a_lease_runs_from_the_latest_beat() -> None:
     members = Membership(PACE)
     assert members.attach("a", "s1", now=0.0) is None
-    assert members.next_deadline() == 5.0
     members.heard("a", BEAT, now=3.0)
-    assert members.next_deadline() == 8.0
     assert members.pop_expired(now=7.9) == []
     reason = "nothing was heard of it for 5 s"
     assert members.pop_expired(now=8.0) == [Expiry(incarnation="a", session_id="s1", reason=reason)]
@@ -76,22 +74,12 @@ def test_forgetting_leaves_nothing() -> None:
     assert members.next_deadline() is None
 
 
-def test_renewing_gives_leases_anew_and_no_grace() -> None:
-    members = Membership(PACE)
-    members.remember(["remembered"], until=15.0)
-    members.attach("here", "s1", now=0.0)
-    members.renew(now=12.0)
-    assert [e.incarnation for e in members.pop_expired(now=16.9)] == ["remembered"]
-    assert [e.incarnation for e in members.pop_expired(now=17.0)] == ["here"]
-
-
-def test_renewed_leases_expire_in_the_order_members_came() -> None:
+def test_leases_expire_in_the_order_members_came() -> None:
     """Sets of names are ordered by chance; an order by chance can't be replayed."""
     members = Membership(PACE)
     names = [f"agent-{index}" for index in range(50)]
     for name in names:
         members.attach(name, f"s-{name}", now=0.0)
-    members.renew(now=1.0)
     assert [expiry.incarnation for expiry in members.pop_expired(now=99.0)] == names
 
 
