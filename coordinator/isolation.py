@@ -89,7 +89,7 @@ class IsolatedRun:
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one."""
         try:
-            return self.is_sound and self.members.takes_quietly(event, now=now)
+            return self.is_sound and self._run.takes_quietly(event, now=now)
         except Exception:  # noqa: BLE001 - the border between runs
             return False  # `handle` meets the same, and says what follows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.events import BeatReceived
@@ -132,13 +132,14 @@ class Membership:
         self._restart_lease(incarnation, presence, now)
         return presence
 
-    def takes_quietly(self, event: BeatReceived, *, now: float) -> bool:
+    def takes_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
         """Take in a beat that repeats the one before it, and return whether it was one.
 
-        Nothing follows from it but that its agent is alive.
+        Nothing follows from it but that its agent is alive; a word of those who are
+        ``awaited`` is news.
         """
         presence = self.current(event.incarnation, event.session_id)
-        if presence is None or event.incarnation in self.suspects:
+        if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:
             return False
         if not event.beat.repeats(presence.beat):
             return False

@@ -110,8 +110,10 @@ class Beat:
             and self.failures_written == before.failures_written
             and self.workers_alive == before.workers_alive
             and self.is_start_impossible == before.is_start_impossible
+            and self.workers_done == before.workers_done
             and not self.observations
             and self.inprocess is before.inprocess is None
+            and self.failure is before.failure is None
         )
 
     def after(self, before: Beat) -> Beat:
@@ -120,8 +122,12 @@ class Beat:
             return self
         told = {worker.local_rank for worker in self.workers}
         kept = tuple(worker for worker in before.workers if worker.local_rank not in told)
-        observations = self.observations or before.observations
-        return replace(self, workers=self.workers + kept, observations=observations)
+        return replace(
+            self,
+            workers=self.workers + kept,
+            observations=self.observations or before.observations,
+            failure=self.failure or before.failure,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
