@@ -92,7 +92,7 @@ class WorkerOutput:
                 self._add_error_file(local_rank, env, dest)
             if not self._is_told:
                 self._is_told = True
-                log.info("output of the workers is kept", directory=self._specs.root_log_dir)
+                log.info("output of the workers is kept", reason=self._specs.root_log_dir)
             self._follow(dest, envs)
             return {
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, dest))
@@ -204,7 +204,8 @@ class WorkerOutput:
                 return self._relay.add(local_rank, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
-                log.warning("stderr not captured", reason=error.strerror, local_rank=local_rank)
+                why = f"of local rank {local_rank}: {error.strerror}"
+                log.warning("stderr not captured", reason=why)
         return path
 
     def _end_round(self) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -37,12 +35,15 @@ from agent.events import (
 from agent.exit_status import signal_name
 from agent.explain.evidence import Explainer
 from agent.inprocess.model import WorkerStep
-from agent.model import Assignment
+from agent.last_lines import exception_in
+from agent.model import Assignment, WorkerError
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
 from agent.supervisor_client import SupervisorClient
 from agent.watchdog.host import Watchdog
 from agent.watchdog.model import WorkerKey
+from drumbeat.logs import write_text
+from drumbeat.words import printable
 
 log = structlog.get_logger()
 
@@ -105,7 +106,7 @@ class Workers:
         gpus, mode = self._devices.gpus, self._config.numa_binding
         if gpus:
             names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
-            log.info("GPUs found", gpus=names)
+            log.info("GPUs found", reason=", ".join(names), gpus=names)
         elif mode and visible_gpus(self._base_environment.get(VISIBLE_DEVICES)):
             why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
             log.warning("NUMA binding", reason=f"workers not bound: {why}")
@@ -214,7 +215,9 @@ class Workers:
             for note in bindings.notes:
                 log.warning("NUMA binding", reason=note)
             shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
-            log.info("workers bound to CPUs", mode=str(self._config.numa_binding), cpus=shown)
+            text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
+            mode = str(self._config.numa_binding)
+            log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
         return bindings.cpus
 
     async def await_gpu_memory(self) -> None:
@@ -264,10 +267,12 @@ class Workers:
         path = self._output.error_file(exited.round_id, exited.local_rank)
         stacks = read_faults(path) if path is not None else ""
         error = read_error_file(path) if path is not None else None
+        stderr_tail = self._output.last_lines(exited.round_id, exited.local_rank)
+        if error is None and exited.exit_code > 0 and (found := exception_in(stderr_tail)):
+            error = WorkerError(message=found)
         if stacks:
             # Python writes them to one place only, and users look for them here.
-            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
-                print(stacks, file=sys.stderr, flush=True)
+            write_text(f"{printable(stacks)}\n")
         return replace(
             exited,
             error=error,
@@ -280,7 +285,7 @@ class Workers:
                 error=error,
                 stacks=stacks,
             ),
-            stderr_tail=self._output.last_lines(exited.round_id, exited.local_rank),
+            stderr_tail=stderr_tail,
         )
 
     def _on_supervisor_death(self, returncode: int) -> None:

@@ -10,7 +10,6 @@ from coordinator.progress import Whereabouts
 from coordinator.uptime import Birth
 from drumbeat.deadlines import Deadlines
 
-
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and whoever waits for a suspect waits no longer than needed.
 SUSPECT_INTERVALS = 1.5

@@ -418,7 +418,14 @@ class Run:
         if state.round is not None and not is_success:
             size = state.round.world_size
             failures = state.counted_failures()
-            report = make_report(failures, state.round.round_id, world_size=size, where=state.where)
+            earlier = [e.reason for e in state.history if reasons.is_loss(e.decision, e.reason)]
+            report = make_report(
+                failures,
+                state.round.round_id,
+                world_size=size,
+                where=state.where,
+                earlier=earlier,
+            )
         used, in_process = state.restart_count, state.iterations_restarted
         verdict = Verdict(
             is_success=is_success,

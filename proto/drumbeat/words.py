@@ -15,6 +15,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def are(number: int) -> str:
+    """Return the verb that goes with so many."""
+    return "is" if number == 1 else "are"
+
+
 def printable(text: str) -> str:
     """Return foreign text with what would act on a terminal written out, as in a literal.
 
