@@ -78,8 +78,6 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         finish = await driver.run()
     finally:
         await driver.close()
-        # Whoever reads the console may be slow, and signals still have to arrive.
-        await asyncio.to_thread(output.close)
     cause = finish.cause
     if finish.error is not None:
         cause = WorkerError(message=str(finish.error))
@@ -139,7 +137,7 @@ class Driver:
             now=self._began_at,
         )
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
-        self._workers = Workers(config, output, devices or HostDevices(), self._submit)
+        self._workers = Workers(config, output, devices or HostDevices(), self._submit, self._spawn)
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None

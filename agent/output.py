@@ -16,7 +16,7 @@ from agent.errors import LogDirectoryUnusable
 from agent.last_lines import BYTES_MAX, last_lines
 from agent.logs_specs import describe, make_logs_specs
 from agent.multiprocessing.logs import CONSOLE, LogsDest, LogsSpecs
-from agent.multiprocessing.tail import STALL_S, Tail
+from agent.multiprocessing.tail import Tail
 from agent.output_config import line_prefix
 from agent.stderr_relay import StderrRelay
 from worker_sdk import context
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
+
+CLOSE_STALL_S = 3.0
+"""How long the console may take nothing at the end before the rest of stderr is given up."""
 
 
 class OutputError(Exception):
@@ -133,7 +136,7 @@ class WorkerOutput:
         """
         self._end_round()
         if self._relay is not None:
-            self._relay.close(STALL_S)
+            self._relay.close(CLOSE_STALL_S)
         if self._tail is not None:
             self._tail.close()
         shutil.rmtree(self._folder, ignore_errors=True)
