@@ -129,6 +129,7 @@ def agent() -> None:
     metavar="HOST[:PORT]",
     help="Where the coordinator listens; port 29400 if none is given.",
 )
+@options.proxy_option(section="Run")
 @options.option(
     "--standalone",
     section="Run",
@@ -326,6 +327,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     config = AgentConfig(
         coordinator=coordinator,
         is_standalone=coordinator is None,
+        is_proxied=params["use_proxy"],
         run_id=_run_id_of(
             None if _is_outer_run_id(ctx) else params["run_id"],
             agents_max,
@@ -350,8 +352,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         gpu_memory_wait_s=params["gpu_memory_wait"],
         watchdog=watchdog_of(params),
         output=output_of(params),
-        log_format=params["log_format"],
-        log_level=options.log_level_of(params),
+        **options.log_settings(params),
         event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),
         event_log_file=event_log,
         command=worker_command(

@@ -73,12 +73,14 @@ def make_report(
     round_id: int,
     *,
     world_size: int,
+    done: int = 0,
     where: Standings = NOWHERE,
     earlier: Sequence[str] = (),
 ) -> FailureReport | None:
     """Return the report of a round; ``None`` if nothing is known of it.
 
-    ``where`` is who was where when the round failed, ``earlier`` what ended those before.
+    ``done`` workers had ended well before; ``where`` is who was where when it failed,
+    ``earlier`` what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
     if not of_round and not where.shown and not earlier:
@@ -93,7 +95,7 @@ def make_report(
         root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
         # A round of which no record came may have ended in another way than by failing.
-        victims_count=max(0, world_size - len(causes)) if of_round or where.shown else 0,
+        victims_count=max(0, world_size - done - len(causes)) if of_round or where.shown else 0,
         world_size=world_size,
         standings=where.shown,
         standings_count=where.count,

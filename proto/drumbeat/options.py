@@ -238,10 +238,22 @@ def console_options(function: F) -> F:
     return function
 
 
-def log_level_of(params: dict[str, Any]) -> str:
-    """Return the level that ``console_options`` ask for."""
-    level = str(params["log_level"])
-    return "warning" if params["quiet"] and level in ("debug", "info") else level
+def log_settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Return ``log_format`` and ``log_level`` as ``console_options`` ask for them."""
+    level = params["log_level"]
+    is_lowered = params["quiet"] and level in ("debug", "info")
+    return {"log_format": params["log_format"], "log_level": "warning" if is_lowered else level}
+
+
+def proxy_option(section: str = "Options") -> Callable[[F], F]:
+    """Declare ``--use-proxy``: a coordinator is in the cluster, and proxies lead out of it."""
+    return option(
+        "--use-proxy",
+        section=section,
+        is_flag=True,
+        help="Reach the coordinator through the proxy of http_proxy, https_proxy or grpc_proxy, "
+        "which are ignored else.",
+    )
 
 
 def replaced_option(*names: str, hint: str) -> Callable[[F], F]:
