@@ -8,6 +8,8 @@ import socket
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -23,6 +25,7 @@ from agent.events import (
     PortReserved,
     SessionLost,
 )
+from agent.file_thread import FilesStalled, FileThread
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
@@ -46,7 +49,7 @@ from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
 
-# How long a goodbye may take to leave; nothing depends on it but the others' speed.
+# How long a goodbye, or a word to the launcher, may take to leave: nothing here depends on it.
 GOODBYE_TIMEOUT_S = 1.0
 
 
@@ -83,7 +86,11 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
     if finish.error is not None:
         cause = WorkerError(message=str(finish.error))
     if cause is not None:
-        tell_launcher(inherited_environment().get(ERROR_FILE), cause)
+        files = FileThread()
+        tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
+        with suppress(FilesStalled):
+            await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
+        files.close()
     if config.outcome_file is not None:
         write_outcome(config.outcome_file, driver.outcome(finish))
     if finish.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from agent.model import Assignment, Desired, GroupState, Standby, Stop
@@ -14,6 +15,7 @@ TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
 REASON_CHARACTERS_MAX = 300
 """Most that is shown of a sentence of the coordinator's, or of the network's."""
 
+_GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 _ENDS = "Ctrl-C ends this agent"
 
 
@@ -117,8 +119,8 @@ def _for_workers(situation: Situation, instants: Instants, now: float) -> Wait:
 def _for_coordinator(situation: Situation, now: float) -> Wait:
     option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
     left = _left(situation.away_until, now)
-    # What the library of the transport met last; before it stand words of its own.
-    reason = situation.reason_away.rpartition("last error: ")[2].removeprefix("UNAVAILABLE: ")
+    # What gRPC met last; before it stand words of its own, and the address once more.
+    reason = _GRPC.sub("", situation.reason_away.rpartition("last error: ")[2])
     reason = one_line(reason, REASON_CHARACTERS_MAX)
     text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
     if left:

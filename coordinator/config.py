@@ -151,7 +151,7 @@ class CoordinatorConfig:
         )
         found += check_range("lease_s", self.lease_s, 0.1, 86400, "seconds")
         if not self.lease_s > 2 * self.heartbeat_interval_s:
-            allowed = f"more than twice heartbeat_interval_s, {self.heartbeat_interval_s:g}"
+            allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval_s:g} s"
             found.append(Violation("lease_s", self.lease_s, allowed))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))

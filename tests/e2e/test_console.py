@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -103,6 +105,17 @@ def test_without_a_console_nothing_of_the_agent_gets_into_files_of_workers(
     files = [path for path in logs.rglob("*") if path.is_file()]
     assert files
     assert [path.read_text() for path in files if "round" in path.read_text()] == []
+
+
+def test_an_agent_without_a_coordinator_says_for_whom_it_waits(cluster: Cluster) -> None:
+    script = written(cluster.directory, FAILS)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        agent = cluster.agent("--coordinator", address, script)
+        agent.wait_for_line(f"waiting for the coordinator at {address}")
+        agent.send(signal.SIGINT)
+        assert agent.wait() == 130
+    assert "Ctrl-C: leaving the run" in agent.stderr
 
 
 def test_a_failed_run_reads_as_a_story(cluster: Cluster) -> None:

@@ -22,7 +22,9 @@ from agent.story import FAILURES_TOLD_MAX, HOLD_S, Line, Story
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 
 TERM, INT = 15, 2
-REFUSED = "unavailable: failed to connect to all addresses; last error: UNAVAILABLE: refused"
+REFUSED = (
+    "unavailable: failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.9:1: refused"
+)
 
 
 class Told:
