@@ -50,9 +50,10 @@ def configure_logs(
         level: The least that is written: debug, info, warning or error.
         program: Who speaks, for lines for people.
 
-    The standard library's ``logging`` stays as it is, for it belongs to the program
-    that embeds this, except that the loggers of grpc speak up for errors only: it
-    reports every lost connection, which our own lines do with their context.
+    Loggers of the standard library keep their levels and handlers, for they belong to
+    the program that embeds this, except that those of grpc speak up for errors only: it
+    reports every lost connection, which our own lines do with their context. What has no
+    handler at all comes here as well, for it must not block either.
     """
     target = sys.stderr if stream is None else stream
     close_logs()
@@ -69,6 +70,7 @@ def configure_logs(
         cache_logger_on_first_use=False,  # loggers made before this call follow it as well
     )
     logging.getLogger("grpc").setLevel(logging.ERROR)
+    logging.lastResort = _LastResort(logging.WARNING)
 
 
 def write_text(text: str) -> None:
@@ -104,6 +106,14 @@ def _json() -> list[Any]:
         structlog.processors.format_exc_info,
         structlog.processors.JSONRenderer(),
     ]
+
+
+class _LastResort(logging.Handler):
+    """Writes what libraries log and nothing else takes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. ``logging`` calls this."""
+        write_text(f"{printable(self.format(record))}\n")
 
 
 class _Line:

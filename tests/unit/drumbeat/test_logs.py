@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from drumbeat.logs import configure_logs
+from drumbeat.logs import close_logs, configure_logs
 
 
 class Terminal(io.StringIO):
@@ -28,8 +28,10 @@ class Broken(io.StringIO):
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """Leave the process's logging as it was."""
-    level = logging.getLogger("grpc").level
+    level, last_resort = logging.getLogger("grpc").level, logging.lastResort
     yield
+    close_logs()
+    logging.lastResort = last_resort
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     logging.getLogger("grpc").setLevel(level)
@@ -160,3 +162,11 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     assert json.loads(captured.err)["event"] == "here"
+
+
+def test_what_a_library_logs_without_a_handler_takes_the_same_way() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream)
+    library = logging.Logger("library")  # noqa: LOG001 - without the handlers that pytest adds
+    library.warning("slow %s", "disk")
+    assert stream.getvalue() == "slow disk\n"
