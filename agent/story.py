@@ -190,10 +190,11 @@ class Story:
                 self._broken_at = now if self._broken_at is None else self._broken_at
             case fx.KillWorkers():
                 self._instants = replace(self._instants, kill_at=now)
-            case fx.Tell(what=what, why=why, round_id=round_id):
+            case fx.Tell(what=what, why=why, round_id=round_id, details=traceback):
                 level = "warning" if what in _WARNINGS else "info"
                 text = f"{what}: {one_line(why, REASON_CHARACTERS_MAX)}"
-                self._say(what, text, level=level, details={"run.round": round_id})
+                details = {"run.round": round_id, "exception": traceback or None}
+                self._say(what, text, level=level, details=details)
 
     def _on_start(self, assignment: Assignment, now: float) -> None:
         self._tell_held("")
@@ -232,11 +233,11 @@ class Story:
             text = f"rank {failure.rank} was stopped: {how}"
             self._say("worker stopped", text, level="debug", details=_place(failure))
             return
+        if failure.is_survived:
+            return  # it is told with the restart that follows
         if failure.interruption is not None:
-            what = "interrupts" if failure.is_survived else "left"
-            text = f"rank {failure.rank} {what} iteration {failure.iteration}: {_how(failure)}"
-            event = "worker interrupts" if failure.is_survived else "worker failed"
-            self._say(event, text, level="warning", details=_place(failure))
+            text = f"rank {failure.rank} left iteration {failure.iteration}: {_how(failure)}"
+            self._say("worker failed", text, level="warning", details=_place(failure))
             return
         self._broken_at = now if self._broken_at is None else self._broken_at
         if not self._held:
@@ -298,8 +299,6 @@ def _failed(failure: Failure) -> str:
 def _how(failure: Failure) -> str:
     """Say how a worker ended, and with which exception."""
     how = describe_exit(failure.exit_code)
-    if failure.interruption is not None:
-        how = failure.interruption.words if failure.is_survived else how
     if failure.hang is not None:
         return f"{how}, ended because it hung"
     first = _first_line(failure)

@@ -127,7 +127,7 @@ class _Line:
     def __call__(self, _logger: Any, _method: str, event: Any) -> str:
         """Return the line. structlog calls this last."""
         level, stamp = event.pop("level"), event.pop("timestamp")
-        name, traceback = event.pop("event"), event.pop("exception", "")
+        name, traceback = event.pop("event"), event.pop("exception", None)
         reason = event.pop("reason", None)
         text = event.pop("message", None) or (name if reason in (None, "") else f"{name}: {reason}")
         if level not in ("debug", "info"):

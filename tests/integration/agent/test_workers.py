@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from agent import workers as module
 from agent.config import AgentConfig
 from agent.devices.host import HostDevices
 from agent.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
+from agent.layout import PrivateDirectory
 from agent.supervisor_client import become_subreaper
 from agent.workers import Workers
 from tests.support.agents import an_assignment
@@ -34,6 +36,7 @@ class StalledOutput:
 
     def __init__(self, *calls: str) -> None:
         self.flow = threading.Event()
+        self.directory = PrivateDirectory([tempfile.gettempdir()])
         self._calls = calls
 
     def _do(self, call: str) -> None:
@@ -56,6 +59,7 @@ class StalledOutput:
 
     def close(self) -> None:
         self._do("close")
+        self.directory.close()
 
 
 class Host:
@@ -76,8 +80,12 @@ class Host:
             cast("WorkerOutput", output),
             HostDevices(),
             self.events.put_nowait,
-            self._spawn,
+            on_mistake=self._fail,
+            spawn=self._spawn,
         )
+
+    def _fail(self, mistake: BaseException) -> None:
+        raise AssertionError("a mistake") from mistake
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)

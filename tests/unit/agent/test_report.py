@@ -159,3 +159,14 @@ def test_control_characters_of_workers_are_written_out() -> None:
     lines = rendered(root_causes=[cause], world_size=1)
     assert "  message   : \\x1b]0;title\\x07" in lines
     assert "    red\\x1b[2J" in lines
+
+
+def test_victims_are_counted_as_workers_and_not_as_records() -> None:
+    """One that restarts in process has several, also if it was a cause."""
+    cause = a_record(0, message="boom")
+    victim = a_record(1, message="finalize failed")
+    lines = rendered(
+        root_causes=[cause], victims=[cause, victim, victim], victims_count=1, world_size=2
+    )
+    assert not any("stopped by their agents" in line for line in lines)
+    assert any("rank 1 on" in line and "finalize failed" in line for line in lines)
