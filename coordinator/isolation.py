@@ -69,9 +69,7 @@ class IsolatedRun:
         """Whether the state is the fold of the run's records."""
         return self._refusal is None
 
-    def handle(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded | ev.RunRead, *, now: float
-    ) -> list[fx.Effect]:
+    def handle(self, event: ev.CoreEvent | ev.RunRead, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, ev.RunRead):
             return self._take_over(event.state, now)
@@ -137,9 +135,7 @@ class IsolatedRun:
         return effects + ends
 
 
-def refuse(
-    event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, error: CoordinatorError
-) -> list[fx.Effect]:
+def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
     """Answer an event that is not taken in."""
     match event:
         case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():

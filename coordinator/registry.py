@@ -10,12 +10,12 @@ from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, S
 from coordinator.events import (
     AgentLeft,
     BeatReceived,
+    CoreEvent,
     DeadlineReached,
     Event,
     FailureReported,
     LimitsReset,
     OutageEnded,
-    RunEvent,
     RunRead,
     SessionClosed,
     SessionOpened,
@@ -142,12 +142,7 @@ class Registry:
         self.runs[event.run_id] = run
         return [*effects, *self._deliver(run, event, now)]
 
-    def _deliver(
-        self,
-        run: IsolatedRun,
-        event: RunEvent | DeadlineReached | OutageEnded | RunRead,
-        now: float,
-    ) -> list[fx.Effect]:
+    def _deliver(self, run: IsolatedRun, event: CoreEvent | RunRead, now: float) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
         effects = run.handle(event, now=now)
         self._schedule(run)

@@ -77,21 +77,16 @@ class Run:
         if state.phase is Phase.ENDED:
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
-        self.members.remember(state.members, until=now + self._restart_grace_s)
+        self.members.remember(
+            state.members, until=now + self._policy.return_grace_s(self.members.pace)
+        )
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
             self._iterating.resume(now=now)
         elif state.phase is Phase.ENDING:
             self._ending.resume()
 
-    @property
-    def _restart_grace_s(self) -> float:
-        """How long members have to come back who could not for a time."""
-        return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
-
-    def handle(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
-    ) -> list[fx.Effect]:
+    def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, ev.BeatReceived) and self.takes_quietly(event, now=now):
             return []
@@ -112,7 +107,9 @@ class Run:
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                self.members.expect_missed(until=now + self._restart_grace_s)
+                self.members.expect_missed(
+                    until=now + self._policy.return_grace_s(self.members.pace)
+                )
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
@@ -303,9 +300,7 @@ class Run:
 
     # Decisions.
 
-    def _judged_at(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, now: float
-    ) -> float:
+    def _judged_at(self, event: ev.CoreEvent, now: float) -> float:
         """Return the instant by which to judge: no timeout is over before its deadline is due.
 
         Deadlines come when nothing waits to be read any more. A coordinator that stood

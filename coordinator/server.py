@@ -64,7 +64,11 @@ def run(config: CoordinatorConfig) -> int:
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
         )
         os.umask(0o077)  # whatever this process writes is private
-        return asyncio.run(_serve(config, SqliteJournal(Path(directory))))
+        journal = SqliteJournal(Path(directory))
+        if not journal.is_local:
+            reason = "its file system may be a network's, so each decision takes longer to write"
+            log.info("state directory", path=directory, reason=reason)
+        return asyncio.run(_serve(config, journal))
 
 
 async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
