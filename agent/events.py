@@ -127,6 +127,13 @@ class SupervisorDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorNotStarted:
+    """The system gave no process for a supervisor; what it was to do still waits for one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemoryFree:
     """Old workers' GPU memory is free, or was waited for long enough; ``note`` says what isn't."""
 
@@ -165,6 +172,7 @@ Event = (
     | WorkerExited
     | WorkersStopped
     | SupervisorDied
+    | SupervisorNotStarted
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward
