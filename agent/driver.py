@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 import uuid
-from collections import deque
 from contextlib import closing
 
 import structlog
@@ -19,6 +18,7 @@ from agent.convert import failure_message
 from agent.core import AgentCore, AgentPolicy
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.visible import VISIBLE_DEVICES
+from agent.event_queue import EventQueue
 from agent.events import (
     DeadlineReached,
     Event,
@@ -134,7 +134,7 @@ class Driver:
         )
         self._telemetry = Telemetry(config, host=self._host)
         self._recorder = OutcomeRecorder(config.local_world_size)
-        self._queue: deque[Event] = deque()
+        self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
@@ -159,7 +159,7 @@ class Driver:
             await self._wait_for_work()
             if self._mistake is not None:
                 raise self._mistake
-            event = self._queue.popleft() if self._queue else DeadlineReached()
+            event = self._queue.take() if self._queue else DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
         if self._session is not None:
@@ -181,7 +181,7 @@ class Driver:
         return self._recorder.outcome(finish)
 
     def _submit(self, event: Event) -> None:
-        self._queue.append(event)
+        self._queue.put(event)
         self._arrived.set()
 
     async def _wait_for_work(self) -> None:
