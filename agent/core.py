@@ -186,7 +186,7 @@ class AgentCore:
             case DesiredReceived():
                 self._on_desired(event.desired)
             case InprocessDirected():
-                self._effects += self._inprocess.directed(event.directive)
+                self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
                     self._group.give_up()
                     self._stop_group()

@@ -334,12 +334,11 @@ class Driver:
                 record=record,
             )
         )
+        if failure.is_survived:
+            return  # it is told with the restart that follows
         who = f"rank {failure.rank}, pid {failure.pid}"
-        if failure.interruption is not None and failure.is_survived:
-            what, how = "worker interrupts", failure.interruption.words
-        else:
-            what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
-            how = describe_exit(failure.exit_code)
+        what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
+        how = describe_exit(failure.exit_code)
         more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
         more["run.round"] = failure.round_id
         log.warning(what, reason=f"{who}: {how}", **more)
@@ -350,4 +349,6 @@ class Driver:
             more["run.round"] = effect.round_id
         if effect.time_left_s is not None:
             more["time_left"] = format_duration(round(effect.time_left_s))
+        if effect.details:
+            more["exception"] = effect.details
         log.info(effect.what, reason=effect.why, **more)

@@ -123,12 +123,13 @@ class WriteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence."""
+    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
 
     what: str
     why: str
     round_id: int | None = None
     time_left_s: float | None = None
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
