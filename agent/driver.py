@@ -77,7 +77,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
         numa_mode=config.numa_binding,
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
-    spool = Spool(directory, config.run_id, incarnation)
+    spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
     output = WorkerOutput(config, directory=directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
