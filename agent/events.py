@@ -108,6 +108,8 @@ class WorkerExited:
     stderr_tail: str = ""
     hang: Hang | None = None
     """Set if the agent ended it because it hung."""
+    error_file: str = ""
+    """Where it recorded its error, if that file is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,13 @@ class WorkerOutput:
         """Return where a worker leaves its error; None if the round is not the latest."""
         return self._error_files.get(local_rank) if round_id == self._round_id else None
 
+    def kept_error_file(self, round_id: int, local_rank: int) -> str:
+        """Return where a worker has left its error, if it did and the file stays there."""
+        path = self.error_file(round_id, local_rank)
+        if path is None or not self._is_kept or path.is_relative_to(self._folder):
+            return ""
+        return str(path) if path.is_file() else ""
+
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""
         if self._tail is not None and round_id == self._round_id:

@@ -281,6 +281,7 @@ class Workers:
                 stacks=stacks,
             ),
             stderr_tail=self._output.last_lines(exited.round_id, exited.local_rank),
+            error_file=self._output.kept_error_file(exited.round_id, exited.local_rank),
         )
 
     def _on_supervisor_death(self, returncode: int) -> None:

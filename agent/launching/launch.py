@@ -239,7 +239,8 @@ def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult
     if not outcome.root_causes:
         raise RunFailed(config.run_id, outcome.reason)
     failures: Mapping[int, ProcessFailure] = {
-        cause.rank: _failure(cause) for cause in outcome.root_causes
+        cause.rank: _failure(cause, outcome.error_files.get(cause.rank))
+        for cause in outcome.root_causes
     }
     return RunResult(state=WorkerState.FAILED, failures=failures)
 
@@ -254,16 +255,16 @@ def _value(path: Path, rank: int) -> Any:
         raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
 
 
-def _failure(cause: RootCause) -> ProcessFailure:
-    """Return a failed worker of any host, as if its error file was here."""
+def _failure(cause: RootCause, path: str | None) -> ProcessFailure:
+    """Return a failed worker of any host, as if its error file was here, which it may be."""
     failure = ProcessFailure(
         local_rank=cause.local_rank,
         pid=cause.pid,
         exitcode=cause.exit_code,
-        error_file=error_file.NO_ERROR_FILE,
+        error_file=path or error_file.NO_ERROR_FILE,
     )
     failure.host = cause.host
-    if cause.message:
+    if failure.error_file == error_file.NO_ERROR_FILE and cause.message:
         content = error_file.compose(
             cause.message, stack=cause.traceback, error_code=cause.exit_code
         )

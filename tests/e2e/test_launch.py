@@ -182,6 +182,35 @@ def test_an_exception_is_the_root_cause(cluster: Cluster) -> None:
     )
 
 
+def test_the_error_file_of_a_worker_is_there_and_recorded_further_out(cluster: Cluster) -> None:
+    run(
+        cluster,
+        """
+        from worker_sdk import record
+
+        def work():
+            raise ValueError("no such shard")
+
+        os.environ["TORCHELASTIC_ERROR_FILE"] = own = os.path.abspath("own.json")
+        for more in ({"log_dir": "logs"}, {}):
+            error = failure_of(record(agent.launch(config(1, **more), work)))
+            failure = error.failures[0]
+            inner = json.load(open(own))["message"]
+            assert inner["message"] == "ValueError: no such shard", inner
+            assert "in work" in inner["extraInfo"]["py_callstack"]
+            assert inner["errorCode"] == 1
+            os.unlink(own)
+            if more:
+                child = json.load(open(failure.error_file))
+                assert failure.error_file.startswith(os.path.abspath("logs") + "/")
+                assert failure.error_file_data == child
+                assert failure.timestamp == int(child["message"]["extraInfo"]["timestamp"])
+            else:
+                assert failure.error_file == "<N/A>", "files that are not kept"
+        """,
+    )
+
+
 def test_exit_codes_and_signals(cluster: Cluster) -> None:
     run(
         cluster,
