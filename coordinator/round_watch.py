@@ -8,7 +8,7 @@ from coordinator import reasons
 from coordinator.failures import root_causes
 from coordinator.iterating import Iterating
 from coordinator.membership import Membership
-from coordinator.model import Round
+from coordinator.model import FailureRecord, Round
 from coordinator.policy import RunPolicy
 from coordinator.progress import NOWHERE, Standings
 from coordinator.records import RoundEnd
@@ -57,7 +57,8 @@ class RoundWatch:
     """Notes what befalls the participants of the current round, and judges it.
 
     ``failed`` are participants whose group failed; ``lost`` those given up before
-    they succeeded; ``extras`` connected members that are not in the round.
+    they succeeded; ``extras`` connected members that are not in the round; ``done``
+    how many workers of a participant exited with 0 before they were told to stop.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RoundWatch:
         self.failed: set[str] = set()
         self.lost: set[str] = set()
         self.extras: set[str] = set()
+        self.done: dict[str, int] = {}
         self._state = state
         self._members = members
         self._policy = policy
@@ -77,7 +79,7 @@ class RoundWatch:
 
     def begin(self) -> None:
         """Start anew with the round that has just started. Linear in members."""
-        self.failed, self.lost = set(), set()
+        self.failed, self.lost, self.done = set(), set(), {}
         self.extras = self._members.connected - self._state.group_ranks().keys()
         self._barrier_since = self._failed_since = self._extra_since = None
 
@@ -110,14 +112,32 @@ class RoundWatch:
         extras = self._members.connected - (current.seats.keys() - self._state.given_up)
         assert self.extras == extras, "extras are not noted"
 
+    def failures(self) -> list[FailureRecord]:
+        """Return the failures that count, those whose records are under way in short. Linear."""
+        heard, known = self._state.failures_heard, self._state.counted_failures()
+        told = (p.failure for p in self._members.presences.values() if p.failure is not None)
+        return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
+
+    def causes(self, current: Round) -> list[FailureRecord]:
+        """Return what explains the failure of the round, as far as it is known. Linear."""
+        return root_causes(self.failures(), current.round_id)
+
+    def unheard(self, current: Round) -> set[str]:
+        """Return participants that were last heard before the round failed. Linear."""
+        since, presences = self._failed_since, self._members.presences
+        if since is None:
+            return set()
+        return {
+            i for i in current.seats.keys() & presences.keys() if presences[i].silent_since < since
+        }
+
     def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
         """Judge the round as it is at ``now``."""
         state = self._state
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
             return RunSucceeds(reasons.all_succeeded(current, state.excused))
         if self.failed and (unable := self._unable()):
-            causes = root_causes(state.counted_failures(), current.round_id)
-            reason = reasons.start_impossible(current, causes, unable)
+            reason = reasons.start_impossible(current, self.causes(current), unable)
             return RunFails(reason, self._where(current, now))
         if self.lost:
             reason = reasons.round_lost(current, self.lost)
@@ -135,31 +155,37 @@ class RoundWatch:
         return [i for i in self.failed & founders if presences[i].beat.is_start_impossible]
 
     def _review_failure(self, current: Round, now: float) -> Outcome:
-        """Judge a failed group, once it is known whether a machine died with it."""
+        """Judge a failed group, once it is known whether a machine died before it.
+
+        A machine's death makes workers elsewhere fail, before its own lease is over.
+        """
         if self._iterating.give_up is not None:
             return self._review_give_up(current, self._iterating.give_up, now)
         self._failed_since = now if self._failed_since is None else self._failed_since
         until = self._failed_since + self._policy.restart_grace_s
-        if now < until and not current.seats.keys().isdisjoint(self._members.missed):
+        if now < until and self._is_unsure(current):
             return RoundGoesOn(until)
-        causes = root_causes(self._state.counted_failures(), current.round_id)
         where = self._where(current, now)
-        what = reasons.round_failed(current, causes, self.failed, where)
+        what = reasons.round_failed(current, self.causes(current), self.failed, where)
         return self._after_failure(what, where)
+
+    def _is_unsure(self, current: Round) -> bool:
+        """Return whether a participant may be lost: its stream broke, or it is silent."""
+        seats, members = current.seats.keys(), self._members
+        return not (seats.isdisjoint(members.missed) and seats.isdisjoint(members.suspects))
 
     def _review_give_up(self, current: Round, why: str, now: float) -> Outcome:
         """Judge a round that can't go on in process: it failed, unless nobody is left."""
         if len(self._state.given_up) == len(current.seats):
             reason = reasons.nobody_left(current, why)
             return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
-        causes = root_causes(self._state.counted_failures(), current.round_id)
-        what = reasons.iterations_over(current, why, causes)
+        what = reasons.iterations_over(current, why, self.causes(current))
         return self._after_failure(what, self._where(current, now))
 
     def _after_failure(self, what: str, where: Standings) -> Outcome:
         """Charge a failed round to the budget."""
         state = self._state
-        allowed, used = state.spec.restarts_max, state.restart_count
+        allowed, used = state.spec.restarts_max, state.restarts_used
         in_process = state.iterations_restarted
         reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
         if used < allowed:
@@ -180,14 +206,15 @@ class RoundWatch:
 
     def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
         """End the round for agents that came late, if there is room and nobody has finished."""
-        spec, total = self._state.spec, len(current.seats) + len(self.extras)
+        spec, suspects = self._state.spec, self._members.suspects
         has_room = len(current.seats) < spec.agents_max
-        if not self.extras or not has_room or self._state.succeeded:
+        extras = len(self.extras) - len(self.extras & suspects)
+        if not extras or not has_room or self._state.succeeded:
             self._extra_since = None
             return _GOES_ON
         self._extra_since = now if self._extra_since is None else self._extra_since
         due = last_call_deadline(spec, first=self._extra_since, latest=latest_arrival)
-        if total < spec.agents_max and now < due:
+        if len(current.seats) + extras < spec.agents_max and now < due:
             return RoundGoesOn(due)
-        reason = f"{len(self.extras)} more joined the {len(current.seats)} of the round"
+        reason = f"{extras} more joined the {len(current.seats)} of the round"
         return RoundIsOver(cause=RoundEnd.AGENT_JOINED, reason=reason)

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import DURATION_MAX_S
-from agent.inprocess.convert import order_message, step_from
+from agent.inprocess.convert import greeting, order_message, step_from
 from agent.inprocess.model import WorkerOrder, WorkerStep
 from agent.watchdog.model import WorkerKey
 from agent.watchdog.refusals import (
@@ -155,6 +155,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._calls = calls
         self._streams: dict[WorkerKey, _Stream] = {}
         self._orders: dict[WorkerKey, WorkerOrder] = {}
+        self._steps: dict[WorkerKey, WorkerStep] = {}
 
     async def AcquireTimer(
         self, request: worker_pb2.AcquireTimerRequest, context: Context
@@ -219,6 +220,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def worker_gone(self, key: WorkerKey) -> None:
         """End the conversation with a worker that has ended."""
         self._orders.pop(key, None)
+        self._steps.pop(key, None)
         if (stream := self._streams.get(key)) is not None:
             stream.end(WorkerIsGone())
 
@@ -229,7 +231,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             stream.tell(order)
 
     async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
-        await self._greet(stream)
+        await self._greet(key, stream)
         if stream.order is None:
             stream.order = self._orders.get(key)
         await stream.write_order()
@@ -243,19 +245,21 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 case "step":
                     step = step_from(request.step, key.local_rank)
                     if step is not None:
+                        self._steps[key] = step
                         self._calls.step(key, step)
                 case "greeting":
                     raise InvalidField("kind: there was a greeting already")
                 case _:
                     pass  # of a later version, which can do without an answer
 
-    async def _greet(self, stream: _Stream) -> None:
+    async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
         request = await stream.next(timeout_s=GREETING_TIMEOUT_S)
         if request is None or request.WhichOneof("kind") != "greeting":
             raise InvalidField("kind: the first message must be a greeting")
         if request.greeting.pid < 1:
             raise InvalidField(f"greeting.pid: {request.greeting.pid} is given, must be above 0")
-        await stream.write(greeted=worker_pb2.Greeted())
+        step, order = self._steps.get(key), self._orders.get(key)
+        await stream.write(greeted=greeting(step, order))
 
     async def _answer(self, context: Context, act: Callable[[WorkerKey], T]) -> T:
         try:

@@ -109,6 +109,7 @@ class Script:
             "back": story.back,
             "leave": story.leave,
             "silent": story.silence,
+            "speak": self._speak,
         }
         return verbs[verb]
 
@@ -137,6 +138,10 @@ class Script:
             iterations_max=int(options.get("iterations", 0)),
             barrier_timeout_s=float(options.get("barrier", 60)),
         )
+
+    def _speak(self, name: str) -> None:
+        self.story.agents[name].is_silent = False
+        self.story.beat(name)
 
     def _enter(self, name: str) -> None:
         self.story.agents[name].iterates().spec = self.inprocess
@@ -249,7 +254,7 @@ class Script:
     def _status(self) -> None:
         run = self.story.run()
         state = run.state
-        used = f"{state.restart_count} of {state.spec.restarts_max} restarts"
+        used = f"{state.restarts_used} of {state.spec.restarts_max} restarts"
         self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason()}")
         if state.iterations_restarted:
             self._say(f"{state.iterations_restarted} restarts in process")
