@@ -51,7 +51,7 @@ class WorkerOutput:
     def __init__(self, config: AgentConfig, specs: LogsSpecs | None = None) -> None:
         self._config = config
         # Somebody else's class knows itself what it keeps.
-        is_ours = specs is None and config.output.logs_specs is None
+        is_ours = specs is None and config.output.is_ours
         self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
         try:

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
-from agent import preflight
+from agent import logs_specs, preflight
 from agent.api import RunResult, WorkerState
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
     from agent.model import RootCause
+    from agent.multiprocessing.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128
@@ -143,6 +144,13 @@ def _agent_config(
         allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
         raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
     catalog.check_name(found.event_log_handler)
+    if isinstance(config.logs_specs, str):
+        logs_specs.check_name(config.logs_specs)
+    elif config.logs_specs is not None:
+        output = dataclasses.replace(
+            found.output, logs_specs_pickle=logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+        )
+        found = dataclasses.replace(found, output=output)
     if found.coordinator is not None:
         try:
             address = str(options.parse_host_port(found.coordinator))
