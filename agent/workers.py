@@ -30,6 +30,8 @@ from agent.events import (
     InprocessStepTaken,
     SupervisorDied,
     WorkerExited,
+    WorkerLimitExpired,
+    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -41,6 +43,7 @@ from agent.model import Assignment
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
 from agent.supervisor_client import SupervisorClient
+from agent.watchdog.effects import Report, Signal
 from agent.watchdog.host import Watchdog
 from agent.watchdog.model import WorkerKey
 
@@ -70,7 +73,11 @@ class Workers:
         )
         self._commands: list[supervisor.Command] = []
         self.watchdog = Watchdog(
-            config.watchdog, self._signal_worker, self._on_step, self._base_environment
+            config.watchdog,
+            self._signal_worker,
+            self._on_step,
+            self._base_environment,
+            self._on_watchdog_act,
         )
 
     async def start(self) -> None:
@@ -161,6 +168,14 @@ class Workers:
         self._submit(
             InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
+
+    def _on_watchdog_act(self, act: Report | Signal) -> None:
+        key = act.worker
+        place: dict[str, int] = {"round_id": key.round_id, "local_rank": key.local_rank}
+        if isinstance(act, Signal):
+            self._submit(WorkerSignalled(signum=act.signum, pid=act.pid, **place))
+        else:
+            self._submit(WorkerLimitExpired(hang=act.hang, signal=act.signal, pid=act.pid, **place))
 
     def _start_workers(self, assignment: Assignment) -> None:
         config = self._config

@@ -17,6 +17,7 @@ from agent.errors import RunRefused
 from agent.model import Assignment, Desired, Exit, Pace, Standby, WorkerError
 from agent.observer import Observer, flakiness
 from agent.telemetry.model import Event, Item, Metric
+from agent.watchdog.model import Hang, HangKind, Standing
 from tests.support.iterating import (
     a_begin,
     a_complete,
@@ -184,6 +185,88 @@ def test_a_run_that_succeeds_at_once() -> None:
         "drumbeat.worker.status.SUCCEEDED",
         "drumbeat.agent.status.SUCCEEDED",
     ]
+
+
+def results(story: Watched) -> list[str]:
+    """Return what worked and what did not, and the states of the workers, in order."""
+    states = ("healthy", "succeeded", "failed", "stopped")
+    names = {f"workers.trainer.{state}": state for state in states}
+    return [
+        names.get(item.name, item.name)
+        for item in story.items
+        if isinstance(item, Metric)
+        and (item.name in names or item.name.endswith((".success", ".failure")))
+    ]
+
+
+def test_what_took_time_has_worked_or_not() -> None:
+    story = Watched()
+    story.run()
+    story.exit(0, 1)
+    story.want(a_round(1, restarts=1))
+    story.exit(1, -15, is_stopped=True)
+    story.gone()
+    story.started(1)
+    story.exit(0, round_id=1)
+    story.exit(1, round_id=1)
+    story.end(is_success=True)
+    story.see(ev.WorkersStopped(round_id=1, stuck_pids=(51,)), 0.25)
+    assert results(story) == [
+        *("rendezvous.success", "healthy", "start.success"),
+        *("rendezvous.success", "failed", "stop.success", "healthy", "start.success"),
+        *("succeeded", "stop.failure", "run.success"),
+    ]
+    assert story.metrics("run.success") == [1]
+
+
+def test_what_did_not_work_is_told_as_a_failure() -> None:
+    story = Watched()
+    story.want(a_round())
+    story.see(ev.WorkerStartFailed(round_id=0, local_rank=0, message="no such program"))
+    story.gone()
+    story.want(Standby(reason="1 of 3"))
+    story.end(is_success=False, reason="too few came")
+    assert results(story) == [
+        *("rendezvous.success", "start.failure", "failed", "stop.success"),
+        *("rendezvous.failure", "run.failure"),
+    ]
+    stopped = Watched()
+    stopped.run()
+    stopped.want(Standby(reason="somebody was lost"))
+    stopped.gone()
+    assert results(stopped)[-2:] == ["stopped", "stop.success"]
+
+
+def test_limits_that_are_over_and_signals_for_them_are_told() -> None:
+    story = Watched()
+    story.run()
+    hang = Hang(
+        kind=HangKind.TIMER,
+        scope="all-reduce",
+        limit_s=4.0,
+        elapsed_s=4.25,
+        standing=Standing(local_rank=1),
+        noticed_at=0.0,
+    )
+    place = {"round_id": 0, "local_rank": 1}
+    story.see(ev.WorkerLimitExpired(hang=hang, signal=0, **place))
+    story.see(ev.WorkerLimitExpired(hang=hang, signal=9, pid=77, **place))
+    story.see(ev.WorkerSignalled(signum=9, pid=77, **place))
+    story.see(ev.WorkerSignalled(signum=15, round_id=5, local_rank=1))
+    told, child, signalled = story.events()
+    assert {**told.metadata, "total_run_time": 0} == {
+        "run_id": "r", "hostname": "h", "role": "trainer", "state": "RUNNING",
+        "entry_point": "train.py", "total_run_time": 0, "round_id": 0, "restarts": 0,
+        "group_rank": 1, "global_rank": 5, "local_rank": 1, "pid": 51, "kind": "TIMER",
+        "scope": "all-reduce", "limit": 4.0, "elapsed": 4.25, "signal": 0,
+    }  # fmt: skip
+    assert (told.name, told.source) == ("drumbeat.watchdog.expired", "AGENT")
+    assert (child.metadata["signal"], child.metadata["pid"]) == (9, 77)
+    assert signalled.name == "drumbeat.watchdog.signalled"
+    assert (signalled.metadata["signal"], signalled.metadata["pid"]) == (9, 77)
+    story.exit(1, -9)
+    story.gone()
+    assert story.statuses() == [(0, 0, "TERMINATED"), (0, 1, "FAILED")]
 
 
 def test_a_worker_event_says_who_where_and_how() -> None:
