@@ -18,6 +18,7 @@ from drumbeat.v1 import worker_pb2
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
 from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
+from worker_sdk.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,7 @@ class Monitor:
         self._local_rank = local_rank
         self._cleanup_s = cleanup_s
         self._notes: SimpleQueue[Note] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._answers: Mailbox[Answer] = Mailbox()
         notes = self._notes
         self.gate = Gate(lambda: notes.put(Raised()), lambda: notes.put(Dropped()))
         self.atomic = Atomic(self.gate)
@@ -132,6 +133,7 @@ class Monitor:
 
     def start(self) -> None:
         """Start the thread, and hear orders."""
+        self._answers.open()
         self._thread.start()
         notes = self._notes
         self._link.on_order(lambda order: notes.put(Lost() if order is None else order))
@@ -142,6 +144,7 @@ class Monitor:
         self._notes.put(Left(None, is_final=True))
         self._notes.put(Stop())
         self._thread.join()
+        self._answers.close()
 
     def enter(self, step: worker_pb2.WorkerStep) -> Answer:
         """Wait for an iteration to begin, or to be interrupted before it does."""
