@@ -466,10 +466,11 @@ def _check_devices(config: AgentConfig, visible_devices: str | None) -> None:
 
 
 def _check_launch(script: str, launch: Literal["script", "module", "program"]) -> None:
-    # A module is left to Python: to look for it would run its package's code.
     if launch == "script":
         preflight.check_script(script)
-    elif launch == "program":
+    elif launch == "module":
+        preflight.check_module(script)
+    else:
         preflight.check_program(script, search_path=os.environ.get("PATH"))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from agent import effects as fx
+from agent.announcement import announcement
 from agent.connection import Connection
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.events import (
@@ -27,6 +28,7 @@ from agent.events import (
     SignalReceived,
     SignalToForward,
     SupervisorDied,
+    SupervisorNotStarted,
     WorkerExited,
     WorkerLimitExpired,
     WorkerSignalled,
@@ -55,15 +57,12 @@ from agent.model import (
     GpuMemory,
     GroupState,
     Standby,
-    Stop,
 )
+from agent.supervisor_restarts import SupervisorRestarts
 
 SIGTERM = 15
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
-
-# A supervisor that dies this often without a round in between can't live on this host.
-SUPERVISOR_DEATHS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ class AgentCore:
         self._stuck: AgentError | None = None
         self._failures_written = 0
         self._failure: Failure | None = None  # what made the group fail
-        self._supervisor_deaths = 0
+        self._supervisor_restarts = SupervisorRestarts()
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
         self._effects: list[fx.Effect] = []
@@ -147,7 +146,7 @@ class AgentCore:
                 self._effects += self._ports.replace_spent(self._desired)
             case WorkersStarted() | WorkerStartFailed() | InprocessStepTaken() | WorkerExited():
                 self._on_worker(event, now)
-            case WorkersStopped() | SupervisorDied() | GpuMemoryFree():
+            case WorkersStopped() | SupervisorDied() | SupervisorNotStarted() | GpuMemoryFree():
                 self._on_gone(event, now)
             case SignalReceived():
                 self._on_signal(event.signum)
@@ -191,7 +190,7 @@ class AgentCore:
             case DesiredReceived():
                 self._on_desired(event.desired)
             case InprocessDirected():
-                self._effects += self._inprocess.directed(event.directive)
+                self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
                     self._group.give_up()
                     self._stop_group()
@@ -201,28 +200,12 @@ class AgentCore:
     def _on_desired(self, desired: Desired) -> None:
         state = desired.state
         if state != self._desired.state:
-            self._announce(desired)
+            self._effects.append(announcement(desired))
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
-
-    def _announce(self, desired: Desired) -> None:
-        match desired.state:
-            case Standby() as standby:
-                tell = fx.Tell(
-                    what="standing by", why=standby.reason, time_left_s=standby.time_left_s
-                )
-            case Assignment() as assignment:
-                tell = fx.Tell(
-                    what="round assigned", why=assignment.reason, round_id=assignment.round_id
-                )
-            case Stop() as stop:
-                tell = fx.Tell(what="stopping", why=stop.reason)
-            case Exit() as end:
-                tell = fx.Tell(what="run ended", why=end.reason)
-        self._effects.append(tell)
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
@@ -270,7 +253,7 @@ class AgentCore:
             case WorkersStarted():
                 self._group.started(event.round_id)
                 self._inprocess.started(event.round_id, event.pids)
-                self._supervisor_deaths = 0
+                self._supervisor_restarts.reset()
             case WorkerStartFailed():
                 self._on_start_failed(event, now)
             case InprocessStepTaken():
@@ -311,12 +294,18 @@ class AgentCore:
         if not event.is_stopped:
             self._stop_group()
 
-    def _on_gone(self, event: WorkersStopped | SupervisorDied | GpuMemoryFree, now: float) -> None:
+    def _on_gone(
+        self,
+        event: WorkersStopped | SupervisorDied | SupervisorNotStarted | GpuMemoryFree,
+        now: float,
+    ) -> None:
         match event:
             case WorkersStopped():
                 self._on_workers_stopped(event)
             case SupervisorDied():
                 self._on_supervisor_died(event, now)
+            case SupervisorNotStarted():
+                self._on_supervisor_not_started(event, now)
             case GpuMemoryFree():
                 self._on_gpu_memory_free(event)
 
@@ -335,11 +324,26 @@ class AgentCore:
 
     def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
         self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
-        self._supervisor_deaths += 1
-        if self._supervisor_deaths > SUPERVISOR_DEATHS_MAX:
-            self._end_with(SupervisorLost(self._supervisor_deaths, event.ending))
-        else:
-            self._effects.append(fx.StartSupervisor())
+        self._replace_supervisor(event.ending, has_lived=True)
+        self._lose_workers(event, now)
+
+    def _on_supervisor_not_started(self, event: SupervisorNotStarted, now: float) -> None:
+        self._effects.append(fx.Tell(what="supervisor not started", why=event.reason))
+        ending = f"could not be started: {event.reason}"
+        if not self._replace_supervisor(ending, has_lived=False):
+            self._lose_workers(SupervisorDied(ending=ending), now)
+
+    def _replace_supervisor(self, ending: str, *, has_lived: bool) -> bool:
+        """Have another one started; return whether there will be one."""
+        delay_s = self._supervisor_restarts.delay_s(has_lived=has_lived)
+        if delay_s is None:
+            self._end_with(SupervisorLost(self._supervisor_restarts.count, ending))
+            return False
+        start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
+        self._effects.append(start)
+        return True
+
+    def _lose_workers(self, event: SupervisorDied, now: float) -> None:
         assignment = self._group.assignment
         for local_rank in self._group.lose_all(self._inprocess.is_excused):
             assert assignment is not None, "workers without a round"

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from contextlib import closing
 
 import structlog
 
@@ -28,11 +29,11 @@ from agent.exit_status import describe_exit
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
-from agent.layout import spool_directory
+from agent.layout import PrivateDirectory
 from agent.model import Failure, WorkerError
 from agent.output import WorkerOutput
 from agent.ports import Ports
-from agent.preflight import inherited_environment
+from agent.preflight import inherited_environment, private_places
 from agent.reporter import Reporter
 from agent.session import Identity, Session
 from agent.signals import take_signals
@@ -65,14 +66,19 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+    with closing(PrivateDirectory(private_places())) as directory:
+        return await _drive(config, transport, directory)
+
+
+async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDirectory) -> int:
     incarnation = uuid.uuid4().hex
     devices = await find_devices(
         inherited_environment().get(VISIBLE_DEVICES),
         numa_mode=config.numa_binding,
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
-    spool = Spool(spool_directory(config.run_id), incarnation)
-    output = WorkerOutput(config)
+    spool = Spool(directory, config.run_id, incarnation)
+    output = WorkerOutput(config, directory=directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
     )
@@ -135,7 +141,7 @@ class Driver:
         self._ports = Ports()
         self._began_at = time.monotonic()
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
-        self._workers = Workers(config, output, devices or HostDevices(), self._submit)
+        self._workers = Workers(config, output, devices or HostDevices(), self._submit, self._fail)
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None
@@ -199,15 +205,18 @@ class Driver:
         return task
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
         self._tasks.discard(task)
         if ended_by_itself(task):
             error: BaseException | None = RuntimeError(f"a task was cancelled: {task}")
         else:
             error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._mistake = self._mistake or error
-            self._arrived.set()
+            self._fail(error)
+
+    def _fail(self, mistake: BaseException) -> None:
+        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
+        self._mistake = self._mistake or mistake
+        self._arrived.set()
 
     # Effects.
 
@@ -223,8 +232,9 @@ class Driver:
                 case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
-                    self._workers.forget_commands()
-                    self._spawn(self._workers.start())
+                    if not effect.is_command_kept:
+                        self._workers.forget_commands()
+                    self._spawn(self._workers.start(effect.delay_s))
                 case fx.AwaitGpuMemory():
                     self._spawn(self._workers.await_gpu_memory())
                 case (
@@ -324,12 +334,11 @@ class Driver:
                 record=record,
             )
         )
+        if failure.is_survived:
+            return  # it is told with the restart that follows
         who = f"rank {failure.rank}, pid {failure.pid}"
-        if failure.interruption is not None and failure.is_survived:
-            what, how = "worker interrupts", failure.interruption.words
-        else:
-            what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
-            how = describe_exit(failure.exit_code)
+        what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
+        how = describe_exit(failure.exit_code)
         more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
         more["run.round"] = failure.round_id
         log.warning(what, reason=f"{who}: {how}", **more)
@@ -340,4 +349,6 @@ class Driver:
             more["run.round"] = effect.round_id
         if effect.time_left_s is not None:
             more["time_left"] = format_duration(round(effect.time_left_s))
+        if effect.details:
+            more["exception"] = effect.details
         log.info(effect.what, reason=effect.why, **more)

@@ -154,6 +154,13 @@ class SupervisorDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorNotStarted:
+    """The system gave no process for a supervisor; what it was to do still waits for one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemoryFree:
     """Old workers' GPU memory is free, or was waited for long enough; ``note`` says what isn't."""
 
@@ -194,6 +201,7 @@ Event = (
     | WorkerSignalled
     | WorkersStopped
     | SupervisorDied
+    | SupervisorNotStarted
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward

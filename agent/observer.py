@@ -17,10 +17,12 @@ from agent import events as ev
 from agent.api import WorkerGroup, WorkerState, worker_group, worker_spec
 from agent.config import AgentConfig
 from agent.core import EXIT_SIGNAL, EXIT_SUCCESS
+from agent.inprocess.model import Begin, InprocessDirective, Interrupt
 from agent.model import Assignment, Desired, Exit, Failure, Standby
 from agent.telemetry.model import Event, EventSource, Item, Metric, Value
 
 RENDEZVOUS_DURATION = "rendezvous.duration.ms"
+RESTARTED_IN_PROCESS = "drumbeat.agent.inprocess.RESTARTED"
 START_DURATION = "start.duration.ms"
 STOP_DURATION = "stop.duration.ms"
 RUN_DURATION = "run.duration.ms"
@@ -71,6 +73,16 @@ class _Round:
         return WorkerState.STOPPED if Status.TERMINATED in found else WorkerState.SUCCEEDED
 
 
+@dataclass(slots=True, kw_only=True)
+class _Interrupted:
+    """The latest interruption: its round and iteration, and whether a restart followed."""
+
+    key: tuple[int, int]
+    reason: str
+    at: float
+    is_over: bool = False
+
+
 class Observer:
     """Turns what an agent's core sees and does into events and metrics.
 
@@ -87,6 +99,8 @@ class Observer:
         self._round: _Round | None = None
         self._restart_count = 0
         self._reason = ""  # of the run's verdict
+        self._interrupted: _Interrupted | None = None
+        self._restarts_in_process = 0
         # Since when this host has no round to run, and since when it has the latest one.
         self._idle_since: float | None = now
         self._is_awaiting_round = True  # and not the end of the run
@@ -125,6 +139,9 @@ class Observer:
                 if attempt == self._attempt:
                     self._note_idle(now)
                     self._is_awaiting_round = True
+            case ev.InprocessDirected(attempt=attempt, directive=directive):
+                if attempt == self._attempt:
+                    self._on_directive(directive, now)
             case (
                 ev.WorkersStarted()
                 | ev.WorkerStartFailed()
@@ -176,6 +193,21 @@ class Observer:
                 self._reason = reason
             case _:
                 pass
+
+    def _on_directive(self, directive: InprocessDirective, now: float) -> None:
+        """Follow restarts in process, of which a repeated directive makes no new one."""
+        key = directive.round_id, directive.iteration
+        match directive.kind:
+            case Interrupt(reason=reason):
+                if self._interrupted is None or self._interrupted.key < key:
+                    self._interrupted = _Interrupted(key=key, reason=reason, at=now)
+            case Begin():
+                before = self._interrupted
+                if before is not None and not before.is_over and key > before.key:
+                    before.is_over = True
+                    if key[0] == before.key[0]:
+                        self._restarts_in_process += 1
+                        self._tell_restart(directive.iteration, before, now)
 
     def _on_failure(self, failure: Failure, now: float) -> None:
         if self._round is None or failure.round_id != self._round.assignment.round_id:
@@ -274,6 +306,19 @@ class Observer:
         # Of the agent, as in torch: a worker's own events say how it has ended.
         self._put_event(name, EventSource.AGENT, metadata, now)
 
+    def _tell_restart(self, iteration: int, before: _Interrupted, now: float) -> None:
+        metadata: dict[str, Value] = {
+            **self._whose(),
+            "state": "RESTARTED",
+            "round_id": before.key[0],
+            "iteration": iteration,
+            "duration_ms": round((now - before.at) * 1000, 3),
+            "reason": before.reason,
+        }
+        name, timestamp = RESTARTED_IN_PROCESS, self._timestamp(now)
+        event = Event(name=name, source=EventSource.AGENT, timestamp=timestamp, metadata=metadata)
+        self._items.append(event)
+
     def _tell_end(self, finish: fx.Finish, now: float) -> None:
         """Tell how the agent ends, and how the run did if it has a verdict."""
         is_success = finish.exit_code == EXIT_SUCCESS
@@ -299,7 +344,7 @@ class Observer:
         self._tell(EventSource.AGENT, status, metadata, now)
 
     def _put_outcome(self, *, is_success: bool, now: float) -> None:
-        has_retried = self._restart_count > 0
+        has_retried = self._restart_count > 0 or self._restarts_in_process > 0
         counters = {
             "run_total": True,
             "run_success_with_retries": is_success and has_retried,

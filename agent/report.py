@@ -36,11 +36,21 @@ def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
         yield f"Victims: {report.victims_count} of {report.world_size} workers, ended because of it"
         for record in report.victims:
             yield f"  {_victim(record)}"
-        if rest := report.victims_count - len(report.victims):
+        if (rest := report.victims_count - _workers_named(report)) > 0:
             yield f"  {rest} {'others' if report.victims else 'workers'} stopped by their agents"
     if report.standings:
         yield "-" * WIDTH
         yield from who_was_where(report)
+
+
+def _workers_named(report: failure_pb2.FailureReport) -> int:
+    """Return how many workers the victims are, each of which may be there twice or be a cause."""
+    causes = {_worker(record) for record in report.root_causes}
+    return len({_worker(record) for record in report.victims} - causes)
+
+
+def _worker(record: failure_pb2.FailureRecord) -> tuple[str, int, int]:
+    return record.fence.incarnation, record.worker.group_rank, record.worker.local_rank
 
 
 def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:

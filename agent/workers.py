@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from agent.events import (
     GpuMemoryFree,
     InprocessStepTaken,
     SupervisorDied,
+    SupervisorNotStarted,
     WorkerExited,
     WorkerLimitExpired,
     WorkerSignalled,
@@ -53,7 +55,10 @@ BECAUSE_IT_HUNG = "it hung, and this agent ended it; see message and stacks"
 
 
 class Workers:
-    """Starts and stops workers through a supervisor; what happens goes to ``on_event``."""
+    """Starts and stops workers through a supervisor; what happens goes to ``on_event``.
+
+    A mistake of our own on the way there goes to ``on_mistake``.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Workers:
         output: WorkerOutput,
         devices: HostDevices,
         on_event: Callable[[Event], None],
+        on_mistake: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._output = output
@@ -69,7 +75,9 @@ class Workers:
         self._base_environment = inherited_environment()
         self._explainer = Explainer(config.command)
         self._supervisor = SupervisorClient(
-            on_event=self._on_supervisor_event, on_death=self._on_supervisor_death
+            on_event=self._on_supervisor_event,
+            on_death=self._on_supervisor_death,
+            on_mistake=on_mistake,
         )
         self._commands: list[supervisor.Command] = []
         self.watchdog = Watchdog(
@@ -77,15 +85,17 @@ class Workers:
             self._signal_worker,
             self._on_step,
             self._base_environment,
+            output.directory,
             self._on_watchdog_act,
         )
 
-    async def start(self) -> None:
-        """Start a supervisor, and hand it what was asked for meanwhile."""
+    async def start(self, delay_s: float = 0.0) -> None:
+        """Start a supervisor after ``delay_s``, and hand it what was asked for meanwhile."""
+        await asyncio.sleep(delay_s)
         try:
             await self._supervisor.start()
         except OSError as error:
-            self._submit(SupervisorDied(ending=f"could not be started: {error}"))
+            self._submit(SupervisorNotStarted(reason=error.strerror or str(error)))
             return
         for command in self._commands:
             self._supervisor.send(command)

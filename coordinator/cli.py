@@ -130,7 +130,7 @@ def coordinator() -> None:
     type=options.DURATION,
     metavar="DURATION",
     default=f"{_DEFAULTS.heartbeat_interval_s:g}s",
-    help="How often an agent beats; stretched when there are thousands.",
+    help="How often an agent beats; up to 0.4 of the lease in runs of thousands.",
 )
 @options.option(
     "--lease",

@@ -50,7 +50,10 @@ class Limits:
     """Decisions kept per run, for people; the oldest is forgotten first."""
 
     event_queue_max: int = 100_000
-    """Events that wait for the core; sessions that would add more are ended as UNAVAILABLE."""
+    """Sessions and events that wait for the core; streams that would add more are refused.
+
+    A session is one of them however much it says: of its beats the latest waits.
+    """
 
     hello_timeout_s: float = 10.0
     """Seconds a new stream may take to say Hello; then it is ended."""
@@ -107,7 +110,7 @@ class CoordinatorConfig:
     """
 
     heartbeat_interval_s: float = 1.0
-    """Seconds between two beats of an agent; stretched as agents grow in number.
+    """Seconds between two beats of an agent; up to 0.4 of the lease in runs of thousands.
 
     1 s: several beats fit into a lease that is still short, and a thousand agents
     cost the coordinator little.

@@ -18,14 +18,18 @@ from coordinator.errors import (
     UnknownRun,
 )
 from coordinator.events import (
+    AgentLeft,
+    BeatReceived,
     DeadlineReached,
     Event,
     FailureReported,
     LimitsReset,
     OutageEnded,
     RunRead,
+    SessionClosed,
     SessionOpened,
 )
+from coordinator.inbox import Inbox
 from coordinator.isolation import IsolatedRun
 from coordinator.journal import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.outbox import Outbox
@@ -34,7 +38,7 @@ from coordinator.writer import OnServing, Writer, ignore
 
 log = structlog.get_logger()
 
-# Events handled between two writes of the journal, so that one write serves many.
+# Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000
 # Events that may wait while the journal can't be written; no failure record is added
 # to more than these. They are large, and their agents keep them until they are asked.
@@ -61,7 +65,11 @@ class Driver:
         self.registry = registry
         self._journal = journal
         self._writer = Writer(journal, on_serving=on_serving)
-        self._queue: deque[Event] = deque()
+        # What waits for a turn. A session is in there once at most, with its inbox.
+        self._queue: deque[Inbox | Event] = deque()
+        self._inboxes: dict[str, Inbox] = {}
+        self._taken = 0
+        self._overdue_from: int | None = None
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
@@ -88,6 +96,7 @@ class Driver:
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` if too many wait already.
 
+        What a session says takes no more room than the session has: the latest counts.
         Raises ``Unavailable`` for what needs an answer before long, or much room, while
         the journal can't be written.
         """
@@ -96,15 +105,29 @@ class Driver:
             is_full = len(self._queue) >= OUTAGE_QUEUE_MAX
             if is_urgent or (is_full and isinstance(event, FailureReported)):
                 raise Unavailable(outage.reason)
-        if len(self._queue) >= self._queue_max:
+        is_told_anew = isinstance(event, BeatReceived | AgentLeft)
+        if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self.submit_always(event)
 
     def submit_always(self, event: Event) -> None:
         """Hand an event over that must not be lost, such as the end of a session."""
-        if not self._is_stopping:
+        if self._is_stopping:
+            return
+        if isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+            inbox = self._inboxes.get(event.session_id)
+            if inbox is not None:
+                inbox.put(event)
+                return
+            # Most beats say nothing new: they need no turn, nor anyone to be woken.
+            if isinstance(event, BeatReceived) and self._is_quiet(event):
+                return
+            inbox = self._inboxes[event.session_id] = Inbox()
+            inbox.put(event)
+            self._queue.append(inbox)
+        else:
             self._queue.append(event)
-            self._arrived.set()
+        self._arrived.set()
 
     def find_run(self, run_id: str) -> IsolatedRun:
         """Return a run to look at. Raises ``UnknownRun``.
@@ -138,6 +161,7 @@ class Driver:
         """
         self._is_stopping = True
         self._queue.clear()
+        self._inboxes.clear()
         for outbox in self._outboxes.values():
             outbox.fail(error)
 
@@ -161,6 +185,8 @@ class Driver:
             while True:
                 await self._wait_for_work()
                 await self._turn()
+                # The others have their turn, however much waits here.
+                await asyncio.sleep(0)
         finally:
             self._writer.close()
 
@@ -183,10 +209,9 @@ class Driver:
         """Handle one batch: decide, then journal, then tell."""
         now, effects = self.now(), list[fx.Effect]()
         for _ in range(min(len(self._queue), BATCH_MAX)):
-            effects += self.registry.handle(self._queue.popleft(), now=now)
-        due = self.registry.next_deadline()
-        # Beats that are still waiting may renew what seems to be over.
-        if due is not None and due <= now and not self._queue:
+            for event in self._take():
+                effects += self.registry.handle(event, now=now)
+        if self._is_overdue(now):
             effects += self.registry.handle(DeadlineReached(), now=now)
         if changes := self._changes(effects):
             await self._write(changes, now)
@@ -195,6 +220,34 @@ class Driver:
         for effect in effects:
             if isinstance(effect, fx.ReadRun):
                 await self._read_run(effect)
+
+    def _is_quiet(self, beat: BeatReceived) -> bool:
+        return self.registry.take_quietly(beat, now=self.now())
+
+    def _take(self) -> Sequence[Event]:
+        self._taken += 1
+        item = self._queue.popleft()
+        if not isinstance(item, Inbox):
+            return (item,)
+        events = item.events()
+        del self._inboxes[events[0].session_id]
+        return events
+
+    def _is_overdue(self, now: float) -> bool:
+        """Return whether a deadline is over and all that waited by then was handled.
+
+        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        """
+        due = self.registry.next_deadline()
+        if due is None or due > now:
+            self._overdue_from = None
+            return False
+        if self._overdue_from is None:
+            self._overdue_from = self._taken + len(self._queue)
+        if self._taken < self._overdue_from:
+            return False
+        self._overdue_from = None
+        return True
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []

@@ -7,7 +7,7 @@ CoordinatorError
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
  ├─ LimitReached              a named limit is reached
- ├─ Unavailable               the coordinator starts or stops
+ ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
  ├─ CallFailed                a command asked a coordinator, and got no answer or a refusal
  └─ StartupError              the process cannot do its work; it ends with `exit_code`
@@ -163,7 +163,7 @@ class LimitReached(CoordinatorError):
 
 
 class Unavailable(CoordinatorError):
-    """The coordinator starts or stops; it answers again later, or its successor does."""
+    """The coordinator can't answer now; it does so later, or its successor does."""
 
     status = "UNAVAILABLE"
     refusal = "UNAVAILABLE"

@@ -90,4 +90,5 @@ class RunRead:
 
 
 RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+CoreEvent = RunEvent | DeadlineReached | OutageEnded
 Event = RunEvent | DeadlineReached | OutageEnded | RunRead

@@ -83,18 +83,30 @@ def make_report(
         return None
     causes = root_causes(of_round, round_id)
     explained = {(record.incarnation, record.sequence) for record in causes}
+    # A worker that restarts in process can have several. That it was stopped in the end is
+    # the least of what there is to say of it.
+    told = {_worker(record) for record in of_round if not record.is_victim}
     victims = sorted(
-        (r for r in of_round if (r.incarnation, r.sequence) not in explained),
+        (
+            record
+            for record in of_round
+            if (record.incarnation, record.sequence) not in explained
+            and not (record.is_victim and _worker(record) in told)
+        ),
         key=lambda r: r.happened_at,
     )
     return FailureReport(
         root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
-        victims_count=max(0, world_size - done - len(causes)),
+        victims_count=max(0, world_size - done - len({_worker(cause) for cause in causes})),
         world_size=world_size,
         standings=where.shown,
         standings_count=where.count,
     )
+
+
+def _worker(record: FailureRecord) -> tuple[str, int]:
+    return record.incarnation, record.worker.local_rank
 
 
 def describe(causes: Sequence[FailureRecord]) -> str:

@@ -101,6 +101,34 @@ class Beat:
         """A number above every round the agent has held."""
         return 0 if self.round_id is None else self.round_id + 1
 
+    def repeats(self, before: Beat) -> bool:
+        """Return whether it says nothing new but where workers stand."""
+        return (
+            self.state is before.state
+            and self.round_id == before.round_id
+            and self.master_port == before.master_port
+            and self.failures_written == before.failures_written
+            and self.workers_alive == before.workers_alive
+            and self.is_start_impossible == before.is_start_impossible
+            and self.workers_done == before.workers_done
+            and not self.observations
+            and self.inprocess is before.inprocess is None
+            and self.failure is before.failure is None
+        )
+
+    def after(self, before: Beat) -> Beat:
+        """Return both as one: what this one does not say anew of the round is as it was."""
+        if self.round_id != before.round_id:
+            return self
+        told = {worker.local_rank for worker in self.workers}
+        kept = tuple(worker for worker in before.workers if worker.local_rank not in told)
+        return replace(
+            self,
+            workers=self.workers + kept,
+            observations=self.observations or before.observations,
+            failure=self.failure or before.failure,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:

@@ -20,10 +20,17 @@ def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -
     return run_failed(reason, causes) if causes else reason
 
 
-def all_succeeded(current: Round, excused: Collection[str]) -> str:
-    """Say that all workers that were waited for succeeded, and name hosts that had none."""
-    without = f", without those of {_hosts(current, excused)}" if excused else ""
-    return f"all workers succeeded{without}"
+def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
+    """Say that all workers that were waited for succeeded, and without whom.
+
+    ``lost`` are those that restarts in process went on without, ``excused`` hosts that
+    had none left.
+    """
+    if not lost:
+        return "all workers succeeded"
+    hosts = f", all of {_hosts(current, excused)} among them" if excused else ""
+    size = current.world_size
+    return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{hosts}"
 
 
 def nobody_left(current: Round, why: str) -> str:

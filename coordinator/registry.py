@@ -10,18 +10,19 @@ from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, S
 from coordinator.events import (
     AgentLeft,
     BeatReceived,
+    CoreEvent,
     DeadlineReached,
     Event,
     FailureReported,
     LimitsReset,
     OutageEnded,
-    RunEvent,
     RunRead,
     SessionClosed,
     SessionOpened,
 )
 from coordinator.isolation import IsolatedRun
 from coordinator.model import DURATION_MAX_S, Pace, RunSpec
+from coordinator.pace import PaceRules
 from coordinator.policy import RunPolicy
 from coordinator.run_state import Phase, RunState
 from drumbeat.deadlines import Deadlines
@@ -31,9 +32,7 @@ from drumbeat.deadlines import Deadlines
 class RegistryPolicy:
     """Limits of a coordinator, and the pace of its agents. Durations are seconds.
 
-    Up to ``agents_at_base_pace`` agents beat at the base pace; each
-    doubling beyond it doubles interval, lease and reconnect delay, so that the
-    load of heartbeats stays what it was.
+    Up to ``agents_at_base_pace`` agents of a run keep the base pace; for more see ``PaceRules``.
     """
 
     base_pace: Pace = field(
@@ -55,25 +54,17 @@ class Registry:
         self.ended: list[str] = []
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
-        self._agents = 0  # members that are connected or missed, of all runs
-        self._stretch = 1
+        self._pace = PaceRules(base=policy.base_pace, agents_at_base=policy.agents_at_base_pace)
 
     def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
-        """Take over the runs that a journal held, in the order they were created.
-
-        The pace is that of all agents they had, because all will return at once.
-        """
-        expected = sum(len(state.members) for state in states if state.phase is not Phase.ENDED)
-        while expected > self._policy.agents_at_base_pace * self._stretch:
-            self._stretch *= 2
+        """Take over the runs that a journal held, in the order they were created."""
         effects: list[fx.Effect] = []
         for state in states:
             run, ends = IsolatedRun.restore(
-                state, policy=self._policy.run, pace=self._pace(), now=now
+                state, policy=self._policy.run, pace=self._pace, now=now
             )
             effects += ends
             self.runs[state.run_id] = run
-            self._agents += len(run.members.presences)
             if state.phase is Phase.ENDED:
                 self.ended.append(state.run_id)
             self._schedule(run)
@@ -95,6 +86,15 @@ class Registry:
             return self._create(event, now)
         return self._answer_unknown(event)
 
+    def take_quietly(self, event: BeatReceived, *, now: float) -> bool:
+        """Take in a beat that says nothing new, and return whether it was one.
+
+        Nothing follows from it, so it needs no turn. Its run may come up for a
+        deadline that has moved on, which does no harm.
+        """
+        run = self.runs.get(event.run_id)
+        return run is not None and run.take_quietly(event, now=now)
+
     def state(self, run_id: str) -> RunState | None:
         """Return a run's state if that is the fold of its records now."""
         run = self.runs.get(run_id)
@@ -106,8 +106,6 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        agents = sum(len(run.members.presences) for run in self.runs.values())
-        assert agents == self._agents, "agents are miscounted"
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         for run in self.runs.values():
             run.check_invariants()
@@ -139,26 +137,19 @@ class Registry:
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         run, effects = IsolatedRun.create(
-            event.run_id, event.spec, policy=self._policy.run, pace=self._pace(), now=now
+            event.run_id, event.spec, policy=self._policy.run, pace=self._pace, now=now
         )
         self.runs[event.run_id] = run
         return [*effects, *self._deliver(run, event, now)]
 
-    def _deliver(
-        self,
-        run: IsolatedRun,
-        event: RunEvent | DeadlineReached | OutageEnded | RunRead,
-        now: float,
-    ) -> list[fx.Effect]:
+    def _deliver(self, run: IsolatedRun, event: CoreEvent | RunRead, now: float) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
-        agents = len(run.members.presences)
         effects = run.handle(event, now=now)
-        self._agents += len(run.members.presences) - agents
         self._schedule(run)
         if run.state.phase is Phase.ENDED and not was_ended:
             self.ended.append(run.state.run_id)
             effects += self._forget_oldest()
-        return effects + self._keep_pace(now)
+        return effects
 
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
@@ -179,32 +170,9 @@ class Registry:
         effects: list[fx.Effect] = []
         while len(self.ended) > self._policy.runs_ended_max:
             run_id = self.ended.pop(0)
-            self._agents -= len(self.runs.pop(run_id).members.presences)
+            del self.runs[run_id]
             self._deadlines.clear(run_id)
             effects.append(fx.Forget(run_id=run_id))
-        return effects
-
-    def _pace(self) -> Pace:
-        base, stretch = self._policy.base_pace, self._stretch
-        return Pace(
-            heartbeat_interval_s=base.heartbeat_interval_s * stretch,
-            lease_s=base.lease_s * stretch,
-            reconnect_delay_max_s=base.reconnect_delay_max_s * stretch,
-        )
-
-    def _keep_pace(self, now: float) -> list[fx.Effect]:
-        """Stretch or tighten the pace when agents have doubled or halved; else nothing."""
-        room = self._policy.agents_at_base_pace * self._stretch
-        if self._agents > room:
-            self._stretch *= 2
-        elif self._stretch > 1 and self._agents < room // 4:
-            self._stretch //= 2
-        else:
-            return []
-        effects: list[fx.Effect] = []
-        for run in self.runs.values():
-            effects += run.set_pace(self._pace(), now=now)
-            self._schedule(run)
         return effects
 
 

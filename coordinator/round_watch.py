@@ -159,7 +159,8 @@ class RoundWatch:
         """Judge the round as it is at ``now``."""
         state = self._state
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
-            return RunSucceeds(reasons.all_succeeded(current, state.excused))
+            lost = state.iterations.lost if state.iterations is not None else 0
+            return RunSucceeds(reasons.all_succeeded(current, state.excused, lost))
         if self.failed and (unable := self._unable()):
             reason = reasons.start_impossible(current, self.causes(current), unable)
             return RunFails(reason, self._where(current, now))

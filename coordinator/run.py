@@ -23,7 +23,8 @@ from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, Pace, RunSpec
+from coordinator.model import FailureRecord, GroupState, RunSpec
+from coordinator.pace import PaceRules, RunPace
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
@@ -36,22 +37,20 @@ from coordinator.verdict import make_verdict
 class Run:
     """The core of one run. Not thread-safe; one owner calls it."""
 
-    def __init__(self, state: RunState, *, policy: RunPolicy, pace: Pace, now: float) -> None:
+    def __init__(self, state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float) -> None:
         self.state = state
-        self.members = Membership(pace)
+        self._pace = RunPace(pace, agents=len(state.members))  # who may all return at once
+        self.members = Membership(self._pace.pace)
         self._policy = policy
         self._effects: list[fx.Effect] = []
         self._gathering = GatheringWatch(state, self.members, now=now)
         self._leading = Leading(state, self.members)
         self._learning = Learning(policy.learning, state.limits or ())
         self._ending = EndingWatch(state, self.members, policy, now=now)
-        self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
+        interval_s = policy.progress_interval_s
+        self._telling = Telling(self.members, progress_interval_s=interval_s)
         self._iterating = Iterating(
-            state,
-            self.members,
-            self._leading,
-            self._telling,
-            progress_interval_s=policy.progress_interval_s,
+            state, self.members, self._leading, self._telling, progress_interval_s=interval_s
         )
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
@@ -60,7 +59,7 @@ class Run:
 
     @staticmethod
     def create(
-        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
+        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
         record = rec.RunCreated(
@@ -78,22 +77,19 @@ class Run:
         if state.phase is Phase.ENDED:
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
-        self.members.remember(state.members, until=now + self._restart_grace_s)
+        self.members.remember(
+            state.members, until=now + self._policy.return_grace_s(self.members.pace)
+        )
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
             self._iterating.resume(now=now)
         elif state.phase is Phase.ENDING:
             self._ending.resume()
 
-    @property
-    def _restart_grace_s(self) -> float:
-        """How long members have to come back who could not for a time."""
-        return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
-
-    def handle(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
-    ) -> list[fx.Effect]:
+    def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        if isinstance(event, ev.BeatReceived) and self.takes_quietly(event, now=now):
+            return []
         judged_at = self._judged_at(event, now)
         match event:
             case ev.SessionOpened():
@@ -111,15 +107,23 @@ class Run:
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                self.members.expect_missed(until=now + self._restart_grace_s)
+                self.members.expect_missed(
+                    until=now + self._policy.return_grace_s(self.members.pace)
+                )
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
         self._effects += self._telling.effects(self.state, self._wait, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
+        if (pace := self._pace.follow(len(self.members.presences))) is not None:
+            self._effects += self._telling.pace(pace)
         done, self._effects = self._effects, []
         return done
+
+    def takes_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat from which nothing follows, and return whether it was one."""
+        return self.members.takes_quietly(event, awaited=self._round_watch.unheard, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -142,12 +146,6 @@ class Run:
             return self._wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
-
-    def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
-        """Change how often agents beat, and tell them. Linear in members."""
-        self.members.pace = pace
-        self.members.renew(now=now)
-        return [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
 
     # Events.
 
@@ -302,9 +300,7 @@ class Run:
 
     # Decisions.
 
-    def _judged_at(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, now: float
-    ) -> float:
+    def _judged_at(self, event: ev.CoreEvent, now: float) -> float:
         """Return the instant by which to judge: no timeout is over before its deadline is due.
 
         Deadlines come when nothing waits to be read any more. A coordinator that stood

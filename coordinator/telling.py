@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from coordinator.desire import desired_state
-from coordinator.effects import Direct
+from coordinator.effects import Direct, SetPace
 from coordinator.membership import Membership
-from coordinator.model import Desired
+from coordinator.model import Desired, Pace
 from coordinator.rendezvous import Wait
 from coordinator.run_state import RunState
 
@@ -42,6 +42,11 @@ class Telling:
         if self.progress_at is not None and now >= self.progress_at:
             self.progress_at = None
             self._is_for_all = True
+
+    def pace(self, pace: Pace) -> list[SetPace]:
+        """Give all members another pace, and return the pushes. Linear in members."""
+        self._members.pace = pace
+        return [SetPace(session_id=i, pace=pace) for i in self._members.sessions()]
 
     def effects(self, state: RunState, wait: Wait | None, *, now: float) -> list[Direct]:
         """Return what to push, and begin anew."""

@@ -34,6 +34,7 @@ from worker_sdk.board_layout import (
     SECTIONS_MAX,
     SECTIONS_USED,
     SLOT_DEADLINE,
+    SLOT_GRACE,
     SLOT_SINCE,
     SLOT_WORDS,
     SLOTS_FROM,
@@ -107,6 +108,7 @@ class Board:
         "is_watched",
         "nets",
         "on_lost",
+        "own",
         "paused_ns",
         "raw",
         "step_before",
@@ -142,6 +144,8 @@ class Board:
         self._is_refusal_told = False
         self.acquired: dict[str, int] = {}
         """Slots that are known by their scope."""
+        self.own: dict[str, int] = {}
+        """The same of timers of the SDK's own, which no scope of a user's can be taken for."""
         # Of heartbeats, see `progress`.
         self.beater: Thread | None = None
         self.beat_before = 0
@@ -154,7 +158,9 @@ class Board:
         """Whether all slots are open."""
         return not self.free
 
-    def open_slot(self, name: str, after_ns: int, limit: int, signal: int, kind: int) -> int:
+    def open_slot(
+        self, name: str, after_ns: int, limit: int, signal: int, kind: int, grace_ns: int = 0
+    ) -> int:
         """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
 
         Args:
@@ -163,6 +169,7 @@ class Board:
             limit: As in ``SLOT_LIMIT``.
             signal: As in ``SLOT_SIGNAL``.
             kind: As in ``SLOT_KIND``.
+            grace_ns: As in ``SLOT_GRACE``; 0 where that says nothing.
         """
         mine = self.threads.mine
         free = self.free
@@ -185,6 +192,8 @@ class Board:
             _pack_slot(
                 self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind, mine.native_id
             )
+            if grace_ns:
+                self.words[at + SLOT_GRACE] = grace_ns
             deadline = now + after_ns if after_ns else OPEN_ENDED
             self.words[at] = deadline
             if deadline < self.words[LOOK_AT]:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -86,8 +87,8 @@ def _launch(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
 ) -> dict[int, Any]:
     name = _name_of(entrypoint)
-    directory = files.make_directory()
-    try:
+    with closing(files.make_directory()) as private:
+        directory = private.path
         if isinstance(entrypoint, str):
             preflight.check_program(entrypoint, search_path=_path())
             command = (entrypoint, *map(str, args))
@@ -97,8 +98,6 @@ def _launch(
         agent_config = _agent_config(config, command, name, directory)
         outcome = _run(agent_config, directory)
         result = _result(agent_config, outcome, directory)
-    finally:
-        files.remove_directory(directory)
     if result.is_failed():
         raise ChildFailedError(name, result.failures)
     return dict(result.return_values)

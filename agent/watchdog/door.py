@@ -6,6 +6,7 @@ Most runs never need it, and importing grpc would slow down the start of each.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 from importlib import import_module
@@ -46,10 +47,18 @@ class Door:
             self._socket.setblocking(False)
             self._socket.bind(str(self.path))
             self._socket.listen(_BACKLOG)
+            self._place = self.path.stat()
         except OSError:
             self._socket.close()
             raise
         asyncio.get_running_loop().add_reader(self._socket, self._on_knock)
+
+    def is_at(self, directory: Path) -> bool:
+        """Return whether workers that are told of a door in ``directory`` find this one."""
+        try:
+            return os.path.samestat(self._place, (directory / OUTER).stat())
+        except OSError:
+            return False
 
     @property
     def is_open(self) -> bool:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from agent.errors import LogDirectoryUnusable
+from agent.errors import PrivateDirectoryUnusable
 from agent.inprocess.model import WorkerOrder, WorkerStep
-from agent.layout import AgentDirectory
+from agent.layout import PrivateDirectory
+from agent.preflight import private_places
 from agent.watchdog import effects as fx
 from agent.watchdog import events as ev
 from agent.watchdog.boards import Board
@@ -76,8 +77,9 @@ class Watchdog:
     ``send_signal`` sends a signal to one worker; whether that failed is told by
     ``signal_failed``. ``on_step`` gets what workers say of their iterations, ``on_act``
     what is found of hangs, and the signals for them.
-    ``environment`` is the agent's own, which may ask for torch's file timers. Without a
-    board (a full disk) workers run unwatched.
+    ``environment`` is the agent's own, which may ask for torch's file timers. ``directory`` is
+    the agent's own as well; without one, one is made. Without a board (a full disk) workers run
+    unwatched.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Watchdog:
         send_signal: Callable[[WorkerKey, int], None],
         on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
         environment: Mapping[str, str] | None = None,
+        directory: PrivateDirectory | None = None,
         on_act: Callable[[fx.Report | fx.Signal], None] = _hear_nothing,
     ) -> None:
         self._policy = policy
@@ -95,7 +98,8 @@ class Watchdog:
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[WorkerKey, bytes] = {}
-        self._directory: AgentDirectory | None = None
+        self._directory = directory
+        self._own_directory: PrivateDirectory | None = None
         self._door: Door | None = None
         self._environment = environment or {}
         self._file_timers: FileTimers | None = None
@@ -118,13 +122,13 @@ class Watchdog:
         latest = max((key.round_id for key in self._tokens), default=round_id)
         self._tokens = {k: v for k, v in self._tokens.items() if k.round_id == latest}
         try:
-            directory = self._own_directory()
+            directory = self._ensured_directory()
             socket_path = self._own_door(directory).path
             for key in keys:
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s())
                 self._tokens[key] = secrets.token_hex(16).encode()
                 self._workers[key] = _Worker(board=board)
-        except (LogDirectoryUnusable, OSError) as error:
+        except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self._forget(lambda _key: True)
             return {key.local_rank: {} for key in keys}
@@ -224,9 +228,9 @@ class Watchdog:
             await self._door.close()
         if self._file_timers is not None:
             self._file_timers.close()
-        if self._directory is not None:
-            self._directory.close()
-            self._directory = None
+        if self._own_directory is not None:
+            self._own_directory.close()
+            self._directory = self._own_directory = None
 
     # The workers' side, by calls.
 
@@ -426,12 +430,16 @@ class Watchdog:
             worker.board.close()
             del self._workers[key]
 
-    def _own_directory(self) -> Path:
+    def _ensured_directory(self) -> Path:
         if self._directory is None:
-            self._directory = AgentDirectory()
-        return self._directory.path
+            self._directory = self._own_directory = PrivateDirectory(private_places())
+        return self._directory.ensure()
 
     def _own_door(self, directory: Path) -> Door:
+        if self._door is not None and not self._door.is_at(directory):
+            # A cleaner took it away, and those whom it let in are gone.
+            self._spawn(self._door.close())
+            self._door = None
         if self._door is None:
             self._door = Door(directory, self)
         return self._door

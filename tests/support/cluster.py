@@ -220,7 +220,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """Return the environment of processes: ours, without what an outer run put there."""
         kept = {k: v for k, v in os.environ.items() if _CONTRACT.fullmatch(k) is None}
-        return {**kept, _MARK: self._mark, "TMPDIR": str(self.directory)}
+        return {**kept, _MARK: self._mark, "TMPDIR": str(self.directory), "XDG_RUNTIME_DIR": ""}
 
     def coordinator(self, *options: str) -> Coordinator:
         """Start a coordinator on a free port; returns when it is ready."""

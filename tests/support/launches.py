@@ -39,4 +39,5 @@ def run(cluster: Cluster, text: str, *arguments: str, timeout_s: float | None = 
 
 def check_nothing_left(cluster: Cluster) -> None:
     cluster.wait_until_alone()
-    assert not list(cluster.directory.glob("drumbeat_launch_*"))
+    # Of an agent that was killed there may be something, until the next one starts.
+    assert not list(cluster.directory.glob("drumbeat-*/agent"))

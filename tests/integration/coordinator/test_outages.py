@@ -8,12 +8,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import driver as driver_module
 from coordinator import outage as outage_module
 from coordinator import writer as writer_module
 from coordinator.driver import Driver
-from coordinator.errors import JournalCorrupt, JournalError, JournalFull, Unavailable
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalFull,
+    StateDirectoryInUse,
+    Unavailable,
+)
 from coordinator.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
 from coordinator.events import SessionOpened as Opened
 from coordinator.journal import Change, MemoryJournal, SqliteJournal
@@ -22,6 +29,9 @@ from coordinator.outbox import Welcome
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase
+from coordinator.server import _crash_if_failed
+from drumbeat.tasks import until_one_ends
+from tests.support import breaks
 from tests.support.waiting import MS, wait_until
 from tests.support.world import a_record, a_spec, an_agent
 
@@ -90,6 +100,7 @@ class Scene:
     def __init__(self) -> None:
         self.journal = FlakyJournal()
         self.serving: list[bool] = []
+        self.is_gate_left_shut = False
         self.driver = Driver(
             Registry(RegistryPolicy()), self.journal, on_serving=self._note_serving
         )
@@ -125,7 +136,8 @@ async def running() -> AsyncIterator[Scene]:
             scene.driver.submit(running)
         yield scene
     finally:
-        scene.journal.gate.set()
+        if not scene.is_gate_left_shut:
+            scene.journal.gate.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -156,9 +168,13 @@ def report(sequence: int) -> FailureReported:
 
 async def take(outbox: Outbox, count: int) -> list[object]:
     items: list[object] = []
-    async with asyncio.timeout(DEADLINE_S):
+
+    async def collect() -> None:
         while len(items) < count:
             items.append(await outbox.next())
+
+    async with asyncio.timeout(DEADLINE_S):
+        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
     return items
 
 
@@ -272,6 +288,21 @@ async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
     assert scene.serving == [False]
 
 
+async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.writer.os._exit", ended.append)
+    async with running() as scene:
+        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
+        scene.journal.gate.clear()
+        scene.driver.submit(failed("a"))
+        await wait_until(lambda: scene.serving == [False], DEADLINE_S)
+        scene.is_gate_left_shut = True
+    scene.journal.gate.set()
+    assert ended == [1]
+
+
 async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene = Scene()
     scene.journal.error = JournalCorrupt("/x/journal", "database disk image is malformed")
@@ -279,6 +310,25 @@ async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene.open("a")
     with pytest.raises(JournalCorrupt, match="malformed"):
         await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.server.os._exit", ended.append)
+
+    async def owner() -> None:
+        raise StateDirectoryInUse("/x")
+
+    task = asyncio.create_task(owner())
+    await asyncio.wait({task})
+    with capture_logs() as lines:
+        _crash_if_failed(task)
+    assert ended == [1]
+    (line,) = lines
+    assert line["reason"] == "the state directory /x is in use by another coordinator"
+    assert "exc_info" not in line
 
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,33 +357,53 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
         return effects
 
     monkeypatch.setattr(Run, "handle", handle)
-    async with running() as scene:
-        outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
-        # What was decided before it, in the same batch, stays decided.
-        scene.driver.submit(failed("a"))
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        with pytest.raises(Unavailable, match="run r is read again after an internal error"):
-            await asyncio.wait_for(outbox.ended(), DEADLINE_S)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        assert scene.driver.find_run("r").state.restart_count == 1
-        welcome, desired = await take(scene.open("a"), 2)
-        assert isinstance(welcome, Welcome)
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
-        assert desired.state.round_id == 1
+    with breaks.contained():
+        async with running() as scene:
+            outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
+            # What was decided before it, in the same batch, stays decided.
+            scene.driver.submit(failed("a"))
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            with pytest.raises(Unavailable, match="run r is read again after an internal error"):
+                await take(outbox, 9)
+            await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+            assert scene.driver.find_run("r").state.restart_count == 1
+            welcome, desired = await take(scene.open("a"), 2)
+            assert isinstance(welcome, Welcome)
+            assert isinstance(desired, Desired)
+            assert isinstance(desired.state, Assignment)
+            assert desired.state.round_id == 1
 
-        refused = scene.driver.expect_answer(1)
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        scene.driver.submit(report(1))
+            refused = scene.driver.expect_answer(1)
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            scene.driver.submit(report(1))
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(refused, DEADLINE_S)
+            await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+            kept = scene.journal.kept.load_run("r")
+            assert kept is not None
+            assert kept.verdict is not None
+            assert "ZeroDivisionError" in kept.verdict.reason
+            assert not other.ended().done()
+            assert scene.driver.find_run("q").state.phase is Phase.RUNNING
+
+
+async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
+    """In `agent join --standalone`."""
+    driver = Driver(Registry(RegistryPolicy()), MemoryJournal())
+    task = asyncio.create_task(driver.run())
+    outbox = open_session(driver)
+    await take(outbox, 2)
+    with breaks.broken_core(driver.registry.runs["r"]):
+        driver.submit(beat("a", GroupState.RUNNING))
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(refused, DEADLINE_S)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        kept = scene.journal.kept.load_run("r")
-        assert kept is not None
-        assert kept.verdict is not None
-        assert "ZeroDivisionError" in kept.verdict.reason
-        assert not other.ended().done()
-        assert scene.driver.find_run("q").state.phase is Phase.RUNNING
+            await take(outbox, 9)
+    _, desired = await take(open_session(driver), 2)
+    assert isinstance(desired, Desired)
+    assert isinstance(desired.state, Assignment)
+    assert desired.state.round_id == 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # Compaction.
@@ -349,7 +419,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
         driver = Driver(Registry(RegistryPolicy()), journal)
         driver.restore()
         task = asyncio.create_task(driver.run())
-        await take(scene_outbox(driver), 2)
+        await take(open_session(driver), 2)
         for number in range(4 * life + 1, 4 * life + 5):
             answer = driver.expect_answer(number)
             driver.submit(report(number))
@@ -361,7 +431,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     assert sizes == [7, 1, 5, 9], "three records of the first round, and four in each life"
 
 
-def scene_outbox(driver: Driver) -> Outbox:
+def open_session(driver: Driver) -> Outbox:
     outbox = driver.open_outbox("a")
     driver.submit(hello("a"))
     return outbox

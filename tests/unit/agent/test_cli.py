@@ -156,9 +156,18 @@ def test_everything_after_the_script_is_its_own() -> None:
 
 
 def test_a_module_is_run_as_python_does() -> None:
-    expected = (sys.executable, "-u", "-m", "a.b", "-x")
-    assert join("--standalone", "-m", "a.b", "-x").command == expected
-    assert join("--standalone", "--module", "a.b", "-x").command == expected
+    expected = (sys.executable, "-u", "-m", "json.tool", "-x")
+    assert join("--standalone", "-m", "json.tool", "-x").command == expected
+    assert join("--standalone", "--module", "json.tool", "-x").command == expected
+
+
+def test_a_module_that_is_not_there_is_refused_before_any_round(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error, _ = refuse(capsys, "--standalone", "-m", "no_such_module")
+    assert error == (
+        "agent: error: cannot run no_such_module: there is no module named no_such_module"
+    )
 
 
 def test_a_program_is_run_as_it_is() -> None:
@@ -181,10 +190,10 @@ def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DRUMBEAT_NNODES", "1:3")
     monkeypatch.setenv("DRUMBEAT_NPROC_PER_NODE", "2")
     monkeypatch.setenv("DRUMBEAT_MODULE", "true")
-    config = join("--nproc-per-node", "5", "a.b")
+    config = join("--nproc-per-node", "5", "json.tool")
     assert (config.coordinator, config.run_id) == ("[::1]:7", "from-environment")
     assert (config.agents_min, config.agents_max, config.local_world_size) == (1, 3, 5)
-    assert config.command[1:] == ("-u", "-m", "a.b")
+    assert config.command[1:] == ("-u", "-m", "json.tool")
 
 
 def test_the_run_id_that_a_worker_was_told_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:

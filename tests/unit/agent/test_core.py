@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agent import effects as fx
-from agent.core import SUPERVISOR_DEATHS_MAX
 from agent.errors import (
     CoordinatorLost,
     CoordinatorUnreachable,
@@ -24,6 +23,7 @@ from agent.events import (
     SessionWelcomed,
     SignalReceived,
     SupervisorDied,
+    SupervisorNotStarted,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -31,6 +31,7 @@ from agent.events import (
 )
 from agent.failures import ended_by, killed_with_supervisor, not_started
 from agent.model import Exit, GroupState, Pace, Standby, Stop
+from agent.supervisor_restarts import SUPERVISOR_DEATHS_MAX
 from tests.support.agents import (
     NOW,
     PACE,
@@ -418,12 +419,48 @@ def test_workers_that_were_being_stopped_need_no_record() -> None:
 def test_a_supervisor_that_dies_again_and_again_ends_the_agent() -> None:
     story = AgentStory().connected()
     died = SupervisorDied(ending="was ended by SIGKILL")
-    for _ in range(SUPERVISOR_DEATHS_MAX):
-        assert of(story.feed(died), fx.StartSupervisor) == [fx.StartSupervisor()]
+    delays_s = [
+        start.delay_s
+        for _ in range(SUPERVISOR_DEATHS_MAX)
+        for start in of(story.feed(died), fx.StartSupervisor)
+    ]
+    assert delays_s == [0.0, 1.0, 2.0, 4.0, 8.0]
     effects = story.feed(died)
     assert of(effects, fx.StartSupervisor) == []
     (finish,) = of(effects, fx.Finish)
     assert isinstance(finish.error, SupervisorLost)
+
+
+def test_a_passing_fork_failure_costs_no_worker_and_is_waited_out() -> None:
+    story = AgentStory().connected()
+    story.feed(desired(an_assignment()))
+    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    waited_s = 0.0
+    for _ in range(SUPERVISOR_DEATHS_MAX):
+        effects = story.feed(not_started)
+        [start] = of(effects, fx.StartSupervisor)
+        assert start.is_command_kept
+        assert of(effects, fx.WriteFailure) == []
+        waited_s += start.delay_s
+    assert waited_s > 15
+    story.feed(WorkersStarted(round_id=0))
+    [start] = of(story.feed(not_started), fx.StartSupervisor)
+    assert start.delay_s == 0.5
+
+
+def test_a_host_that_gives_no_process_at_all_is_left_with_a_record_of_each_worker() -> None:
+    story = AgentStory().connected()
+    story.feed(desired(an_assignment()))
+    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    for _ in range(SUPERVISOR_DEATHS_MAX):
+        story.feed(not_started)
+    effects = story.feed(not_started)
+    assert len(of(effects, fx.WriteFailure)) == 2
+    [finish] = of(effects, fx.Finish)
+    assert str(finish.error) == (
+        "the agent's supervisor died 6 times; the last one could not be started: "
+        "Resource temporarily unavailable"
+    )
 
 
 def test_deaths_are_counted_anew_after_a_start() -> None:

@@ -27,6 +27,7 @@ from agent.inprocess.model import (
     WorkerOrder,
 )
 from agent.model import Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.watchdog.model import Purpose
 from tests.support.agents import (
     PACE,
     POLICY,
@@ -164,7 +165,7 @@ def test_a_dead_worker_is_one_record_and_stops_nobody() -> None:
 
 def test_a_hang_goes_with_the_interruption() -> None:
     story = Story().iterating()
-    hang = a_hang("inprocess hard timeout", noticed_at=60.0)
+    hang = a_hang("x", purpose=Purpose.HARD_TIMEOUT, noticed_at=60.0)
     failure = record_of(story.feed(exits(1, -9, hang=hang)))
     assert (failure.interruption, failure.hang) == (K.HARD_TIMEOUT, hang)
     assert failure.happened_at == 60.0

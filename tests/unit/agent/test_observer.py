@@ -36,6 +36,37 @@ def counters(story: Watched) -> dict[str, float]:
     return {name: sum(story.metrics(f"workers.trainer.run_{name}")) for name in names}
 
 
+def test_a_restart_in_process_is_an_event_and_a_retry() -> None:
+    """Once, however often it is told, and only if the function does run again."""
+    story = Watched()
+    story.run()
+    story.see(enters(0, 0))
+    story.see(enters(1, 0))
+    story.see(directed(a_begin(0), attempt=story.attempt))
+    story.see(breaks(1, 0))
+    for _ in range(2):
+        story.see(directed(an_interrupt(0, "rank 1: boom"), attempt=story.attempt))
+    assert [event.name for event in story.events()] == []
+    story.see(breaks(0, 0, None))
+    story.see(enters(0, 1))
+    story.see(enters(1, 1))
+    for _ in range(2):
+        story.see(directed(a_begin(1), attempt=story.attempt), 0.25)
+    (event,) = story.events()
+    assert event.name == "drumbeat.agent.inprocess.RESTARTED"
+    found = {name: event.metadata[name] for name in ("iteration", "duration_ms", "reason")}
+    assert found == {"iteration": 1, "duration_ms": 250.0, "reason": "rank 1: boom"}
+    for local_rank in (0, 1):
+        story.see(completes(local_rank, 1))
+    story.see(directed(a_complete(1), attempt=story.attempt))
+    story.exit(0)
+    story.exit(1)
+    story.end(is_success=True)
+    story.gone()
+    assert counters(story)["success_with_retries"] == 1
+    assert counters(story)["success_no_retries"] == 0
+
+
 def test_a_worker_that_restarts_in_process_may_still_succeed() -> None:
     story = Watched()
     story.run()

@@ -140,3 +140,14 @@ def test_a_cause_that_ended_its_process_says_both() -> None:
     lines = rendered(root_causes=[cause], world_size=1)
     at = lines.index("  iteration : 0, interrupted by the end of the worker")
     assert lines[at + 1] == "  ended by  : SIGKILL"
+
+
+def test_victims_are_counted_as_workers_and_not_as_records() -> None:
+    """One that restarts in process has several, also if it was a cause."""
+    cause = a_record(0, message="boom")
+    victim = a_record(1, message="finalize failed")
+    lines = rendered(
+        root_causes=[cause], victims=[cause, victim, victim], victims_count=1, world_size=2
+    )
+    assert not any("stopped by their agents" in line for line in lines)
+    assert any("rank 1 on" in line and "finalize failed" in line for line in lines)

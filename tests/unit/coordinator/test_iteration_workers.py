@@ -160,6 +160,15 @@ def test_the_last_of_an_interrupted_iteration_may_still_exit_with_0() -> None:
     assert story.restart() == []
 
 
+def test_who_has_exited_with_0_is_not_counted_as_lost() -> None:
+    story = a_running_story(1, 1, 1)
+    story.report("a", 0, COMPLETED, terminated=(a_fault(0, EXIT, "0"),))
+    story.advance(SPEC.last_call_wait_s)
+    story.report("b", 0, INTERRUPTED, terminated=(KILLED,))
+    assert isinstance(only(story.report("c", 1, ENTERED)), Begin)
+    assert (story.state.lost, story.state.exited) == (1, 1)
+
+
 # Roles.
 
 

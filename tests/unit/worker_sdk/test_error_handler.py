@@ -206,9 +206,27 @@ def test_without_an_error_file_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
     get_error_handler().record_exception(ValueError("boom"))
 
 
+def test_a_directory_that_a_cleaner_removed_is_made_again_for_this_user_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error_file = path.parent / "gone" / "0" / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(error_file))
+
+    @record(QuietHandler())
+    def main() -> None:
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        main()
+    assert "boom" in error_file.read_text()
+    modes = [folder.stat().st_mode & 0o777 for folder in error_file.parents[:2]]
+    assert modes == [0o700, 0o700]
+
+
 def test_a_file_that_cannot_be_written_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    path.touch()
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path / "no" / "such"))
 
     @record(QuietHandler())

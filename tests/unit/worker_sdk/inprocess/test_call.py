@@ -414,3 +414,17 @@ def test_a_program_that_can_not_take_part_is_told_so(
     with pytest.raises(inprocess.RestartError, match=r"did not answer|any more: it left: boom"):
         train()
     assert world.model.said == []
+
+
+def test_a_traceback_begins_where_the_users_code_does(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def train(call: CallWrapper) -> None:
+        if call.iteration == 0:
+            raise ValueError("boom")
+
+    train()
+    said = world.model.said[1][1].interrupted.interruption
+    assert said.traceback.count("  File ") == 1
+    assert f'File "{__file__}"' in said.traceback

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-import torch.utils.data
 
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess import garbage
@@ -75,6 +74,9 @@ def test_an_exception_ends_it_too() -> None:
     assert gc.get_freeze_count() == 0
 
 
+torch_data: Any = pytest.importorskip("torch.utils.data")
+
+
 class Slow:
     """Its second batch takes for ever."""
 
@@ -90,7 +92,7 @@ class Slow:
 def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseException], list[int]]:
     """Return what a function that iterates raised, and its loader's processes."""
     data: Any = range(100) if is_cycle else Slow()
-    loader: Any = torch.utils.data.DataLoader(data, num_workers=2)
+    loader: Any = torch_data.DataLoader(data, num_workers=2)
     batches = iter(loader)
     pids = [process.pid for process in batches._workers]
 
@@ -123,7 +125,7 @@ def test_a_loader_whose_processes_do_not_end_is_freed_at_once(*, is_cycle: bool)
     garbage.free(remains)
     assert time.monotonic() - begun < 2000 * MS, "torch waits for 5 s, for each of them"
     wait_until_sync(lambda: not any(map(_is_alive, pids)), 10_000 * MS)
-    assert torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL == 5.0, "of other loaders"
+    assert torch_data._utils.MP_STATUS_CHECK_INTERVAL == 5.0, "of other loaders"
 
 
 def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
