@@ -134,6 +134,9 @@ class AgentConfig:
     event_log_file: str | None = None
     """Absolute path of the file of the handler "jsonl"."""
 
+    notes: tuple[str, ...] = ()
+    """What of the command line is not needed here, for people."""
+
     command: tuple[str, ...]
     """The complete argument vector of a worker."""
 

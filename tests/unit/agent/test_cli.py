@@ -18,7 +18,7 @@ from agent.errors import CoordinatorUnreachable, RunRefused
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A directory with one script, no settings from outside, and logging as it was."""
     for name in list(os.environ):
-        if name.startswith("DRUMBEAT_"):
+        if name.startswith(("DRUMBEAT_", "PET_")):
             monkeypatch.delenv(name)
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
@@ -215,11 +215,10 @@ def test_two_modes_from_one_source_exclude_each_other(
     assert "exclude each other" in refuse(capsys, "train.py")[0]
 
 
-def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str]) -> None:
-    error, hint = refuse(capsys, "train.py")
-    for shown in (error, hint):
-        assert "--coordinator" in shown
-        assert "--standalone" in shown
+def test_several_machines_need_a_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "--nnodes", "2", "train.py")
+    assert "--coordinator is missing: several machines (--nnodes) meet at a coordinator" in error
+    assert "--coordinator HOST:PORT" in hint
 
 
 @pytest.mark.parametrize(
@@ -257,26 +256,6 @@ def test_wrong_usage_is_one_line_that_names_it_and_a_hint(
     argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert named in refuse(capsys, *argv)[0]
-
-
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [
-        ("--rdzv-backend", "--coordinator"),
-        ("--rdzv_endpoint", "--coordinator HOST:PORT"),
-        ("--rdzv-conf", "--join-timeout"),
-        ("--node-rank", "the coordinator assigns"),
-        ("--monitor_interval", "noticed at once"),
-        ("--start-method", "leave it out"),
-    ],
-)
-def test_torchruns_other_options_are_answered_with_what_replaces_them(
-    option: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv in ((option, "x"), (f"{option}=x",)):
-        error, shown_hint = refuse(capsys, *argv, "train.py")
-        assert option.replace("_", "-") in error
-        assert hint in shown_hint
 
 
 def test_several_broken_rules_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
