@@ -258,7 +258,8 @@ def agent() -> None:
     type=options.DurationType(min_s=0.1),
     metavar="DURATION",
     show_default="no limit while they are alive",
-    help="How long machines that are done wait for the others.",
+    help="How long a machine that is done waits for the others; then it ends with success, "
+    "and they train on.",
 )
 @options.option(
     "--coordinator-grace",

@@ -96,7 +96,7 @@ class AgentConfig:
     """Seconds to wait for more agents than ``agents_min``, at most; torchrun's value."""
 
     exit_barrier_timeout_s: float | None = None
-    """Seconds that agents which succeeded wait for the others; None: leases decide."""
+    """Seconds that an agent which succeeded waits for the others; None: while they live."""
 
     coordinator_grace_s: float = 600.0
     """Seconds the workers are kept while the coordinator is away: time to move it."""

@@ -56,6 +56,9 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
                 cause=None if verdict.is_success else _cause(verdict),
                 root_causes=tuple(map(_root_cause, verdict.report.root_causes)),
             )
+        case "release":
+            reason = message.release.reason
+            state = Exit(is_success=True, reason=reason, report="", is_released=True)
         case _:
             return None
     return Desired(state=state, master_port_spent=message.master_port_spent)

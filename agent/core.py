@@ -199,6 +199,9 @@ class AgentCore:
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
+            if state.is_released and self._ending is None:
+                reason = "its workers succeeded, and it waited long enough for the others"
+                self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
 
@@ -214,6 +217,8 @@ class AgentCore:
                 )
             case Stop() as stop:
                 tell = fx.Tell(what="stopping", why=stop.reason)
+            case Exit(is_released=True) as end:
+                tell = fx.Tell(what="succeeded, not waiting for the others", why=end.reason)
             case Exit() as end:
                 tell = fx.Tell(what="run ended", why=end.reason)
         self._effects.append(tell)

@@ -23,6 +23,7 @@ from coordinator.model import (
     FailureReport,
     GroupState,
     Pace,
+    Release,
     RunSpec,
     Standby,
     Stop,
@@ -248,6 +249,8 @@ def desired_message(desired: Desired) -> session_pb2.Desired:
             message.run.CopyFrom(_assignment(assignment))
         case Stop(reason=reason):
             message.stop.reason = reason
+        case Release(reason=reason):
+            message.release.reason = reason
         case Exit(verdict=verdict):
             message.exit.verdict.CopyFrom(verdict_message(verdict))
     return message

@@ -278,6 +278,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Desired: end with success; the others train on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """Desired: stop what is left, and end."""
 
@@ -292,5 +299,5 @@ class Desired:
     still holds it for the next round, it has to reserve another. 0: none.
     """
 
-    state: Standby | Assignment | Stop | Exit
+    state: Standby | Assignment | Stop | Exit | Release
     master_port_spent: int = 0

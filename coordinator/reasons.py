@@ -79,7 +79,7 @@ def round_lost(current: Round, lost: Collection[str]) -> str:
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
-    """Name the agents that the exit barrier waited for in vain."""
+    """Name the agents that one which is done has waited for in vain."""
     late = [seat for i, seat in current.seats.items() if i not in succeeded]
     names = [f"{seat.agent.host} (group rank {seat.group_rank})" for seat in late]
     return f"exit barrier timeout: {len(late)} agents not done after {limit_s:g} s: {_list(names)}"

@@ -109,7 +109,8 @@ class Run:
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
-        self._effects += self._telling.effects(self.state, self._wait, now=now)
+        released = self._round_watch.barrier.released
+        self._effects += self._telling.effects(self.state, self._wait, released, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
         done, self._effects = self._effects, []
@@ -254,7 +255,7 @@ class Run:
                 self._round_watch.failed.add(incarnation)
         elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
-            self._round_watch.note_success(now=now)
+            self._round_watch.barrier.note_success(incarnation, now=now)
             self._iterating.finished(incarnation)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
@@ -309,8 +310,11 @@ class Run:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
-            case RoundGoesOn(until):
+            case RoundGoesOn(until, released):
                 self._review_at = until
+                for incarnation, reason in released.items():
+                    self._telling.one(incarnation)
+                    self._tell_decision("agent released", reason)
                 due = self._iterating.next_deadline() if self._iterating.is_watching else None
                 if due is not None:
                     self._review_at = due if until is None else min(due, until)

@@ -30,6 +30,7 @@ from coordinator.model import (
     Exit,
     FailureRecord,
     GroupState,
+    Release,
     RunSpec,
     Standby,
     WorkerRanks,
@@ -155,7 +156,7 @@ class StoryAgent:
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
                 self.inprocess = None
-            case Exit():
+            case Exit() | Release():
                 self.has_exited, self.workers_alive = True, 0
             case _:
                 self.workers_alive = 0

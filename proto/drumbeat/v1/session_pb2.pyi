@@ -468,6 +468,7 @@ class Desired(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     EXIT_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
     MASTER_PORT_SPENT_FIELD_NUMBER: builtins.int
     master_port_spent: builtins.int
     """A port of this agent that a round has used. If it is the one the agent
@@ -490,6 +491,12 @@ class Desired(google.protobuf.message.Message):
     def exit(self) -> Global___Exit:
         """Stop the workers if any are left, and end."""
 
+    @property
+    def release(self) -> Global___Release:
+        """All workers here exited with 0, and the exit barrier has lasted long enough:
+        leave with a `Goodbye`, and end with success. The run goes on.
+        """
+
     def __init__(
         self,
         *,
@@ -497,11 +504,12 @@ class Desired(google.protobuf.message.Message):
         run: Global___Assignment | None = ...,
         stop: Global___Stop | None = ...,
         exit: Global___Exit | None = ...,
+        release: Global___Release | None = ...,
         master_port_spent: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit"] | None: ...
+    def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit", "release"] | None: ...
 
 Global___Desired: typing_extensions.TypeAlias = Desired
 
@@ -615,6 +623,24 @@ class Stop(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
 
 Global___Stop: typing_extensions.TypeAlias = Stop
+
+@typing.final
+class Release(google.protobuf.message.Message):
+    """The agent has done its part, and need not wait for the others."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, for people: how long it waited, and for whom."""
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+Global___Release: typing_extensions.TypeAlias = Release
 
 @typing.final
 class Exit(google.protobuf.message.Message):
