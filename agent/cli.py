@@ -40,6 +40,7 @@ PYTHON_VARIABLE = "PYTHON_EXEC"
 """Variable by which torchrun takes the interpreter of the workers."""
 
 _OPTION_OF_FIELD = {
+    "agent_name": "--name",
     "agents_max": "--nnodes",
     "agents_min": "--nnodes",
     "command": "SCRIPT",
@@ -116,6 +117,14 @@ def agent() -> None:
     metavar="NAME",
     help="Name of the training job, the same on all its machines: up to 128 characters of "
     "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine.",
+)
+@options.option(
+    "--name",
+    section="Run",
+    metavar="NAME",
+    default="",
+    show_default="the host's, numbered if another agent has it",
+    help="What reasons and reports call this agent, e.g. to tell several on one host apart.",
 )
 @options.option(
     "--nnodes",
@@ -329,6 +338,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
             agents_max,
             is_standalone=coordinator is None,
         ),
+        agent_name=params["name"],
         agents_min=agents_min,
         agents_max=agents_max,
         local_world_size=params["nproc_per_node"],

@@ -69,7 +69,7 @@ def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
     if not verdict.report.root_causes:
         return None
     record = verdict.report.root_causes[0]
-    silent = f"rank {record.worker.rank} on {record.host} recorded no error"
+    silent = f"rank {record.worker.rank} on {record.name or record.host} recorded no error"
     return WorkerError(
         message=record.message or silent,
         traceback=record.traceback,

@@ -311,6 +311,7 @@ class Driver:
             host=self._host,
             role=self._config.role,
         )
+        record.name = self._config.agent_name
         self._reporter.write(
             Spooled(
                 incarnation=self._incarnation,

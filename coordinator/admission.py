@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, replace
 
 from coordinator.errors import (
     CoordinatorError,
@@ -26,7 +27,8 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     """
     known = state.members.get(event.agent.incarnation)
     if known is not None:
-        is_same = known == event.agent
+        # Its name is as it was made unique when it came first.
+        is_same = known == replace(event.agent, name=known.name)
         return None if is_same else InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         outcome = "succeeded" if state.verdict.is_success else "failed"
@@ -36,6 +38,15 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     if len(state.members) >= agents_max:
         return LimitReached("agents_per_run_max", agents_max)
     return None
+
+
+def unique(name: str, taken: AbstractSet[str]) -> str:
+    """Return the name, numbered if an agent of the run has it already: "node7#2"."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}#{number}"
+    return found
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:

@@ -72,6 +72,7 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
             address=_name("hello.address", hello.address),
             role=_name("hello.role", hello.role),
             local_world_size=hello.local_world_size,
+            name=_name("hello.name", hello.name, least=0),
         ),
         beat=_beat(hello.beat, fence, hello.local_world_size),
         uptime_s=_uptime_s(message),
@@ -145,6 +146,7 @@ def failure_reported(
             sequence=record.sequence,
             round_id=fence.round_id,
             host=_name("record.host", record.host),
+            name=_name("record.name", record.name, least=0),
             worker=WorkerRanks(
                 rank=worker.rank,
                 local_rank=worker.local_rank,
@@ -364,6 +366,7 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         ),
         sequence=record.sequence,
         host=record.host,
+        name=record.name,
         worker=failure_pb2.WorkerRanks(
             rank=worker.rank,
             local_rank=worker.local_rank,

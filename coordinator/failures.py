@@ -105,7 +105,7 @@ def describe(causes: Sequence[FailureRecord]) -> str:
 
 
 def _named(record: FailureRecord) -> str:
-    who = f"rank {record.worker.rank} on {record.host}"
+    who = f"rank {record.worker.rank} on {record.agent}"
     lines = record.message.splitlines()
     if record.has_never_run and lines:
         return f"{who}: {lines[0][:CAUSE_CHARACTERS_MAX]}"

@@ -9,13 +9,14 @@ at the event, so that a repeated or lost message changes nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import assert_never
 
 from coordinator import effects as fx
 from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
-from coordinator.admission import refusal
+from coordinator.admission import refusal, unique
 from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failures import make_report, root_causes
@@ -56,6 +57,7 @@ class Run:
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
+        self._names = {agent.name for agent in state.members.values()}
         self._restore(now)
 
     @staticmethod
@@ -154,7 +156,9 @@ class Run:
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
             seen = event.beat.rounds_seen
-            self._decide(rec.AgentAdmitted(agent=event.agent, rounds_seen=seen, at_s=now))
+            agent = replace(event.agent, name=unique(event.agent.name, self._names))
+            self._names.add(agent.name)
+            self._decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self._gathering.latest_arrival = now
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -191,7 +195,8 @@ class Run:
         is_kept = self._is_wanted(record)
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
+            name = self.state.name_of(record.incarnation)
+            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at, name=name)))
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
@@ -260,6 +265,8 @@ class Run:
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
+        if (agent := self.state.members.get(incarnation)) is not None:
+            self._names.discard(agent.name)
         self.members.forget(incarnation)
         self._round_watch.forget(incarnation)
         self._ending.forget(incarnation)

@@ -187,6 +187,12 @@ class RunState:
         seats = self.round.seats if self.round else {}
         return incarnation in seats and incarnation not in self.given_up
 
+    def name_of(self, incarnation: str) -> str:
+        """Return what people call an agent of the current or last round; empty if unknown."""
+        seat = self.round.seats.get(incarnation) if self.round else None
+        agent = self.members.get(incarnation) if seat is None else seat.agent
+        return "" if agent is None else agent.name
+
     def counted_failures(self) -> list[FailureRecord]:
         """Return the failures that no restart in process has healed. Linear."""
         return unhealed(self.failures, self.iterations)
@@ -226,7 +232,7 @@ class RunState:
             case AgentAdmitted():
                 self.members[record.agent.incarnation] = record.agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{record.agent.host} joined")
+                self._note(record.at_s, "agent admitted", f"{record.agent.name} joined")
             case AgentRemoved():
                 self._remove_agent(record)
             case GroupSucceeded():
@@ -276,8 +282,8 @@ class RunState:
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
-        host = agent.host if agent is not None else record.incarnation
-        self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+        name = agent.name if agent is not None else record.incarnation
+        self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         if record.is_excused:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)

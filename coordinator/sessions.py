@@ -127,7 +127,7 @@ class Sessions:
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
             log.info(
-                "GPUs of an agent", host=opened.agent.host, gpus=gpus, **{"run.id": opened.run_id}
+                "GPUs of an agent", agent=opened.agent.name, gpus=gpus, **{"run.id": opened.run_id}
             )
         return opened
 

@@ -128,6 +128,7 @@ class Hello(google.protobuf.message.Message):
     LOCAL_WORLD_SIZE_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     host: builtins.str
     """Name of the host, for people."""
     address: builtins.str
@@ -136,6 +137,10 @@ class Hello(google.protobuf.message.Message):
     """Role of the workers; part of rank assignment."""
     local_world_size: builtins.int
     """Workers on this host; at least 1."""
+    name: builtins.str
+    """Name of the agent, for people; empty: that of the host. The coordinator makes it
+    unique among the agents of the run: "node7", "node7#2".
+    """
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
         """The run as this agent was told to run it."""
@@ -160,9 +165,10 @@ class Hello(google.protobuf.message.Message):
         local_world_size: builtins.int = ...,
         beat: Global___Beat | None = ...,
         gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
+        name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "role", b"role", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "spec", b"spec"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 

@@ -73,7 +73,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     config = join(
         "--coordinator", "head:1234", "--run-id", "mt5", "--nnodes", "2:4",
         "--nproc_per_node=8", "--max-restarts", "3", "--role", "trainer",
-        "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
+        "--name", "left", "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
         "--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM",
@@ -82,6 +82,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config == AgentConfig(
         coordinator="head:1234",
+        agent_name="left",
         run_id="mt5",
         agents_min=2,
         agents_max=4,
@@ -236,6 +237,7 @@ def test_several_machines_need_a_coordinator(capsys: pytest.CaptureFixture[str])
         (("--standalone", "--last-call", "never", "train.py"), "'never' is not a duration"),
         (("--standalone", "--log-format", "xml", "train.py"), "'xml'"),
         (("--standalone", "--role", "", "train.py"), "--role: '' is given"),
+        (("--standalone", "--name", "a b", "train.py"), "--name: 'a b' is given"),
         (
             ("--standalone", "--signals-to-handle", "SIGTERM,SIGKILL", "train.py"),
             "--signals-to-handle: 'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
