@@ -27,6 +27,7 @@ from agent.events import (
     SignalReceived,
     SignalToForward,
     SupervisorDied,
+    SuspendRequested,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -149,6 +150,9 @@ class AgentCore:
                 self._on_signal(event.signum)
             case SignalToForward():
                 self._on_signal_to_forward(event.signum)
+            case SuspendRequested():
+                why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+                self._effects.append(fx.Tell(what="not suspended", why=why))
             case DeadlineReached():
                 self._on_deadline(now)
             case _:

@@ -264,12 +264,14 @@ def main(argv: Sequence[str]) -> int:
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
+    # nohup: what ignores a hangup from the start hands that on.
+    stay_ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ()
     for number in ignorable_signals():
         signal.signal(number, signal.SIG_IGN)
     control = ProcessControl()
     control.become_subreaper()
     with socket.socket(fileno=int(argv[0])) as agent:
-        supervisor = Supervisor(agent, Spawner(control))
+        supervisor = Supervisor(agent, Spawner(control, stay_ignored=stay_ignored))
         try:
             supervisor.run()
         finally:

@@ -73,7 +73,8 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     config = join(
         "--coordinator", "head:1234", "--run-id", "mt5", "--nnodes", "2:4",
         "--nproc_per_node=8", "--max-restarts", "3", "--role", "trainer",
-        "--name", "left", "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
+        "--name", "left", "--local-addr", "10.0.0.7",
+        "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
         "--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM",
