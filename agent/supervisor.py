@@ -1,4 +1,4 @@
-"""Shell. The process that forks, signals and reaps workers: `python -P -m agent.supervisor FD`.
+"""Shell. The process that forks, signals and reaps workers: `agent.supervisor FD`.
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that

@@ -86,3 +86,48 @@ def test_ctrl_z_suspends_nothing_and_says_so(script: Path) -> None:
         line_with(master, b"not suspended")
         os.write(master, b"\x03")
         assert agent.wait(TIMEOUT_S) == 128 + signal.SIGINT
+
+
+@pytest.fixture
+def shadowed(tmp_path: Path) -> Path:
+    """A folder of a user with our names in it: as packages, and as a module."""
+    for name in ("agent", "worker_sdk", "drumbeat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"WHOSE = 'the user, {name}'\n")
+    (tmp_path / "coordinator.py").write_text("WHOSE = 'the user, coordinator'\n")
+    (tmp_path / "train.py").write_text(
+        "import agent, coordinator\nprint(agent.WHOSE, '+', coordinator.WHOSE, flush=True)\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", [[], ["--max-restarts", "1", "--tee", "3"]])
+def test_our_commands_start_ours_and_workers_find_what_their_user_means(
+    shadowed: Path, mode: list[str]
+) -> None:
+    """With PYTHONPATH=. everything of theirs comes first for Python."""
+    run = subprocess.run(
+        [AGENT, "join", *mode, "train.py"],
+        cwd=shadowed,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "the user, agent + the user, coordinator" in run.stdout
+
+
+def test_the_coordinators_command_starts_ours_too(shadowed: Path) -> None:
+    run = subprocess.run(
+        [AGENT.with_name("coordinator"), "serve", "--help"],
+        cwd=shadowed,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "--state-dir" in run.stdout
