@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from coordinator.errors import (
@@ -14,8 +14,13 @@ from coordinator.errors import (
     SpecMismatch,
 )
 from coordinator.events import SessionOpened
-from coordinator.model import RunSpec
+from coordinator.model import AgentIdentity, Beat, RunSpec
 from coordinator.run_state import RunState
+
+# How far above what is known here a newcomer may have held a round. All rounds to come
+# are above its own, so this bounds how much of the numbers one message may use up: far
+# more rounds than any run has, and far less than there are numbers (`ROUND_ID_MAX`).
+ROUNDS_AHEAD_MAX = 1_000_000
 
 
 def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> CoordinatorError | None:
@@ -37,16 +42,39 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
         return SpecMismatch(state.run_id, found)
     if len(state.members) >= agents_max:
         return LimitReached("agents_per_run_max", agents_max)
-    return None
+    return rounds_error(event.beat, next_round_id=state.next_round_id)
 
 
-def unique(name: str, taken: AbstractSet[str]) -> str:
-    """Return the name, numbered if an agent of the run has it already: "node7#2"."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}#{number}"
-    return found
+def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
+    """Return why a newcomer can't have held the round it names, ``None`` if it can.
+
+    What it has held is above what is known here if a journal was lost.
+    """
+    highest = next_round_id + ROUNDS_AHEAD_MAX
+    if beat.round_id is None or beat.round_id < highest:
+        return None
+    return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
+
+
+class Names:
+    """What the members of a run are called; no two alike."""
+
+    def __init__(self, members: Iterable[AgentIdentity]) -> None:
+        self._taken = {member.name for member in members}
+
+    def admit(self, agent: AgentIdentity) -> AgentIdentity:
+        """Return the agent with its name, numbered if another has it already: "node7#2"."""
+        name, number = agent.name, 1
+        while name in self._taken:
+            number += 1
+            name = f"{agent.name}#{number}"
+        self._taken.add(name)
+        return replace(agent, name=name)
+
+    def free(self, agent: AgentIdentity | None) -> None:
+        """Let the name of a member that is gone be used again."""
+        if agent is not None:
+            self._taken.discard(agent.name)
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import effects as fx
+from coordinator.admission import rounds_error
 from coordinator.errors import CoordinatorError, InvalidRequest, LimitReached, StaleSession
 from coordinator.events import (
     AgentLeft,
@@ -13,13 +14,15 @@ from coordinator.events import (
     Event,
     FailureReported,
     LimitsReset,
+    OutageEnded,
     RunEvent,
+    RunRead,
     SessionClosed,
     SessionOpened,
 )
+from coordinator.isolation import IsolatedRun
 from coordinator.model import DURATION_MAX_S, Pace, RunSpec
 from coordinator.policy import RunPolicy
-from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 
@@ -48,7 +51,7 @@ class Registry:
     """The core of a coordinator. Routes events to runs; a run never sees another."""
 
     def __init__(self, policy: RegistryPolicy) -> None:
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, IsolatedRun] = {}
         self.ended: list[str] = []
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
@@ -63,25 +66,39 @@ class Registry:
         expected = sum(len(state.members) for state in states if state.phase is not Phase.ENDED)
         while expected > self._policy.agents_at_base_pace * self._stretch:
             self._stretch *= 2
+        effects: list[fx.Effect] = []
         for state in states:
-            run = Run(state, policy=self._policy.run, pace=self._pace(), now=now)
+            run, ends = IsolatedRun.restore(
+                state, policy=self._policy.run, pace=self._pace(), now=now
+            )
+            effects += ends
             self.runs[state.run_id] = run
             self._agents += len(run.members.presences)
             if state.phase is Phase.ENDED:
                 self.ended.append(state.run_id)
             self._schedule(run)
-        return self._forget_oldest()
+        return effects + self._forget_oldest()
 
     def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, DeadlineReached):
             return self._on_deadline(event, now)
+        if isinstance(event, OutageEnded):
+            runs = list(self.runs.values())  # delivering may forget one
+            return [effect for run in runs for effect in self._deliver(run, event, now)]
         run = self.runs.get(event.run_id)
         if run is not None:
             return self._deliver(run, event, now)
+        if isinstance(event, RunRead):
+            return []  # forgotten meanwhile
         if isinstance(event, SessionOpened):
             return self._create(event, now)
         return self._answer_unknown(event)
+
+    def state(self, run_id: str) -> RunState | None:
+        """Return a run's state if that is the fold of its records now."""
+        run = self.runs.get(run_id)
+        return run.state if run is not None and run.is_sound else None
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -117,15 +134,22 @@ class Registry:
             error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
         if error is None and len(self.runs) - len(self.ended) >= self._policy.runs_max:
             error = LimitReached("runs_max", self._policy.runs_max)
+        if error is None:
+            error = rounds_error(event.beat, next_round_id=0)
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
-        run, effects = Run.create(
+        run, effects = IsolatedRun.create(
             event.run_id, event.spec, policy=self._policy.run, pace=self._pace(), now=now
         )
         self.runs[event.run_id] = run
         return [*effects, *self._deliver(run, event, now)]
 
-    def _deliver(self, run: Run, event: RunEvent | DeadlineReached, now: float) -> list[fx.Effect]:
+    def _deliver(
+        self,
+        run: IsolatedRun,
+        event: RunEvent | DeadlineReached | OutageEnded | RunRead,
+        now: float,
+    ) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
         agents = len(run.members.presences)
         effects = run.handle(event, now=now)
@@ -144,7 +168,7 @@ class Registry:
                 effects += self._deliver(run, event, now)
         return effects
 
-    def _schedule(self, run: Run) -> None:
+    def _schedule(self, run: IsolatedRun) -> None:
         due = run.next_deadline()
         if due is None:
             self._deadlines.clear(run.state.run_id)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from coordinator import convert
 from coordinator.convert_progress import limits_message, progress_message
+from coordinator.isolation import IsolatedRun
 from coordinator.run import Run
 from coordinator.run_state import HistoryEntry
 from coordinator.wire import duration
 from drumbeat.v1 import run_pb2
 
 
-def summary_message(run: Run) -> run_pb2.RunSummary:
+def summary_message(run: Run | IsolatedRun) -> run_pb2.RunSummary:
     """Write a run in one line."""
     return run_pb2.RunSummary(run_id=run.state.run_id, phase=_phase(run))
 
 
-def run_message(run: Run, *, now: float) -> run_pb2.Run:
+def run_message(run: Run | IsolatedRun, *, now: float) -> run_pb2.Run:
     """Write a run as it is at ``now``, participants first. Linear in agents."""
     state = run.state
     ranks, iterations = state.group_ranks(), state.iterations
@@ -49,7 +50,7 @@ def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
     )
 
 
-def _agent(run: Run, incarnation: str, now: float) -> run_pb2.Agent:
+def _agent(run: Run | IsolatedRun, incarnation: str, now: float) -> run_pb2.Agent:
     identity = run.state.members[incarnation]
     is_seated = run.state.is_seated(incarnation)
     seat = run.state.round.seats.get(incarnation) if run.state.round and is_seated else None
@@ -74,5 +75,5 @@ def _agent(run: Run, incarnation: str, now: float) -> run_pb2.Agent:
     return message
 
 
-def _phase(run: Run) -> run_pb2.RunPhase.ValueType:
+def _phase(run: Run | IsolatedRun) -> run_pb2.RunPhase.ValueType:
     return run_pb2.RunPhase.Value(f"RUN_PHASE_{run.state.phase}")

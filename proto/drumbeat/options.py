@@ -244,6 +244,17 @@ def option(
     )
 
 
+def proxy_option(section: str = "Options") -> Callable[[F], F]:
+    """Declare ``--use-proxy``: a coordinator is in the cluster, and proxies lead out of it."""
+    return option(
+        "--use-proxy",
+        section=section,
+        is_flag=True,
+        help="Reach the coordinator through the proxy of http_proxy, https_proxy or grpc_proxy, "
+        "which are ignored else.",
+    )
+
+
 def _spelled_out(
     ctx: click.Context, args: Sequence[str], params: Iterable[click.Parameter]
 ) -> list[str]:

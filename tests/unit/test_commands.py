@@ -45,12 +45,12 @@ def test_a_package_that_another_distribution_wrote_into_is_named_with_it(
 def test_other_systems_are_told_that_it_takes_linux(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delattr(agent, "launch", raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert drumbeat_commands.coordinator() == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error == ("coordinator: error: this system is 'darwin', and drumbeat runs on Linux only")
     assert "Linux machine or container" in hint
-    monkeypatch.delattr(agent, "launch", raising=False)
     with pytest.raises(ImportError, match="'darwin', allowed is 'linux'"):
         _ = agent.launch
 

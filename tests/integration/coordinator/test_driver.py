@@ -28,6 +28,7 @@ from coordinator.records import AgentAdmitted, FailureRecorded, RoundStarted, Ru
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run_state import Phase
 from coordinator.sessions import Sessions
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import spec
@@ -58,6 +59,12 @@ class GatedJournal:
 
     def load(self) -> list[RunState]:
         return []
+
+    def load_run(self, run_id: str) -> RunState | None:  # noqa: ARG002
+        return None
+
+    def sizes(self) -> dict[str, int]:
+        return {}
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
         self._loop.call_soon_threadsafe(self.began.set)
@@ -120,11 +127,13 @@ def failure(sequence: int, request_id: int = 0) -> FailureReported:
 
 async def take(outbox: Outbox, count: int) -> list[Item]:
     items: list[Item] = []
+
+    async def collect() -> None:
+        while len(items) < count:
+            items.append(await outbox.next())
+
     async with asyncio.timeout(DEADLINE_S):
-        async for item in outbox.items():
-            items.append(item)
-            if len(items) == count:
-                break
+        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
     return items
 
 
@@ -266,9 +275,12 @@ async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         scene.driver.submit_always(SessionClosed(run_id="r", session_id="x", incarnation="x"))
         with pytest.raises(LimitReached, match="event_queue_max"):
-            async for _ in sessions.open(one_hello()):
-                pass
+            await sessions.open(one_hello(), unheard)
         scene.journal.gate.set()
+
+
+async def unheard(_: object) -> None:
+    pass
 
 
 async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
@@ -334,21 +346,23 @@ async def test_a_record_that_found_no_room_is_not_overtaken() -> None:
         scene.driver.submit(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         gate = asyncio.Event()
-        answers = sessions.report(records(2, 7, pause_before=6, gate=gate))
-        first = asyncio.ensure_future(anext(answers))
+        heard = asyncio.Queue[failure_pb2.ReportResponse]()
+        refused = asyncio.create_task(
+            sessions.report(records(2, 7, pause_before=6, gate=gate), heard.put)
+        )
         for _ in range(100):  # 2 and 3 find room, 4 and 5 don't
             await asyncio.sleep(0)
         scene.journal.gate.set()
-        heard = [(await asyncio.wait_for(first, DEADLINE_S)).sequence]
+        assert (await asyncio.wait_for(heard.get(), DEADLINE_S)).sequence == 2
         gate.set()  # there is room for 6 again
-        heard.append((await asyncio.wait_for(anext(answers), DEADLINE_S)).sequence)
         with pytest.raises(LimitReached):
-            await asyncio.wait_for(anext(answers), DEADLINE_S)
-        assert heard == [2, 3]
+            await asyncio.wait_for(refused, DEADLINE_S)
+        assert [heard.get_nowait().sequence for _ in range(heard.qsize())] == [3]
         retried = []
         for number in range(2, 7):  # one by one, for there is little room
-            again = sessions.report(records(number, number + 1))
-            retried += [answer.kept async for answer in again]
+            again = sessions.report(records(number, number + 1), heard.put)
+            await asyncio.wait_for(again, DEADLINE_S)
+            retried.append(heard.get_nowait().kept)
         assert retried == [False, False, True, True, True]
         assert scene.driver.registry.runs["r"].state.failures_count == 6
 

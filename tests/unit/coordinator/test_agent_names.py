@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.admission import unique
-from tests.support.world import Story, a_story
+from coordinator.admission import Names
+from tests.support.world import Story, a_story, an_agent
 
 
 def two_on_one_host(**names: str) -> Story:
@@ -19,9 +19,12 @@ def history(story: Story) -> str:
 
 
 def test_a_name_that_is_taken_gets_the_next_number() -> None:
-    assert unique("node7", set()) == "node7"
-    assert unique("node7", {"node7", "node7#3"}) == "node7#2"
-    assert unique("node7", {"node7", "node7#2"}) == "node7#3"
+    names = Names([an_agent("a", name="node7#3")])
+    admitted = [names.admit(an_agent(each, host="node7")) for each in "bcd"]
+    assert [agent.name for agent in admitted] == ["node7", "node7#2", "node7#4"]
+    names.free(admitted[1])
+    names.free(None)
+    assert names.admit(an_agent("e", name="node7")).name == "node7#2"
 
 
 def test_agents_of_one_host_are_told_apart_in_reasons() -> None:
