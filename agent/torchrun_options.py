@@ -43,6 +43,10 @@ class Meeting:
     join_timeout_s: float
     last_call_s: float
 
+    master_addr: str
+    """That of the workers, if it is fixed."""
+    master_port: int
+
     notes: tuple[str, ...]
     """What was given and is not needed, for people."""
 
@@ -79,6 +83,8 @@ def meeting_of(ctx: click.Context, params: Mapping[str, Any]) -> Meeting:
         coordinator=_coordinator_of(ctx, params, notes),
         join_timeout_s=durations["join_timeout"],
         last_call_s=durations["last_call"],
+        master_addr="" if _is_others(ctx, params, "master_addr") else params["master_addr"],
+        master_port=0 if _is_others(ctx, params, "master_port") else params["master_port"],
         notes=tuple(notes),
     )
 
@@ -87,13 +93,13 @@ def _coordinator_of(ctx: click.Context, params: Mapping[str, Any], notes: list[s
     """The coordinator's address, None for standalone; an argument beats the environment."""
     address, is_standalone = params["coordinator"], params["standalone"]
     if address is not None and is_standalone:
-        is_address_typed = _is_typed(ctx, "coordinator")
-        if is_address_typed == _is_typed(ctx, "standalone"):
+        of_address, of_standalone = _weight(ctx, "coordinator"), _weight(ctx, "standalone")
+        if of_address == of_standalone:
             raise UsageError(
                 "--coordinator and --standalone exclude each other",
                 "--standalone trains on this machine alone and brings its own coordinator",
             )
-        is_standalone = not is_address_typed
+        is_standalone = of_standalone > of_address
     endpoint = params["rdzv_endpoint"]
     if is_standalone or address is not None:
         if endpoint and _is_typed(ctx, "rdzv_endpoint"):
@@ -154,3 +160,28 @@ def _read_conf(text: str) -> tuple[dict[str, float], list[str]]:
 
 def _is_typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _weight(ctx: click.Context, name: str) -> int:
+    """Order the sources of a value: a default, torchrun's variable, ours, the command line."""
+    source = ctx.get_parameter_source(name)
+    if source is not ParameterSource.ENVIRONMENT:
+        return 3 if source is ParameterSource.COMMANDLINE else 0
+    return 1 if _is_from_torchruns_variable(ctx, name) else 2
+
+
+def _is_others(ctx: click.Context, params: Mapping[str, Any], name: str) -> bool:
+    """Return whether a cluster's template names rank 0, which torchrun too then leaves open.
+
+    Where agents of several machines meet, any of them may get rank 0.
+    """
+    is_alone = params["nnodes"][1] == 1
+    return not is_alone and _weight(ctx, name) == 1
+
+
+def _is_from_torchruns_variable(ctx: click.Context, name: str) -> bool:
+    for param in ctx.command.params:
+        if param.name == name and isinstance(param, options.CommandOption):
+            found = param.found(ctx)
+            return found is not None and found[0] in param.variables
+    return False

@@ -172,11 +172,11 @@ class CommandOption(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
-        found = self._found(ctx)
+        found = self.found(ctx)
         return found[1] if found else None
 
-    def _found(self, ctx: click.Context) -> tuple[str | Sequence[str] | None, str] | None:
-        """Return the variable that is set, with its text."""
+    def found(self, ctx: click.Context) -> tuple[str | Sequence[str] | None, str] | None:
+        """Return the first of the variables that is set, with its text."""
         for variable in (self.envvar, *self.variables):
             asked = copy.copy(self)
             asked.envvar = variable
@@ -195,7 +195,7 @@ class CommandOption(click.Option):
         """The option as errors name it, with its environment variable."""
         shown = copy.copy(self)
         shown.opts = _with_dashes(self.opts)
-        if ctx is not None and (found := self._found(ctx)) is not None:
+        if ctx is not None and (found := self.found(ctx)) is not None:
             shown.envvar = found[0]
         # Older releases of click declare the context as required, but pass it on only.
         return super(CommandOption, shown).get_error_hint(ctx)

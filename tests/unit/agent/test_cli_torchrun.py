@@ -143,6 +143,29 @@ def test_torchruns_variables_count_after_ours(monkeypatch: pytest.MonkeyPatch) -
     assert join().shutdown_timeout_s == 12.0
 
 
+def test_a_template_does_not_fix_the_master_of_several_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any of them may get rank 0; torchrun ignores these with an endpoint, too."""
+    monkeypatch.setenv("PET_MASTER_ADDR", "worker-0")
+    monkeypatch.setenv("PET_MASTER_PORT", "23456")
+    alone = join()
+    assert (alone.master_addr, alone.master_port) == ("worker-0", 23456)
+    several = ("--nnodes", "2", "--run-id", "r", "--coordinator", "head")
+    assert (join(*several).master_addr, join(*several).master_port) == ("", 0)
+    typed = join(*several, "--master-addr", "10.0.0.1", "--master-port", "7")
+    assert (typed.master_addr, typed.master_port) == ("10.0.0.1", 7)
+    monkeypatch.setenv("DRUMBEAT_MASTER_ADDR", "ours")
+    assert join(*several).master_addr == "ours"
+
+
+def test_our_mode_beats_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    assert join().is_standalone
+    monkeypatch.setenv("DRUMBEAT_COORDINATOR", "head")
+    assert join().coordinator == "head:29400"
+
+
 def test_a_variable_of_torchrun_that_is_wrong_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
