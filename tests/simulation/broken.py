@@ -279,7 +279,7 @@ def seats_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 def charges_the_dead(patch: pytest.MonkeyPatch) -> None:
     """What a machine lost just before a failure has cost is not given back."""
-    patch.setattr(RoundWatch, "unheard", lambda _self, _current: set())
+    patch.setattr(RoundWatch, "take_back", lambda _self, _incarnation: None)
 
 
 # Those that only machines that lose power together can show.

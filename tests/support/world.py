@@ -354,15 +354,10 @@ class Story:
         run, seat = self.registry.runs.get(agent.run_id), None
         if run is not None and run.state.round is not None:
             seat = run.state.round.seats.get(agent.identity.incarnation)
-        given: dict[str, Any] = {
-            "incarnation": agent.identity.incarnation,
-            "sequence": agent.sequence,
-            "round_id": agent.round_id or 0,
-            "host": agent.identity.host,
-            "rank": seat.rank_first if seat else 0,
-        }
+        given = {"incarnation": agent.identity.incarnation, "host": agent.identity.host}
+        place = {"round_id": agent.round_id or 0, "rank": seat.rank_first if seat else 0}
         self._counter += 1
-        record = a_record(**(given | fields))
+        record = a_record(**(given | place | {"sequence": agent.sequence} | fields))
         return self.handle(
             FailureReported(run_id=agent.run_id, request_id=self._counter, record=record)
         )
