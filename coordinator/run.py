@@ -202,8 +202,7 @@ class Run:
         is_kept = self._is_wanted(record)
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            name = self.state.name_of(record.incarnation)
-            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at, name=name)))
+            self._commit(rec.FailureRecorded(record=self.state.accepted(record, sent_at)))
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
@@ -271,8 +270,7 @@ class Run:
             if incarnation not in self.state.excused:
                 self._round_watch.failed.add(incarnation)
             if beat.failure is not None:
-                name = self.state.name_of(incarnation)
-                presence.failure = beat.failure.accepted(sent_at=sent_at, name=name)
+                presence.failure = self.state.accepted(beat.failure, sent_at)
         elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
             self._round_watch.barrier.note_success(incarnation, now=now)

@@ -197,11 +197,11 @@ class RunState:
         seats = self.round.seats if self.round else {}
         return incarnation in seats and incarnation not in self.given_up
 
-    def name_of(self, incarnation: str) -> str:
-        """Return what people call an agent of the current or last round; empty if unknown."""
-        seat = self.round.seats.get(incarnation) if self.round else None
-        agent = self.members.get(incarnation) if seat is None else seat.agent
-        return "" if agent is None else agent.name
+    def accepted(self, record: FailureRecord, sent_at: float) -> FailureRecord:
+        """Return a record placed on the coordinator's clock, with its agent's unique name."""
+        seat = self.round.seats.get(record.incarnation) if self.round else None
+        agent = self.members.get(record.incarnation) if seat is None else seat.agent
+        return record.accepted(sent_at=sent_at, name=None if agent is None else agent.name)
 
     def had_seat(self, incarnation: str) -> bool:
         """Return whether this agent was in the current or last round."""
