@@ -91,8 +91,6 @@ class Run:
         """How long members have to come back who could not for a time."""
         return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
 
-    # The interface of every core.
-
     def handle(
         self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
     ) -> list[fx.Effect]:
@@ -141,7 +139,7 @@ class Run:
             self._iterating.check_invariants()
 
     def reason(self) -> str:
-        """Return why the run is as it is, for people."""
+        """Return why the run is as it is."""
         if self._wait is not None:
             return self._wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
@@ -156,14 +154,12 @@ class Run:
     # Events.
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        error = refusal(self.state, event, agents_max=self._policy.agents_max)
-        if error is not None:
+        if error := refusal(self.state, event, agents_max=self._policy.agents_max):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            seen = event.beat.rounds_seen
-            agent = self._names.admit(event.agent)
+            agent, seen = self._names.admit(event.agent), event.beat.rounds_seen
             self._decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self._gathering.latest_arrival = now
             self._note_change(now)
@@ -338,20 +334,24 @@ class Run:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
-            case RoundGoesOn(until, released):
-                self._review_at = until
-                for incarnation, reason in released.items():
-                    self._telling.one(incarnation)
-                    self._tell_decision("agent released", reason)
-                due = self._iterating.next_deadline() if self._iterating.is_watching else None
-                if due is not None:
-                    self._review_at = due if until is None else min(due, until)
+            case RoundGoesOn(until, waits, released):
+                self._await_decision(waits)
+                self._telling.some(released)
+                instants = (until, self._iterating.next_deadline())
+                self._review_at = min((at for at in instants if at is not None), default=None)
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:
                 self._start_ending(outcome, now)
             case RoundIsOver() as outcome:
                 self._end_round(outcome, now)
+
+    def _await_decision(self, waits: Wait | None) -> None:
+        """Show what a decision waits for, and tell it once."""
+        if waits is not None and self._wait is None:
+            self._tell_decision("decision waits", waits.reason)
+        if waits is not None or not self._iterating.is_watching:
+            self._wait = waits
 
     def _review_iterations(self, now: float) -> None:
         """Journal what follows for the workers that restart in process, if any do."""

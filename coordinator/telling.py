@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from coordinator.desire import desired_state
 from coordinator.effects import Direct
@@ -31,6 +31,10 @@ class Telling:
     def one(self, incarnation: str) -> None:
         """Tell one member."""
         self._untold.add(incarnation)
+
+    def some(self, incarnations: Iterable[str]) -> None:
+        """Tell several members."""
+        self._untold.update(incarnations)
 
     def everyone(self) -> None:
         """Tell all members."""
