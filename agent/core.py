@@ -54,8 +54,8 @@ from agent.model import (
     GpuMemory,
     GroupState,
     Standby,
-    Stop,
 )
+from agent.waits import Situation
 
 SIGTERM = 15
 
@@ -167,6 +167,23 @@ class AgentCore:
         instants = (self._connection.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
 
+    def situation(self) -> Situation:
+        """Return where this agent stands, for what people are told."""
+        connection, group = self._connection, self._group
+        return Situation(
+            coordinator=self._policy.coordinator,
+            is_connected=connection.is_open,
+            was_connected=connection.was_open,
+            reason_away=connection.reason,
+            away_until=connection.deadline,
+            desired=self._desired,
+            group=group.state,
+            workers_alive=group.workers_alive,
+            is_stopping=group.is_stopping,
+            is_ending=self._ending is not None,
+            is_gpu_memory_awaited=self._gpu_memory is GpuMemory.AWAITED,
+        )
+
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self._group.check_invariants()
@@ -200,8 +217,6 @@ class AgentCore:
 
     def _on_desired(self, desired: Desired) -> None:
         state = desired.state
-        if state != self._desired.state:
-            self._announce(desired)
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
@@ -210,24 +225,6 @@ class AgentCore:
                 self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
-
-    def _announce(self, desired: Desired) -> None:
-        match desired.state:
-            case Standby() as standby:
-                tell = fx.Tell(
-                    what="standing by", why=standby.reason, time_left_s=standby.time_left_s
-                )
-            case Assignment() as assignment:
-                tell = fx.Tell(
-                    what="round assigned", why=assignment.reason, round_id=assignment.round_id
-                )
-            case Stop() as stop:
-                tell = fx.Tell(what="stopping", why=stop.reason)
-            case Exit(is_released=True) as end:
-                tell = fx.Tell(what="succeeded, not waiting for the others", why=end.reason)
-            case Exit() as end:
-                tell = fx.Tell(what="run ended", why=end.reason)
-        self._effects.append(tell)
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None

@@ -120,7 +120,6 @@ class Tell:
     what: str
     why: str
     round_id: int | None = None
-    time_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ class Spool:
             try:
                 yield self._read_entry(path)
             except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
-                log.warning("spooled failure record unreadable", reason=str(error), path=str(path))
+                log.warning("spooled failure record unreadable", reason=f"{path}: {error}")
                 with suppress(OSError):
                     path.unlink()
 

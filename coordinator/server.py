@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -163,9 +164,19 @@ def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
         _probe(config)
         port = server.add_insecure_port(config.address)
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise PortInUse(config.host, config.port, why) from error
+        raise bind_error(config.host, config.port, error) from error
     return port
+
+
+def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
+    """Return what to tell the user, with a hint that fits what is wrong."""
+    number, hint = getattr(error, "errno", 0), ""
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+    elif number == errno.EACCES:
+        hint = "choose a --port above 1023, the ports below belong to the system"
+    why = getattr(error, "strerror", None) or str(error)
+    return PortInUse(host, port, why, hint=hint)
 
 
 def _probe(config: CoordinatorConfig) -> None:

@@ -118,9 +118,8 @@ class Sessions:
         opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
-            log.info(
-                "GPUs of an agent", agent=opened.agent.name, gpus=gpus, **{"run.id": opened.run_id}
-            )
+            text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
+            log.debug("GPUs of an agent", message=text, **{"run.id": opened.run_id})
         return opened
 
     async def _read(

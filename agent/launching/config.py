@@ -110,6 +110,8 @@ class LaunchConfig:
     """Directory for the workers' files, created if needed; None: they are not kept."""
     log_format: str = "auto"
     """How the agent's own log is written: auto, console or json."""
+    log_level: str = "info"
+    """The least that the agent logs: debug, info, warning or error."""
     event_log_handler: str = ""
     """Who takes structured events; empty: jsonl if there is a file, else nobody."""
     event_log_file: str | None = None
@@ -152,6 +154,7 @@ class LaunchConfig:
             gpu_memory_wait_s=self.gpu_memory_wait,
             watchdog=self._watchdog(),
             log_format=cast("Literal['auto', 'console', 'json']", self.log_format),
+            log_level=self.log_level,
             event_log_handler=handler,
             command=command,
             name=name,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from drumbeat import durations
+from drumbeat.words import printable
 
 if TYPE_CHECKING:
     # Only newer releases of click make the class generic, and only for checkers.
@@ -28,6 +29,11 @@ PORT_DEFAULT = 29400
 
 DURATION_MAX_S = 30 * 24 * 3600.0
 """Longest duration an option takes: a month. More is a slip of the unit."""
+
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""What can be the least that is logged, with the numbers of Python's ``logging``."""
+
+_OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
 
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
@@ -148,6 +154,23 @@ class HostPortType(ParamType):
             self.fail(f"{error}.", param, ctx)
 
 
+class LogLevelType(ParamType):
+    """The least that is logged; also in the names and numbers of Python's ``logging``."""
+
+    name = "level"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One of ``LOG_LEVELS``."""
+        word = str(value).strip().lower()
+        if word.isdecimal() and len(word) < 4:
+            number = int(word)
+            return next((name for name, top in LOG_LEVELS.items() if number <= top), "error")
+        word = _OTHER_LEVELS.get(word, word)
+        if word not in LOG_LEVELS:
+            self.fail(f"{value!r} is given, allowed is one of {', '.join(LOG_LEVELS)}.", param, ctx)
+        return word
+
+
 DURATION = DurationType()
 HOST_PORT = HostPortType()
 PORT_OR_ZERO = CountType(0, 65535)
@@ -242,6 +265,45 @@ def option(
     return click.option(
         *spellings, cls=CommandOption, section=section, variables=variables, **declared
     )
+
+
+def console_options(function: F) -> F:
+    """Declare the options for a command's own log: ``log_format``, ``log_level``, ``quiet``."""
+    declarations = (
+        option(
+            "--log-format",
+            section="Log",
+            type=click.Choice(["auto", "console", "json"]),
+            default="auto",
+            help="auto, console: a plain line an event; json: a JSON object an event.",
+        ),
+        option(
+            "--log-level",
+            section="Log",
+            type=LogLevelType(),
+            variables=["LOGLEVEL"],
+            metavar="[" + "|".join(LOG_LEVELS) + "]",
+            default="info",
+            help="The least that is logged; debug also shows the details of each event.",
+        ),
+        option(
+            "-q",
+            "--quiet",
+            section="Log",
+            is_flag=True,
+            help="Log warnings and errors only; reports are shown all the same.",
+        ),
+    )
+    for declare in reversed(declarations):
+        function = declare(function)
+    return function
+
+
+def log_settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Return ``log_format`` and ``log_level`` as ``console_options`` ask for them."""
+    level = params["log_level"]
+    is_lowered = params["quiet"] and level in ("debug", "info")
+    return {"log_format": params["log_format"], "log_level": "warning" if is_lowered else level}
 
 
 def proxy_option(section: str = "Options") -> Callable[[F], F]:
@@ -341,11 +403,16 @@ def parse(command: click.Command, argv: list[str] | None, *, program: str) -> An
 
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
-    """Write what is wrong to standard error: one line per problem, then one with the hint."""
-    for line in problem.splitlines():
-        click.echo(f"{program}: error: {line}", file=sys.stderr)
+    """Write what is wrong to standard error, as ``error_text`` has it."""
+    click.echo(error_text(program, problem, hint), file=sys.stderr, nl=False)
+
+
+def error_text(program: str, problem: str, hint: str = "") -> str:
+    """Return what is wrong: one line per problem, then one with the hint."""
+    lines = [f"{program}: error: {line}" for line in problem.splitlines()]
     if hint:
-        click.echo(f"{program}: hint: {hint}", file=sys.stderr)
+        lines.append(f"{program}: hint: {hint}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _hint_of(error: click.ClickException, program: str) -> str:

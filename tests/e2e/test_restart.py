@@ -86,7 +86,7 @@ def test_the_restart_budget_is_the_jobs_and_not_each_agents(cluster: Cluster) ->
     for agent in agents:
         report = report_of(agent)
         assert "round 1 failed" in report
-        assert "all 1 restarts are used" in report
+        assert "the one restart is used" in report
         assert "exit code 4" in report
         assert "exit code 3" not in report
 

@@ -153,3 +153,22 @@ def test_a_cause_that_ended_its_process_says_both() -> None:
     lines = rendered(root_causes=[cause], world_size=1)
     at = lines.index("  iteration : 0, interrupted by the end of the worker")
     assert lines[at + 1] == "  ended by  : SIGKILL"
+
+
+def test_what_ended_earlier_rounds_is_in_it_as_lines() -> None:
+    why = "round 0 failed: rank 1 on a (SIGKILL); restart 1 of 3"
+    assert rendered(earlier=[why]) == [
+        BAR,
+        "train.py FAILED",
+        "round 0 failed",
+        "before that:",
+        f"  {why}",
+        BAR,
+    ]
+
+
+def test_control_characters_of_workers_are_written_out() -> None:
+    cause = a_record(0, message="\x1b]0;title\x07", stderr_tail="\x1b[31mred\x1b[0m\x1b[2J\n")
+    lines = rendered(root_causes=[cause], world_size=1)
+    assert "  message   : \\x1b]0;title\\x07" in lines
+    assert "    red\\x1b[2J" in lines

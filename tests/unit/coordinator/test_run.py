@@ -238,7 +238,7 @@ def test_the_exit_barrier_waits_as_long_as_leases_hold_unless_told_otherwise() -
         assert isinstance(story.desired("b").state, Assignment)
     assert isinstance(patient.desired("a").state, Assignment)
     assert limited.desired("a").state == Release(
-        reason="exit barrier timeout: 1 agents not done after 60 s: b (group rank 1)"
+        reason="exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
     )
 
 

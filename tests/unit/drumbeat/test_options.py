@@ -193,6 +193,40 @@ def limited(**params: Any) -> dict[str, Any]:
     return params
 
 
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("debug", "debug"), ("INFO", "info"), ("Warn", "warning"), ("CRITICAL", "error"),
+        ("0", "debug"), ("15", "info"), ("30", "warning"), ("50", "error"),
+    ],
+)  # fmt: skip
+def test_a_level_may_be_one_of_pythons_logging(
+    text: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because torchrun takes those, from LOGLEVEL."""
+    monkeypatch.setenv("LOGLEVEL", text)
+    assert options.parse(logging_tool, [], program="tool")["log_level"] == level
+    monkeypatch.setenv("DRUMBEAT_LOG_LEVEL", "info")
+    assert options.parse(logging_tool, [], program="tool")["log_level"] == "info"
+
+
+def test_a_level_that_is_none_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGLEVEL", "loud")
+    assert options.parse(logging_tool, [], program="tool") == 2
+    shown = capsys.readouterr().err
+    assert "LOGLEVEL" in shown
+    assert "'loud' is given, allowed is one of debug, info, warning, error" in shown
+
+
+@click.command(cls=options.SectionedCommand)
+@options.console_options
+def logging_tool(**params: Any) -> dict[str, Any]:
+    """One that logs."""
+    return params
+
+
 def test_a_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert options.parse(tool, [], program="tool") == 2
     assert "tool: error: Missing command." in capsys.readouterr().err
