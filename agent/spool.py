@@ -145,7 +145,7 @@ class Spool:
             try:
                 yield self._read_entry(path)
             except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
-                log.warning("spooled failure record unreadable", reason=str(error), path=str(path))
+                log.warning("spooled failure record unreadable", reason=f"{path}: {error}")
 
     def _read_entry(self, path: Path) -> Spooled:
         entry = msgspec.json.decode(path.read_bytes(), type=Entry)
