@@ -31,7 +31,7 @@ from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.hang_options import OPTION_OF_FIELD as HANG_OPTION_OF_FIELD
 from agent.hang_options import hang_options, watchdog_of
-from agent.log_options import log_options, output_of
+from agent.log_options import event_log_options, log_options, output_of
 from agent.telemetry import catalog
 from drumbeat import options
 from worker_sdk import context
@@ -52,6 +52,7 @@ _OPTION_OF_FIELD = {
     "local_world_size": "--nproc-per-node",
     "log_dir": "--log-dir",
     "log_format": "--log-format",
+    "log_level": "--log-level",
     "master_addr": "--master-addr",
     "master_port": "--master-port",
     "restarts_max": "--max-restarts",
@@ -277,26 +278,8 @@ def agent() -> None:
     default="10m",
     help="How long training goes on while the coordinator is away.",
 )
-@options.option(
-    "--log-format",
-    section="Log",
-    type=click.Choice(["auto", "console", "json"]),
-    default="auto",
-    help="auto: for people on a terminal, JSON lines elsewhere.",
-)
-@options.option(
-    "--event-log-handler",
-    section="Log",
-    metavar="null|console|jsonl|NAME",
-    show_default="jsonl with --event-log-file, else null",
-    help="Who takes structured events and metrics; NAME is that of an installed handler.",
-)
-@options.option(
-    "--event-log-file",
-    section="Log",
-    metavar="FILE",
-    help="File to which the handler jsonl appends; created if needed.",
-)
+@options.console_options
+@event_log_options
 @options.replaced_option(
     "--rdzv-backend", hint="leave it out: the backend is the coordinator; see --coordinator"
 )
@@ -369,7 +352,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         gpu_memory_wait_s=params["gpu_memory_wait"],
         watchdog=watchdog_of(params),
         output=output_of(params),
-        log_format=params["log_format"],
+        **options.log_settings(params),
         event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),
         event_log_file=event_log,
         command=worker_command(
@@ -485,16 +468,26 @@ def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]
         parsed = options.parse(agent, None if argv is None else list(argv), program="agent")
         if not isinstance(parsed, AgentConfig):
             return int(parsed)
-        _configure_logs(parsed)
-        return run(parsed)
+        return _run_logged(parsed, run)
     except AgentError as error:
-        fallback = "try 'agent join --help'" if isinstance(error, UsageError) else ""
-        options.write_error("agent", str(error), error.hint or fallback)
+        options.write_error("agent", str(error), _hint_of(error))
         return error.exit_code
 
 
-def _configure_logs(config: AgentConfig) -> None:
+def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
     # Imported here: it costs more than all of --help, which needs no log.
-    from drumbeat.logs import configure_logs  # noqa: PLC0415
+    from drumbeat import logs  # noqa: PLC0415
 
-    configure_logs(config.log_format)
+    logs.configure_logs(config.log_format, level=config.log_level)
+    try:
+        return run(config)
+    except AgentError as error:
+        # Behind what was logged, and not for ever if the console is stalled.
+        logs.write_text(options.error_text("agent", str(error), _hint_of(error)))
+        return error.exit_code
+    finally:
+        logs.close_logs()
+
+
+def _hint_of(error: AgentError) -> str:
+    return error.hint or ("try 'agent join --help'" if isinstance(error, UsageError) else "")

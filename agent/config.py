@@ -131,6 +131,9 @@ class AgentConfig:
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the agent's own log is written; see ``drumbeat.logs``."""
 
+    log_level: str = "info"
+    """The least that is logged: debug, info, warning or error."""
+
     event_log_handler: str = "null"
     """Who takes structured events and metrics; see ``agent.telemetry``."""
 
@@ -213,6 +216,9 @@ class AgentConfig:
             found.append(Violation("log_dir", self.log_dir, "an absolute path"))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            allowed = "debug, info, warning or error"
+            found.append(Violation("log_level", self.log_level, allowed))
         found += self._violations_of_telemetry()
         found += self._violations_of_signals()
         return found

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from agent import effects as fx
-from agent.announcement import announcement
 from agent.connection import Connection
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.events import (
@@ -59,6 +58,7 @@ from agent.model import (
     Standby,
 )
 from agent.supervisor_restarts import SupervisorRestarts
+from agent.waits import Situation
 
 SIGTERM = 15
 
@@ -78,14 +78,6 @@ class AgentPolicy:
     """Whether there are GPUs whose memory must be free between two rounds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """The agent is about to finish: workers first."""
-
-    finish: fx.Finish
-    signum: int = SIGTERM
-
-
 class AgentCore:
     """The core of an agent. Not thread-safe; one owner calls it."""
 
@@ -103,7 +95,7 @@ class AgentCore:
         self._ports = MasterPorts()
         self._gpu_memory = GpuMemory.FREE
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
-        self._ending: Ending | None = None
+        self._ending: fx.Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
@@ -166,6 +158,23 @@ class AgentCore:
         instants = (self._connection.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
 
+    def situation(self) -> Situation:
+        """Return where this agent stands, for what people are told."""
+        connection, group = self._connection, self._group
+        return Situation(
+            coordinator=self._policy.coordinator,
+            is_connected=connection.is_open,
+            was_connected=connection.was_open,
+            reason_away=connection.reason,
+            away_until=connection.deadline,
+            desired=self._desired,
+            group=group.state,
+            workers_alive=group.workers_alive,
+            is_stopping=group.is_stopping,
+            is_ending=self._ending is not None,
+            is_gpu_memory_awaited=self._gpu_memory is GpuMemory.AWAITED,
+        )
+
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self._group.check_invariants()
@@ -199,8 +208,6 @@ class AgentCore:
 
     def _on_desired(self, desired: Desired) -> None:
         state = desired.state
-        if state != self._desired.state:
-            self._effects.append(announcement(desired))
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
@@ -405,7 +412,7 @@ class AgentCore:
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
         """Stop the workers, then finish; the first reason counts."""
-        self._ending = self._ending or Ending(finish=finish, signum=signum)
+        self._ending = self._ending or fx.Ending(finish=finish, signum=signum)
 
     # Desired and actual.
 
@@ -466,7 +473,7 @@ class AgentCore:
             self._gpu_memory = GpuMemory.USED
         return True
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: fx.Ending) -> None:
         self._is_finished = True
         self._beat_at = None
         self._effects.append(fx.CloseSession())

@@ -128,7 +128,6 @@ class Tell:
     what: str
     why: str
     round_id: int | None = None
-    time_left_s: float | None = None
     details: str = ""
 
 
@@ -143,6 +142,14 @@ class Finish:
     report: str = ""
     cause: WorkerError | None = None
     error: AgentError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is to be done once the workers, who get ``signum``, are gone."""
+
+    finish: Finish
+    signum: int
 
 
 WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | OrderWorker | EndWorker

@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,7 @@ class PrivateDirectory:
         self._prefix = f"drumbeat-{os.getuid()}-{_host()}-"
         self._places = self._by_length(dict.fromkeys((*places, SHORT_TEMPORARY)))
         self._path, self._lock = self._make_somewhere()
+        self._guard = threading.Lock()
 
     @property
     def path(self) -> Path:
@@ -72,11 +74,12 @@ class PrivateDirectory:
             PrivateDirectoryUnusable: It can't be made.
             OSError: What is below it can't be made.
         """
-        if not _is_locked_there(self._path, self._lock):
-            held = self._lock
-            self._path, self._lock = self._make_again()
-            os.close(held)
-        path = self._path
+        with self._guard:  # files are made by a thread of their own
+            if not _is_locked_there(self._path, self._lock):
+                held = self._lock
+                self._path, self._lock = self._make_again()
+                os.close(held)
+            path = self._path
         for name in names:
             path /= name
             with suppress(FileExistsError):
@@ -165,8 +168,7 @@ def _is_locked_there(path: Path, lock: int) -> bool:
 def _lock_own(path: Path) -> int | None:
     """Return a descriptor that holds a directory; None if it was collected before.
 
-    A file system without locks is no obstacle: nobody else can lock there either, so nobody
-    collects.
+    A file system without locks is no obstacle: without a lock no agent collects there.
     """
     try:
         lock = _open(path)

@@ -130,6 +130,24 @@ def log_options(function: F) -> F:
     return function
 
 
+def event_log_options(function: F) -> F:
+    """Declare the options for structured events."""
+    declare_handler = options.option(
+        "--event-log-handler",
+        section="Log",
+        metavar="null|console|jsonl|NAME",
+        show_default="jsonl with --event-log-file, else null",
+        help="Who takes structured events and metrics; NAME is that of an installed handler.",
+    )
+    declare_file = options.option(
+        "--event-log-file",
+        section="Log",
+        metavar="FILE",
+        help="File to which the handler jsonl appends; created if needed.",
+    )
+    return declare_handler(declare_file(function))
+
+
 def output_of(params: dict[str, Any]) -> OutputConfig:
     """Build the configuration from the options, by their names.
 

@@ -15,7 +15,7 @@ from agent.last_lines import BYTES_MAX, last_lines
 from agent.layout import PrivateDirectory
 from agent.logs_specs import describe, make_logs_specs
 from agent.multiprocessing.logs import CONSOLE, LogsDest, LogsSpecs
-from agent.multiprocessing.tail import STALL_S, Tail
+from agent.multiprocessing.tail import Tail
 from agent.output_config import line_prefix
 from agent.preflight import private_places
 from agent.stderr_relay import StderrRelay
@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
 
+CLOSE_STALL_S = 3.0
+"""How long the console may take nothing at the end before the rest of stderr is given up."""
 LOGS = "logs"
 """In the agent's own directory, what of files of workers nobody asked for."""
 
@@ -101,7 +103,7 @@ class WorkerOutput:
                 self._add_error_file(local_rank, env, dest)
             if not self._is_told:
                 self._is_told = True
-                log.info("output of the workers is kept", directory=self._specs.root_log_dir)
+                log.info("output of the workers is kept", reason=self._specs.root_log_dir)
             self._follow(dest, envs)
             return {
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, dest))
@@ -151,7 +153,7 @@ class WorkerOutput:
         """
         self._end_round()
         if self._relay is not None:
-            self._relay.close(STALL_S)
+            self._relay.close(CLOSE_STALL_S)
         if self._tail is not None:
             self._tail.close()
         self._close_directory()
@@ -233,7 +235,8 @@ class WorkerOutput:
                 return self._relay.add(local_rank, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
-                log.warning("stderr not captured", reason=error.strerror, local_rank=local_rank)
+                why = f"of local rank {local_rank}: {error.strerror}"
+                log.warning("stderr not captured", reason=why)
         return path
 
     def _end_round(self) -> None:

@@ -7,21 +7,31 @@ from collections.abc import Iterator
 from agent.inprocess.convert import kind_from
 from agent.standings import who_was_where
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.words import count, printable
 
 WIDTH = 72
 
 
 def render_report(verdict: session_pb2.Verdict, name: str) -> str:
-    """Return the readable report of a failed run; ``name`` says what ran."""
+    """Return the readable report of a failed run; ``name`` says what ran.
+
+    What workers said is in it with their control characters written out.
+    """
     lines = ["=" * WIDTH, f"{name} FAILED", verdict.reason]
     if verdict.HasField("report"):
         lines += _sections(verdict.report)
     lines.append("=" * WIDTH)
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
     causes = report.root_causes
+    if report.earlier:
+        yield "before that:"
+        for reason in report.earlier:
+            yield f"  {reason}"
+    if not causes and not report.victims_count and not report.standings:
+        return  # it did not end because of a worker
     yield "-" * WIDTH
     if not causes:
         yield "Root cause: unknown, no record of it arrived"
@@ -33,11 +43,13 @@ def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
         yield from _cause(record)
     if report.victims_count:
         yield "-" * WIDTH
-        yield f"Victims: {report.victims_count} of {report.world_size} workers, ended because of it"
+        size = count(report.world_size, "worker")
+        yield f"Victims: {report.victims_count} of {size}, ended because of it"
         for record in report.victims:
             yield f"  {_victim(record)}"
         if (rest := report.victims_count - _workers_named(report)) > 0:
-            yield f"  {rest} {'others' if report.victims else 'workers'} stopped by their agents"
+            who = count(rest, "other" if report.victims else "worker")
+            yield f"  {who} stopped by their agents"
     if report.standings:
         yield "-" * WIDTH
         yield from who_was_where(report)

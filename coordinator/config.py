@@ -125,6 +125,9 @@ class CoordinatorConfig:
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the log is written; see ``drumbeat.logs``."""
 
+    log_level: str = "info"
+    """The least that is logged: debug, info, warning or error."""
+
     is_insecure: bool = False
     """Whether everyone who reaches the port may use it, on an address that is not loopback."""
 
@@ -151,10 +154,13 @@ class CoordinatorConfig:
         )
         found += check_range("lease_s", self.lease_s, 0.1, 86400, "seconds")
         if not self.lease_s > 2 * self.heartbeat_interval_s:
-            allowed = f"more than twice heartbeat_interval_s, {self.heartbeat_interval_s:g}"
+            allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval_s:g} s"
             found.append(Violation("lease_s", self.lease_s, allowed))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            allowed = "debug, info, warning or error"
+            found.append(Violation("log_level", self.log_level, allowed))
         return found + self.limits.validate()
 
 

@@ -363,6 +363,7 @@ def _report(report: FailureReport) -> failure_pb2.FailureReport:
         world_size=report.world_size,
         standings=[convert_progress.standing_message(at) for at in report.standings],
         standings_count=report.standings_count,
+        earlier=report.earlier,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.model import Assignment, Exit, Standby, Stop
 from coordinator.rendezvous import Wait
 from coordinator.run_state import Phase, RunState
+from drumbeat.words import count
 
 
 def desired_state(
@@ -23,7 +24,7 @@ def desired_state(
         if seat is not None and incarnation not in state.given_up:
             return Assignment(seat=seat, round=state.round, round_id=state.round.round_id)
         left = len(state.round.seats) - len(state.given_up)
-        reason = f"round {state.round.round_id} runs on {left} agents; this one stands by"
+        reason = f"round {state.round.round_id} runs on {count(left, 'agent')}; this one stands by"
         more = f"; {wait.reason}" if wait is not None else ""
         return Standby(reason=f"{reason}{more}", agents_present=present)
     if wait is None:

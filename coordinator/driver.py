@@ -34,6 +34,7 @@ from coordinator.isolation import IsolatedRun
 from coordinator.journal import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.outbox import Outbox
 from coordinator.registry import Registry
+from coordinator.story import CoordinatorStory
 from coordinator.writer import OnServing, Writer, ignore
 
 log = structlog.get_logger()
@@ -51,7 +52,8 @@ class Driver:
     Events that arrive while the journal is being written are handled together
     afterwards, so one write to the disk serves as many of them as there are. A write
     that fails is tried until it succeeds: meanwhile nothing is decided and nothing
-    decided is told, and ``on_serving`` has been told ``False``.
+    decided is told, and ``on_serving`` has been told ``False``. ``is_embedded``: decisions
+    are details, for an agent in this process tells their story.
     """
 
     def __init__(
@@ -60,9 +62,12 @@ class Driver:
         journal: Journal,
         *,
         queue_max: int = 100_000,
+        is_embedded: bool = False,
         on_serving: OnServing = ignore,
     ) -> None:
         self.registry = registry
+        self._is_embedded = is_embedded
+        self._story = CoordinatorStory()
         self._journal = journal
         self._writer = Writer(journal, on_serving=on_serving)
         # What waits for a turn. A session is in there once at most, with its inbox.
@@ -91,7 +96,8 @@ class Driver:
         if changes := self._changes(self.registry.restore(states, now=now)):
             self._journal.write(changes, now=now)
         for state in states:
-            log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
+            text = f"{state.run_id}: restored from the journal, {state.phase}"
+            log.info("run restored", message=text, **{"run.id": state.run_id})
 
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` if too many wait already.
@@ -292,18 +298,20 @@ class Driver:
             case fx.AnswerReset():
                 self._answer(effect.request_id, effect.forgotten)
             case fx.Decided():
-                log.info(
-                    effect.decision,
-                    **{
-                        "run.id": effect.run_id,
-                        "run.round": effect.round_id,
-                        "reason": effect.reason,
-                    },
-                )
+                self._tell(effect)
             case _:
                 outbox = self._outboxes.get(effect.session_id)
                 if outbox is not None:
                     _put(outbox, effect)
+
+    def _tell(self, decided: fx.Decided) -> None:
+        tell = log.debug if self._is_embedded else log.info
+        tell(
+            decided.decision,
+            message=self._story.line(decided),
+            reason=decided.reason,
+            **{"run.id": decided.run_id, "run.round": decided.round_id},
+        )
 
     def _answer(self, request_id: int, result: int | None) -> None:
         future = self._answers.pop(request_id, None)

@@ -40,6 +40,21 @@ BIND_ALLOWED = (
 """Why an open address is refused and what would be accepted, for messages."""
 
 
+# As the user has given them: fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``.
+_OPTIONS = {
+    "agents_min": "--nnodes (minimum)",
+    "agents_max": "--nnodes (maximum)",
+    "restarts_max": "--max-restarts",
+    "join_timeout": "--join-timeout",
+    "last_call": "--last-call",
+    "exit_barrier_timeout": "--exit-barrier-timeout",
+    "shutdown_timeout": "--shutdown-timeout",
+    "coordinator_grace": "--coordinator-grace",
+    "master_addr": "--master-addr",
+    "master_port": "--master-port",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One field of a run's spec in which an agent and the run disagree."""
@@ -54,7 +69,8 @@ class Difference:
     """What the run was started with."""
 
     def __str__(self) -> str:
-        return f"{self.field}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
+        name = _OPTIONS.get(self.field, self.field)
+        return f"{name}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
 
 
 class CoordinatorError(Exception):
@@ -230,11 +246,13 @@ class PortInUse(StartupError):
 
     hint = "another coordinator may run here already; choose another --port, or end that one"
 
-    def __init__(self, host: str, port: int, why: str) -> None:
+    def __init__(self, host: str, port: int, why: str, *, hint: str = "") -> None:
         super().__init__(host, port, why)
         self.host = host
         self.port = port
         self.why = why
+        if hint:
+            self.hint = hint
 
     def __str__(self) -> str:
         return f"cannot listen on port {self.port} of {self.host}: {self.why}"

@@ -257,6 +257,8 @@ class FailureReport:
     world_size: int
     standings: tuple[Standing, ...] = ()
     standings_count: int = 0
+    earlier: tuple[str, ...] = ()
+    """What ended the rounds before, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,16 @@ from coordinator.failures import describe
 from coordinator.model import FailureRecord, Round
 from coordinator.progress import NOWHERE, Standings
 from coordinator.standings import furthest_behind
+from drumbeat.words import count
 
 NAMES_SHOWN_MAX = 10
 
 _COULD_NOT_START = " could not start: "
+
+
+def is_loss(decision: str, reason: str) -> bool:
+    """Return whether a decision of the history is that a round failed or lost hosts."""
+    return decision == "round ended" and reason.startswith("round ")
 
 
 def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -> str:
@@ -78,7 +84,9 @@ def restart(what: str, *, used: int, allowed: int, in_process: int = 0) -> str:
         return f"{what}; restart {used + 1} of {allowed}{more}"
     if in_process:
         return with_budget(what, used=used, allowed=allowed, in_process=in_process)
-    left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
+    if not allowed:
+        return f"{what}; no restarts are allowed"
+    left = "the one restart is used" if allowed == 1 else f"all {allowed} restarts are used"
     return f"{what}; {left}"
 
 
@@ -88,8 +96,8 @@ def with_budget(reason: str, *, used: int, allowed: int, in_process: int) -> str
     return f"{reason}; {budget}" if in_process and budget not in reason else reason
 
 
-def _in_process(count: int) -> str:
-    return f"{count} restart{'' if count == 1 else 's'} in process"
+def _in_process(number: int) -> str:
+    return f"{count(number, 'restart')} in process"
 
 
 def round_lost(current: Round, lost: Collection[str]) -> str:
@@ -107,7 +115,8 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
     """Name the agents that the exit barrier waited for in vain."""
     late = [seat for i, seat in current.seats.items() if i not in succeeded]
     names = [f"{seat.agent.host} (group rank {seat.group_rank})" for seat in late]
-    return f"exit barrier timeout: {len(late)} agents not done after {limit_s:g} s: {_list(names)}"
+    agents = count(len(late), "agent")
+    return f"exit barrier timeout: {agents} not done after {limit_s:g} s: {_list(names)}"
 
 
 def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:

@@ -32,6 +32,7 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
+from drumbeat.words import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
 HISTORY_REASON_CHARACTERS_MAX = 512
@@ -286,7 +287,8 @@ class RunState:
         self.iterations = _no_iterations(self.round)
         self.where = NOWHERE
         self._spend(self.members[record.participants[0]].address, record.master_port)
-        self._note(record.at_s, "round started", f"{len(seats)} agents; {record.closing}")
+        size = count(len(seats), "agent")
+        self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)

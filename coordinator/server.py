@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -146,6 +147,8 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
         # busy answers, because a thread of gRPC's own does.
         ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
         ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
         ("grpc.http2.max_pings_without_data", 0),
         # Agents probe silent connections; that must not count as abuse.
         ("grpc.keepalive_permit_without_calls", 1),
@@ -183,9 +186,19 @@ def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
         _probe(config)
         port = server.add_insecure_port(config.address)
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise PortInUse(config.host, config.port, why) from error
+        raise bind_error(config.host, config.port, error) from error
     return port
+
+
+def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
+    """Return what to tell the user, with a hint that fits what is wrong."""
+    number, hint = getattr(error, "errno", 0), ""
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+    elif number == errno.EACCES:
+        hint = "choose a --port above 1023, the ports below belong to the system"
+    why = getattr(error, "strerror", None) or str(error)
+    return PortInUse(host, port, why, hint=hint)
 
 
 def _probe(config: CoordinatorConfig) -> None:

@@ -137,6 +137,8 @@ class LaunchConfig:
     """Whether the last lines of stderr are kept for the report where they are in no file."""
     log_format: str = "auto"
     """How the agent's own log is written: auto, console or json."""
+    log_level: str = "info"
+    """The least that the agent logs: debug, info, warning or error."""
     event_log_handler: str = ""
     """Who takes structured events; empty: jsonl if there is a file, else nobody."""
     event_log_file: str | None = None
@@ -180,6 +182,7 @@ class LaunchConfig:
             watchdog=self._watchdog(),
             output=self._output(),
             log_format=cast("Literal['auto', 'console', 'json']", self.log_format),
+            log_level=self.log_level,
             event_log_handler=handler,
             command=command,
             name=name,

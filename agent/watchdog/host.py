@@ -6,11 +6,9 @@ import asyncio
 import hmac
 import secrets
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +28,8 @@ from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
 from agent.watchdog.words import describe_hang
+from drumbeat.logs import write_text
+from drumbeat.words import printable
 from worker_sdk import context
 
 log = structlog.get_logger()
@@ -370,8 +370,7 @@ class Watchdog:
             worker.hang, worker.signalled = effect.hang, None
         elif effect.hang.evidence.stacks:
             # No failure record will have them.
-            with suppress(OSError, ValueError):
-                print(effect.hang.evidence.stacks, file=sys.stderr, flush=True)
+            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
 
     def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from drumbeat import durations
+from drumbeat.words import printable
 
 if TYPE_CHECKING:
     # Only newer releases of click make the class generic, and only for checkers.
@@ -207,6 +208,43 @@ def option(*names: str, section: str = "Options", **attrs: Any) -> Callable[[F],
     return click.option(*spellings, cls=CommandOption, section=section, **declared)
 
 
+def console_options(function: F) -> F:
+    """Declare the options for a command's own log: ``log_format``, ``log_level``, ``quiet``."""
+    declarations = (
+        option(
+            "--log-format",
+            section="Log",
+            type=click.Choice(["auto", "console", "json"]),
+            default="auto",
+            help="auto, console: a plain line an event; json: a JSON object an event.",
+        ),
+        option(
+            "--log-level",
+            section="Log",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+            help="The least that is logged; debug also shows the details of each event.",
+        ),
+        option(
+            "-q",
+            "--quiet",
+            section="Log",
+            is_flag=True,
+            help="Log warnings and errors only; reports are shown all the same.",
+        ),
+    )
+    for declare in reversed(declarations):
+        function = declare(function)
+    return function
+
+
+def log_settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Return ``log_format`` and ``log_level`` as ``console_options`` ask for them."""
+    level = params["log_level"]
+    is_lowered = params["quiet"] and level in ("debug", "info")
+    return {"log_format": params["log_format"], "log_level": "warning" if is_lowered else level}
+
+
 def proxy_option(section: str = "Options") -> Callable[[F], F]:
     """Declare ``--use-proxy``: a coordinator is in the cluster, and proxies lead out of it."""
     return option(
@@ -292,11 +330,16 @@ def parse(command: click.Command, argv: list[str] | None, *, program: str) -> An
 
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
-    """Write what is wrong to standard error: one line per problem, then one with the hint."""
-    for line in problem.splitlines():
-        click.echo(f"{program}: error: {line}", file=sys.stderr)
+    """Write what is wrong to standard error, as ``error_text`` has it."""
+    click.echo(error_text(program, problem, hint), file=sys.stderr, nl=False)
+
+
+def error_text(program: str, problem: str, hint: str = "") -> str:
+    """Return what is wrong: one line per problem, then one with the hint."""
+    lines = [f"{program}: error: {line}" for line in problem.splitlines()]
     if hint:
-        click.echo(f"{program}: hint: {hint}", file=sys.stderr)
+        lines.append(f"{program}: hint: {hint}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _hint_of(error: click.ClickException, program: str) -> str:

@@ -124,6 +124,6 @@ def test_the_exit_barrier_timeout_ends_the_run_and_names_who_is_late(cluster: Cl
     assert [agent.wait() for agent in agents] == [1, 1]
     workers[1].wait_gone()
     for agent in agents:
-        assert "exit barrier timeout: 1 agents not done after 0.5 s" in agent.stderr
+        assert "exit barrier timeout: 1 agent not done after 0.5 s" in agent.stderr
         assert "(group rank 1)" in agent.stderr
     assert not job.state().verdict.is_success

@@ -54,7 +54,8 @@ class Joined:
                 "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}:{folder}",
                 **(env or {}),
             }
-            argv = [sys.executable, "-m", "agent", "join", "--standalone", *options]
+            command = (sys.executable, "-m", "agent", "join", "--standalone")
+            argv = [*command, "--log-format", "json", *options]
             done = subprocess.run(
                 [*argv, str(folder / "train.py")],
                 env=environment,

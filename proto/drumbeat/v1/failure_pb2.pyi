@@ -382,6 +382,7 @@ class FailureReport(google.protobuf.message.Message):
     WORLD_SIZE_FIELD_NUMBER: builtins.int
     STANDINGS_FIELD_NUMBER: builtins.int
     STANDINGS_COUNT_FIELD_NUMBER: builtins.int
+    EARLIER_FIELD_NUMBER: builtins.int
     victims_count: builtins.int
     """All workers of the round that are not root causes."""
     world_size: builtins.int
@@ -406,6 +407,10 @@ class FailureReport(google.protobuf.message.Message):
         of them says so. Bounded; the total is `standings_count`.
         """
 
+    @property
+    def earlier(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What ended the rounds before, a line each, oldest first. Bounded: the latest ones."""
+
     def __init__(
         self,
         *,
@@ -415,8 +420,9 @@ class FailureReport(google.protobuf.message.Message):
         world_size: builtins.int = ...,
         standings: collections.abc.Iterable[Global___Standing] | None = ...,
         standings_count: builtins.int = ...,
+        earlier: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
 
 Global___FailureReport: typing_extensions.TypeAlias = FailureReport
 

@@ -369,3 +369,22 @@ def test_the_entry_point_imports_nothing_heavy() -> None:
         capture_output=True, text=True, timeout=60, check=False, cwd=root,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        ((), "info"),
+        (("--log-level", "debug"), "debug"),
+        (("-q",), "warning"),
+        (("--quiet", "--log-level", "debug"), "warning"),
+        (("--quiet", "--log-level", "error"), "error"),
+    ],
+)
+def test_quiet_lowers_what_is_logged(options: tuple[str, ...], level: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    seen: list[AgentConfig] = []
+    argv = ["join", "--standalone", *options, str(script)]
+    assert cli.main(argv, run=lambda config: seen.append(config) or 0) == 0  # type: ignore[func-returns-value]
+    assert [config.log_level for config in seen] == [level]

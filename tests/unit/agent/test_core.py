@@ -92,18 +92,16 @@ def test_it_starts_with_a_port_and_a_session() -> None:
     assert story.feed(SessionWelcomed(attempt=1, pace=PACE)) == [beat()]
 
 
-def test_it_stands_by_and_says_so_once() -> None:
+def test_it_stands_by_when_it_is_told_to() -> None:
     story = AgentStory().connected()
     waiting = desired(Standby(reason="1 of 2 agents", time_left_s=9.0))
-    told = fx.Tell(what="standing by", why="1 of 2 agents", time_left_s=9.0)
-    assert story.feed(waiting) == [told]
     assert story.feed(waiting) == []
+    assert story.core.situation().desired == waiting.desired
 
 
 def test_a_round_from_its_assignment_to_success() -> None:
     story = AgentStory().connected()
     assert story.feed(desired(an_assignment())) == [
-        fx.Tell(what="round assigned", why="all are there", round_id=0),
         fx.StartWorkers(assignment=an_assignment()),
         beat(S.STARTING, 0, workers_alive=2),
     ]
@@ -111,7 +109,6 @@ def test_a_round_from_its_assignment_to_success() -> None:
     assert story.feed(an_exit(1, 0)) == [beat(S.RUNNING, 0, workers_alive=1, workers_done=1)]
     assert story.feed(an_exit(0, 0)) == [beat(S.SUCCEEDED, 0, workers_done=2)]
     assert story.feed(desired(SUCCEEDED)) == [
-        fx.Tell(what="run ended", why="all workers succeeded"),
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=1, workers_done=2),
     ]
@@ -182,7 +179,6 @@ def test_a_failed_run_ends_with_its_report() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 1), WorkersStopped(round_id=0))
     assert story.feed(desired(FAILED)) == [
-        fx.Tell(what="run ended", why="round 0 failed"),
         fx.CloseSession(),
         fx.Finish(exit_code=1, report="rank 0 failed"),
     ]
@@ -194,7 +190,6 @@ def test_a_failed_run_ends_with_its_report() -> None:
 def test_a_new_round_waits_for_the_end_of_the_old_one() -> None:
     story = AgentStory().running()
     assert story.feed(desired(an_assignment(1))) == [
-        fx.Tell(what="round assigned", why="all are there", round_id=1),
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=2),
     ]
@@ -234,7 +229,7 @@ def test_a_success_that_was_given_up_is_not_trained_again() -> None:
     story.feed(an_exit(0, 0), an_exit(1, 0), STALE, WorkersStopped(round_id=0))
     story.feed(SessionWelcomed(attempt=2, pace=PACE))
     effects = story.feed(desired(an_assignment(0), attempt=2))
-    assert effects == [fx.Tell(what="round assigned", why="all are there", round_id=0)]
+    assert effects == []
     assert of(story.feed(desired(an_assignment(1), attempt=2)), fx.StartWorkers)
 
 
@@ -242,7 +237,7 @@ def test_a_run_that_begins_anew_ends_the_agent() -> None:
     story = AgentStory().running(5)
     story.feed(desired(Standby(reason="waiting")), WorkersStopped(round_id=5))
     effects = story.feed(desired(an_assignment(0)))
-    goodbye, closed, finish = effects[1:]
+    goodbye, closed, finish = effects
     assert isinstance(goodbye, fx.SendGoodbye)
     assert closed == fx.CloseSession()
     assert isinstance(finish, fx.Finish)
@@ -369,7 +364,7 @@ def test_the_first_signal_says_goodbye_and_stops_with_it_the_second_kills() -> N
         beat(S.STOPPING, 0, workers_alive=2),
     ]
     assert story.feed(SignalReceived(signum=INT)) == [fx.KillWorkers()]
-    assert story.feed(desired(FAILED)) == [fx.Tell(what="run ended", why="round 0 failed")]
+    assert story.feed(desired(FAILED)) == []
     effects = story.feed(WorkersStopped(round_id=0))
     assert effects == [fx.CloseSession(), fx.Finish(exit_code=130)], "the first reason counts"
 

@@ -142,6 +142,25 @@ def test_a_cause_that_ended_its_process_says_both() -> None:
     assert lines[at + 1] == "  ended by  : SIGKILL"
 
 
+def test_what_ended_earlier_rounds_is_in_it_as_lines() -> None:
+    why = "round 0 failed: rank 1 on a (SIGKILL); restart 1 of 3"
+    assert rendered(earlier=[why]) == [
+        BAR,
+        "train.py FAILED",
+        "round 0 failed",
+        "before that:",
+        f"  {why}",
+        BAR,
+    ]
+
+
+def test_control_characters_of_workers_are_written_out() -> None:
+    cause = a_record(0, message="\x1b]0;title\x07", stderr_tail="\x1b[31mred\x1b[0m\x1b[2J\n")
+    lines = rendered(root_causes=[cause], world_size=1)
+    assert "  message   : \\x1b]0;title\\x07" in lines
+    assert "    red\\x1b[2J" in lines
+
+
 def test_victims_are_counted_as_workers_and_not_as_records() -> None:
     """One that restarts in process has several, also if it was a cause."""
     cause = a_record(0, message="boom")

@@ -236,7 +236,7 @@ def test_the_exit_barrier_waits_as_long_as_leases_hold_unless_told_otherwise() -
         story.advance(600.0)
     assert patient.state().phase is Phase.RUNNING
     assert limited.state().phase is not Phase.RUNNING
-    late = "exit barrier timeout: 1 agents not done after 60 s: b (group rank 1)"
+    late = "exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
     assert limited.state().reason == late
 
 
