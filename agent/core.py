@@ -28,6 +28,7 @@ from agent.events import (
     SignalToForward,
     SupervisorDied,
     SupervisorNotStarted,
+    SuspendRequested,
     WorkerExited,
     WorkerLimitExpired,
     WorkerSignalled,
@@ -144,6 +145,9 @@ class AgentCore:
                 self._on_signal(event.signum)
             case SignalToForward():
                 self._on_signal_to_forward(event.signum)
+            case SuspendRequested():
+                why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+                self._effects.append(fx.Tell(what="not suspended", why=why))
             case DeadlineReached():
                 self._on_deadline(now)
             case WorkerLimitExpired() | WorkerSignalled():
@@ -211,6 +215,9 @@ class AgentCore:
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
+            if state.is_released and self._ending is None:
+                reason = "its workers succeeded, and it waited long enough for the others"
+                self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
 

@@ -144,7 +144,7 @@ class Driver:
         self._ports = Ports()
         self._began_at = time.monotonic()
         self._story = Story(
-            host=self._host,
+            host=config.agent_name or self._host,
             restarts_max=config.restarts_max,
             local_world_size=config.local_world_size,
             now=self._began_at,
@@ -348,6 +348,7 @@ class Driver:
             host=self._host,
             role=self._config.role,
         )
+        record.name = self._config.agent_name
         self._reporter.write(
             Spooled(
                 incarnation=self._incarnation,

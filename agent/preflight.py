@@ -137,21 +137,24 @@ def _looks_elsewhere(spec: ModuleSpec) -> bool:
     return any(word in text for word in (b"__path__", b"meta_path", b"path_hooks", b"sys.modules"))
 
 
-def check_program(program: str, *, search_path: str | None) -> None:
+def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
     """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
+
+    ``named_by`` is the variable that names it, for the error.
 
     Raises:
         ScriptNotFound: It is nowhere, is a directory, or is not executable.
     """
     if shutil.which(program, path=search_path) is not None:
         return
+    of = f" (of {named_by})" if named_by else ""
     if "/" not in program:
-        raise ScriptNotFound(program, "there is no such program on PATH")
+        raise ScriptNotFound(program, f"there is no such program on PATH{of}")
     if Path(program).is_dir():
-        raise ScriptNotFound(program, "it is a directory")
+        raise ScriptNotFound(program, f"it is a directory{of}")
     if Path(program).exists():
-        raise ScriptNotFound(program, "it is not executable")
-    raise ScriptNotFound(program, "there is no such file")
+        raise ScriptNotFound(program, f"it is not executable{of}")
+    raise ScriptNotFound(program, f"there is no such file{of}")
 
 
 def private_places() -> list[str]:

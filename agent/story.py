@@ -49,7 +49,7 @@ class Story:
     """The story of one agent, from its start at ``now`` on.
 
     Args:
-        host: Name of this host, as the coordinator's sentences have it.
+        host: Name of this agent or its host, as the coordinator's sentences have it.
         restarts_max: The budget of the run.
         local_world_size: Workers of this host.
         now: Monotonic seconds.
@@ -145,6 +145,10 @@ class Story:
         self._tell_decision(decision, "restarting", assignment.reason)
 
     def _on_verdict(self, before: Desired, verdict: Exit, now: float) -> None:
+        if verdict.is_released:
+            reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
+            self._say("released", f"done, not waiting for the others any more: {reason}")
+            return
         if verdict.is_success:
             took = format_duration(now - self._began_at)
             reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
