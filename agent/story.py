@@ -87,6 +87,9 @@ class Story:
     ) -> list[Line]:
         """Take in an event (``None``: the start); return what is to be told, in order."""
         before, self._situation = self._situation, situation
+        if isinstance(event, ev.SuspendRequested):
+            why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+            self._say("not suspended", f"not suspended: {why}", level="warning")
         if isinstance(event, ev.SignalReceived):
             self._on_signal(event, before, effects, now)
         if before is not None:
