@@ -29,6 +29,8 @@ from agent.events import (
     SupervisorDied,
     SupervisorNotStarted,
     WorkerExited,
+    WorkerLimitExpired,
+    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -144,6 +146,8 @@ class AgentCore:
                 self._on_signal_to_forward(event.signum)
             case DeadlineReached():
                 self._on_deadline(now)
+            case WorkerLimitExpired() | WorkerSignalled():
+                return []  # the worker's end tells what there is to do
             case _:
                 assert_never(event)
         self._reconcile(now)

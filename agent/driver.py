@@ -7,7 +7,6 @@ import random
 import socket
 import time
 import uuid
-from collections import deque
 from contextlib import closing, suppress
 from functools import partial
 
@@ -19,6 +18,7 @@ from agent.convert import failure_message
 from agent.core import AgentCore, AgentPolicy
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.visible import VISIBLE_DEVICES
+from agent.event_queue import EventQueue
 from agent.events import (
     DeadlineReached,
     Event,
@@ -78,7 +78,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
         numa_mode=config.numa_binding,
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
-    spool = Spool(directory, config.run_id, incarnation)
+    spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
     output = WorkerOutput(config, directory=directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
@@ -137,7 +137,7 @@ class Driver:
         )
         self._telemetry = Telemetry(config, host=self._host)
         self._recorder = OutcomeRecorder(config.local_world_size)
-        self._queue: deque[Event] = deque()
+        self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
@@ -175,7 +175,7 @@ class Driver:
             await self._wait_for_work()
             if self._mistake is not None:
                 raise self._mistake
-            event = self._queue.popleft() if self._queue else DeadlineReached()
+            event = self._queue.take() if self._queue else DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
         if self._session is not None:
@@ -197,7 +197,7 @@ class Driver:
         return self._recorder.outcome(finish)
 
     def _submit(self, event: Event) -> None:
-        self._queue.append(event)
+        self._queue.put(event)
         self._arrived.set()
 
     async def _wait_for_work(self) -> None:

@@ -168,8 +168,7 @@ def _is_locked_there(path: Path, lock: int) -> bool:
 def _lock_own(path: Path) -> int | None:
     """Return a descriptor that holds a directory; None if it was collected before.
 
-    A file system without locks is no obstacle: nobody else can lock there either, so nobody
-    collects.
+    A file system without locks is no obstacle: without a lock no agent collects there.
     """
     try:
         lock = _open(path)

@@ -64,7 +64,7 @@ class WorkerOutput:
     ) -> None:
         self._config = config
         # Somebody else's class knows itself what it keeps.
-        is_ours = specs is None and config.output.logs_specs is None
+        is_ours = specs is None and config.output.is_ours
         self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
         self.directory = directory or PrivateDirectory(private_places())
@@ -123,6 +123,13 @@ class WorkerOutput:
     def error_file(self, round_id: int, local_rank: int) -> Path | None:
         """Return where a worker leaves its error; None if the round is not the latest."""
         return self._error_files.get(local_rank) if round_id == self._round_id else None
+
+    def kept_error_file(self, round_id: int, local_rank: int) -> str:
+        """Return where a worker has left its error, if it did and the file stays there."""
+        path = self.error_file(round_id, local_rank)
+        if path is None or not self._is_kept or path.is_relative_to(self.directory.path):
+            return ""
+        return str(path) if path.is_file() else ""
 
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""

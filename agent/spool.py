@@ -60,10 +60,22 @@ class Spooled:
 
 
 class Spool:
-    """This incarnation's records, and those adopted from dead ones."""
+    """This incarnation's records, and those adopted from dead ones.
 
-    def __init__(self, directory: PrivateDirectory, run_id: str, incarnation: str) -> None:
+    ``is_on_disk`` is False where no later agent could deliver them: that of a standalone run
+    takes its coordinator with it.
+    """
+
+    def __init__(
+        self,
+        directory: PrivateDirectory,
+        run_id: str,
+        incarnation: str,
+        *,
+        is_on_disk: bool = True,
+    ) -> None:
         self._directory = directory
+        self._is_on_disk = is_on_disk
         self._folder = f"run={run_id}"
         self._incarnation = incarnation
         self._boot_id = _read_boot_id()
@@ -71,6 +83,8 @@ class Spool:
 
     def write(self, spooled: Spooled) -> bool:
         """Keep a record; ``False`` if it can only be kept in memory (disk full, too many)."""
+        if not self._is_on_disk:
+            return False
         if self._written >= RECORDS_MAX:
             log.warning("failure record not spooled", reason=f"{RECORDS_MAX} are waiting")
             return False

@@ -34,6 +34,8 @@ from agent.events import (
     SupervisorDied,
     SupervisorNotStarted,
     WorkerExited,
+    WorkerLimitExpired,
+    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -47,6 +49,7 @@ from agent.model import Assignment, WorkerError
 from agent.output import OutputError, WorkerOutput
 from agent.preflight import inherited_environment, visible_gpus
 from agent.supervisor_client import SupervisorClient
+from agent.watchdog.effects import Report, Signal
 from agent.watchdog.host import Watchdog
 from agent.watchdog.model import WorkerKey
 from drumbeat.logs import write_text
@@ -111,6 +114,7 @@ class Workers:
             self._on_step,
             self._base_environment,
             output.directory,
+            self._on_watchdog_act,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
@@ -223,6 +227,14 @@ class Workers:
         self._submit(
             InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
+
+    def _on_watchdog_act(self, act: Report | Signal) -> None:
+        key = act.worker
+        place: dict[str, int] = {"round_id": key.round_id, "local_rank": key.local_rank}
+        if isinstance(act, Signal):
+            self._submit(WorkerSignalled(signum=act.signum, pid=act.pid, **place))
+        else:
+            self._submit(WorkerLimitExpired(hang=act.hang, signal=act.signal, pid=act.pid, **place))
 
     async def _start_workers(self, assignment: Assignment) -> None:
         config = self._config
@@ -395,8 +407,8 @@ class Workers:
         stacks = read_faults(path) if path is not None else ""
         error = read_error_file(path) if path is not None else None
         stderr_tail = self._output.last_lines(exited.round_id, exited.local_rank)
-        if error is None and exited.exit_code > 0 and (found := exception_in(stderr_tail)):
-            error = WorkerError(message=found)
+        if error is None and exited.exit_code > 0 and (what := exception_in(stderr_tail)):
+            error = WorkerError(message=what)
         why = BECAUSE_IT_HUNG
         if exited.hang is None:
             why = self._explainer.explain(
@@ -406,7 +418,11 @@ class Workers:
                 error=error,
                 stacks=stacks,
             )
-        return replace(exited, error=error, explanation=why, stderr_tail=stderr_tail), stacks
+        kept = self._output.kept_error_file(exited.round_id, exited.local_rank)
+        found = replace(
+            exited, error=error, explanation=why, stderr_tail=stderr_tail, error_file=kept
+        )
+        return found, stacks
 
     async def _on_death(self, returncode: int) -> None:
         self.watchdog.ended()

@@ -52,7 +52,7 @@ class FakeAgent:
     def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
         self.beats = 0
         """Written after the hello, on all sessions."""
-        self.lease_s = 0.0
+        self.lease_s = self.interval_s = 0.0
         """The latest it was told."""
         self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Done with the monotonic second at which the first assignment came."""
@@ -115,14 +115,14 @@ class FakeAgent:
             await asyncio.gather(writer, return_exceptions=True)
 
     def _keep(self, pace: session_pb2.Pace) -> None:
-        self._interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
+        self.interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
         self.lease_s = pace.lease.ToTimedelta().total_seconds()
 
     async def _write_beats(self, call: Call) -> None:
         """Write the state at every change and at least every interval; the only writer."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(self.interval_s):
                     await self._has_news.wait()
             self._has_news.clear()
             uptime = Duration()
@@ -205,6 +205,11 @@ class Fleet:
     def lease_s(self) -> float:
         """The longest lease that an agent was told."""
         return max(agent.lease_s for agent in self._agents)
+
+    @property
+    def interval_s(self) -> float:
+        """The longest heartbeat interval that an agent was told."""
+        return max(agent.interval_s for agent in self._agents)
 
     async def time_to_assign(self) -> float:
         """Return the seconds from the first connect to the last assignment.

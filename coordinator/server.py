@@ -147,6 +147,8 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
         # busy answers, because a thread of gRPC's own does.
         ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
         ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
         ("grpc.http2.max_pings_without_data", 0),
         # Agents probe silent connections; that must not count as abuse.
         ("grpc.keepalive_permit_without_calls", 1),

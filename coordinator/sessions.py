@@ -47,9 +47,9 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
+        self._driver.submit(opened)  # one that is refused leaves nothing behind
         outbox = self._driver.open_outbox(opened.session_id)
         try:
-            self._driver.submit(opened)
             await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
         finally:
             self._driver.close_outbox(opened.session_id)

@@ -20,6 +20,7 @@ import logging
 import mmap
 import os
 import struct
+import sys
 import threading
 from pathlib import Path
 from time import monotonic_ns
@@ -45,6 +46,7 @@ from worker_sdk.board_layout import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from weakref import ref
 
 log = logging.getLogger("worker_sdk")
@@ -128,7 +130,7 @@ class Board:
         self._files = files
         self.is_watched = bool(files)
         self.threads = _Threads()
-        self.free = list(range(SLOTS_MAX - 1, -1, -1))
+        self.free = list(range(SLOTS_MAX - 1, -1, -1)) if has_lock() else []
         self.holders: list[list[int]] = [[]] * SLOTS_MAX
         # Of each block that is open a weak reference, here and nowhere else: it is called
         # upon only if the block goes without having closed its slot. That is when an
@@ -321,13 +323,22 @@ class Board:
             log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
 
 
+def has_lock() -> bool:
+    """Return whether one thread runs Python code at a time; once it is so, it stays so."""
+    is_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
+    return is_enabled is None or is_enabled()
+
+
 def claim(directory: str) -> Board:
     """Make the worker's board this process's own; nobody's name stands on it yet.
 
     Raises:
         BoardTaken: Another process has it.
-        BoardUnusable: It is not there, or not one this code understands.
+        BoardUnusable: It is not there, or not one this code understands, or this Python is
+            none that can use it.
     """
+    if not has_lock():
+        raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
     files: list[int] = []
     try:
         files.append(_open(directory, layout.BOARD_FILE))

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
 
 # Even if JSON writes each byte as six, both fit into the file.
 MESSAGE_BYTES_MAX = 64 * 1024
@@ -68,6 +68,11 @@ def first_failure(error: BaseException) -> Any | None:
     except Exception:  # noqa: BLE001 - somebody else's class
         return None
     return failure
+
+
+def is_recorded(data: object) -> TypeGuard[Content]:
+    """Return whether a launcher's failure has the content of an error file, and no stand-in."""
+    return isinstance(data, dict) and isinstance(data.get("message"), dict)
 
 
 def read(path: str) -> Content:

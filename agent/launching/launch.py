@@ -15,11 +15,11 @@ import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
-from agent import preflight
+from agent import logs_specs, preflight
 from agent.api import RunResult, WorkerState
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
     from agent.model import RootCause
+    from agent.multiprocessing.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128
@@ -142,6 +143,13 @@ def _agent_config(
         allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
         raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
     catalog.check_name(found.event_log_handler)
+    if isinstance(config.logs_specs, str):
+        logs_specs.check_name(config.logs_specs)
+    elif config.logs_specs is not None:
+        output = dataclasses.replace(
+            found.output, logs_specs_pickle=logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+        )
+        found = dataclasses.replace(found, output=output)
     if found.coordinator is not None:
         try:
             address = str(options.parse_host_port(found.coordinator))
@@ -238,7 +246,8 @@ def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult
     if not outcome.root_causes:
         raise RunFailed(config.run_id, outcome.reason)
     failures: Mapping[int, ProcessFailure] = {
-        cause.rank: _failure(cause) for cause in outcome.root_causes
+        cause.rank: _failure(cause, outcome.error_files.get(cause.rank))
+        for cause in outcome.root_causes
     }
     return RunResult(state=WorkerState.FAILED, failures=failures)
 
@@ -253,16 +262,16 @@ def _value(path: Path, rank: int) -> Any:
         raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
 
 
-def _failure(cause: RootCause) -> ProcessFailure:
-    """Return a failed worker of any host, as if its error file was here."""
+def _failure(cause: RootCause, path: str | None) -> ProcessFailure:
+    """Return a failed worker of any host, as if its error file was here, which it may be."""
     failure = ProcessFailure(
         local_rank=cause.local_rank,
         pid=cause.pid,
         exitcode=cause.exit_code,
-        error_file=error_file.NO_ERROR_FILE,
+        error_file=path or error_file.NO_ERROR_FILE,
     )
     failure.host = cause.host
-    if cause.message:
+    if failure.error_file == error_file.NO_ERROR_FILE and cause.message:
         content = error_file.compose(
             cause.message, stack=cause.traceback, error_code=cause.exit_code
         )

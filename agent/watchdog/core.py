@@ -429,7 +429,15 @@ class WatchdogCore:
         )
         if is_ending:
             worker.signalled(armed, hang)
-        self._effects.append(fx.Report(worker=worker.key, hang=hang, is_ending=is_ending))
+        self._effects.append(
+            fx.Report(
+                worker=worker.key,
+                hang=hang,
+                is_ending=is_ending,
+                signal=armed.signal,
+                pid=armed.pid,
+            )
+        )
 
     def _tell(self, worker: Patient, what: str, why: str) -> None:
         self._effects.append(fx.Tell(worker=worker.key, what=what, why=why))

@@ -67,7 +67,7 @@ class _Worker:
     """Latest signal it got for that, None if a process below it got one, and when."""
 
 
-def _hear_nothing(_worker: WorkerKey, _step: WorkerStep) -> None:
+def _hear_nothing(*_: object) -> None:
     pass
 
 
@@ -75,7 +75,8 @@ class Watchdog:
     """Watches the workers of one round at a time.
 
     ``send_signal`` sends a signal to one worker; whether that failed is told by
-    ``signal_failed``. ``on_step`` gets what workers say of their iterations.
+    ``signal_failed``. ``on_step`` gets what workers say of their iterations, ``on_act``
+    what is found of hangs, and the signals for them.
     ``environment`` is the agent's own, which may ask for torch's file timers. ``directory`` is
     the agent's own as well; without one, one is made. Without a board (a full disk) workers run
     unwatched.
@@ -88,10 +89,12 @@ class Watchdog:
         on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
         environment: Mapping[str, str] | None = None,
         directory: PrivateDirectory | None = None,
+        on_act: Callable[[fx.Report | fx.Signal], None] = _hear_nothing,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
         self._on_step = on_step
+        self._on_act = on_act
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[WorkerKey, bytes] = {}
@@ -324,13 +327,16 @@ class Watchdog:
             case fx.TakeEvidence():
                 self._spawn(self._take_evidence(effect, worker))
             case fx.Signal(pid=0):
+                self._on_act(effect)
                 worker.signalled = (effect.signum, time.monotonic())
                 self._send_signal(effect.worker, effect.signum)
             case fx.Signal():
+                self._on_act(effect)
                 worker.signalled = (None, time.monotonic())
                 if self._file_timers is not None:
                     self._file_timers.send_signal(effect.pid, effect.signum)
             case fx.Report():
+                self._on_act(effect)
                 self._report(effect, worker)
 
     def _read_board(self, key: WorkerKey) -> None:

@@ -142,6 +142,15 @@ def _kill_once(rng: random.Random, number: int) -> bool:
     return is_gone and not left
 
 
+def _left_after_the_next(folder: Path) -> list[Path]:
+    """Return the private directories that are there when one more agent has come and gone."""
+    pid, log = _fork_agent(Stage("last", b"", 0, 0, "exit 0"), (), is_terminal=False)
+    _await_word(log, Stage("end", b"never said", 1, 0))
+    os.waitpid(pid, 0)
+    os.close(log)
+    return list(folder.glob("drumbeat-*"))
+
+
 def main(kills: int, seed: int) -> int:
     """Kill so many agents; return 0 if none of them left anything."""
     ProcessControl().become_subreaper()
@@ -153,9 +162,10 @@ def main(kills: int, seed: int) -> int:
         tempfile.tempdir = None
         os.chdir(folder)
         clean = sum(_kill_once(rng, number) for number in range(kills))
+        left = _left_after_the_next(Path(folder))
         os.chdir(Path(folder).parent)
-    print(f"{kills} kills, {kills - clean} left processes")
-    return 0 if clean == kills else 1
+    print(f"{kills} kills, {kills - clean} left processes; then one more: {len(left)} directories")
+    return 0 if clean == kills and not left else 1
 
 
 if __name__ == "__main__":

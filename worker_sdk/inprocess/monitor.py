@@ -23,6 +23,7 @@ from worker_sdk import error_file
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
 from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
+from worker_sdk.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +121,7 @@ class Monitor:
         self._local_rank = local_rank
         self._cleanup_s = cleanup_s
         self._notes: SimpleQueue[Note] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._answers: Mailbox[Answer] = Mailbox()
         notes = self._notes
         self.gate = Gate(lambda: notes.put(Raised()), lambda: notes.put(Dropped()))
         self.atomic = Atomic(self.gate)
@@ -137,6 +138,7 @@ class Monitor:
 
     def start(self) -> None:
         """Start the thread, and hear orders."""
+        self._answers.open()
         self._thread.start()
         notes = self._notes
         self._link.on_order(lambda order: notes.put(Lost() if order is None else order))
@@ -147,6 +149,7 @@ class Monitor:
         self._notes.put(Left(None, is_final=True))
         self._notes.put(Stop())
         self._thread.join()
+        self._answers.close()
 
     def enter(self, step: worker_pb2.WorkerStep) -> Answer:
         """Wait for an iteration to begin, or to be interrupted before it does."""

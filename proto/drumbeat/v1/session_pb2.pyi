@@ -443,7 +443,7 @@ Global___Welcome: typing_extensions.TypeAlias = Welcome
 
 @typing.final
 class Pace(google.protobuf.message.Message):
-    """How often to beat; the coordinator stretches it as agents grow in number."""
+    """How often to beat; a matter of the run and its size. The lease is the same at any size."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -21,7 +21,9 @@ from agent.layout import SOCKET_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, PrivateDi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOBODY = 65534
+ANOTHER_USER = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture
@@ -55,11 +57,12 @@ def test_it_is_private_and_gone_when_it_is_closed(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-def test_what_another_user_has_put_there_before_is_in_nobodys_way(place: Path) -> None:
+@needs_root
+def test_what_another_user_has_put_there_before_is_in_no_way(place: Path) -> None:
     """Every name that begins as ours do and can be known before is taken, as by an attacker."""
     name = f"drumbeat-{os.getuid()}"
     (place / name).mkdir()
-    os.chown(place / name, NOBODY, NOBODY)
+    os.chown(place / name, ANOTHER_USER, ANOTHER_USER)
     (place / f"{name}-").symlink_to("/nowhere")
     with closing(PrivateDirectory([str(place)])) as directory:
         assert directory.path.parent == place
@@ -82,11 +85,13 @@ def test_the_next_process_collects_what_a_killed_one_left_and_spares_the_living(
         assert directory.path.exists()
 
 
-@pytest.mark.parametrize("change", ["owner", "mode", "link", "file"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("owner", marks=needs_root), "mode", "link", "file"]
+)
 def test_what_only_looks_like_ours_is_not_collected(place: Path, change: str) -> None:
     left = abandon(place)
     if change == "owner":
-        os.chown(left, NOBODY, NOBODY)
+        os.chown(left, ANOTHER_USER, ANOTHER_USER)
     elif change == "mode":
         left.chmod(0o755)
     elif change == "link":
@@ -123,12 +128,13 @@ def test_what_a_cleaner_has_removed_is_made_again_where_it_was(place: Path) -> N
     assert not list(place.iterdir())
 
 
+@needs_root
 def test_a_place_that_another_user_took_meanwhile_is_left_to_him(place: Path) -> None:
     with closing(PrivateDirectory([str(place)])) as directory:
         before = directory.path
         shutil.rmtree(before)
         before.mkdir()
-        os.chown(before, NOBODY, NOBODY)
+        os.chown(before, ANOTHER_USER, ANOTHER_USER)
         assert directory.ensure() != before
         assert directory.ensure().exists()
     assert before.exists()
@@ -173,6 +179,7 @@ def test_a_file_system_without_locks_will_do(place: Path, monkeypatch: pytest.Mo
     assert left.exists(), "whether its owner lives can't be known"
 
 
+@needs_root
 def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +189,7 @@ def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
     place.chmod(0o755)
     assert preflight.private_places() == [temporary]
     place.chmod(0o700)
-    os.chown(place, NOBODY, NOBODY)
+    os.chown(place, ANOTHER_USER, ANOTHER_USER)
     assert preflight.private_places() == [temporary]
     for path in ("", "relative", str(place / "missing")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,14 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
     assert life.adopt() == [("dead", 1)]
     assert files(place) == ["dead-000000000001.json"], "it is not where it was"
     life.end()
+
+
+def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
+    with closing(PrivateDirectory([str(place)])) as directory:
+        spool = Spool(directory, "r", "me", is_on_disk=False)
+        assert not spool.write(spooled(1))
+        assert files(place) == []
+        spool.close()
 
 
 def test_a_spool_that_a_cleaner_took_is_made_again(place: Path) -> None:

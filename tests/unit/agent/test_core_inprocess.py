@@ -333,6 +333,13 @@ def test_workers_that_all_exit_with_0_succeed() -> None:
     assert of(effects, fx.WriteFailure) == []
 
 
+def test_workers_that_all_exit_with_0_succeed_also_after_they_were_interrupted() -> None:
+    story = Story().iterating()
+    story.feed(leaves(0, 0, K.EXITED), exits(0, 0), directed(an_interrupt(0)))
+    story.feed(leaves(1, 0, K.EXITED), exits(1, 0))
+    assert beat_of(story.feed(directed(a_complete(0)))).state is S.SUCCEEDED
+
+
 # Ports.
 
 

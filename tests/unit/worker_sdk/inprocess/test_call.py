@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Optional
@@ -295,6 +296,34 @@ def test_when_the_agent_takes_no_more_part_waiting_ends(
 
     with pytest.raises(inprocess.RestartError, match="no more part"):
         train()
+
+
+def test_a_signal_that_another_thread_takes_ends_the_wait_for_the_others(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(2)
+    world.model.workers[1].send = lambda _: None
+    world.model.workers[1].step, world.model.workers[1].iteration = "entered", 0
+
+    class Heard(BaseException):
+        pass
+
+    def hear(*_: object) -> None:
+        raise Heard
+
+    def second() -> None:
+        world.model.wait_for(lambda: world.model.kinds(0)[-1:] == [(0, "completed")])
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, hear)
+    thread = threading.Thread(target=second)
+    thread.start()
+    try:
+        with pytest.raises(Heard):
+            Wrapper()(lambda: 1)()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 # Ends.
