@@ -96,7 +96,7 @@ class Story:
         for effect in effects:
             self._on_effect(effect, now)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
-        if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
+        if is_final or not situation.line.is_open or now >= self._held_since + HOLD_S:
             self._tell_held("")
         if not is_final:
             wait = wait_of(situation, self._instants, now=now)
@@ -108,11 +108,11 @@ class Story:
     # What happened.
 
     def _on_connection(self, before: Situation, situation: Situation, now: float) -> None:
-        if before.is_connected and not situation.is_connected:
+        if before.line.is_open and not situation.line.is_open:
             self._away_since = now
-        elif situation.is_connected and not before.is_connected:
+        elif situation.line.is_open and not before.line.is_open:
             away = format_duration(now - self._away_since)
-            if before.was_connected:
+            if before.line.was_open:
                 self._say("coordinator back", f"the coordinator is back after {away}")
             else:
                 level = "info" if self._notices.has_told else "debug"
