@@ -6,6 +6,7 @@ the core then stands. It decides nothing: without it the agent does exactly the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,9 @@ FAILURES_TOLD_MAX = 4
 """Workers of one host that fail together and are told one by one; the rest is a number."""
 
 SIGINT = 2
+
+# How a reason of the coordinator's says which restart it is, of how many.
+_RESTART = re.compile(r"; restart ([0-9]+ of [0-9]+)")
 
 _WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
 
@@ -141,7 +145,11 @@ class Story:
         if before is None and not assignment.round_id:
             return
         is_charged = before is not None and used > before.restart_count
-        decision = f"restarting, {used} of {self._restarts_max}" if is_charged else ""
+        decision = "restarting" if is_charged else ""
+        if (found := _RESTART.search(assignment.reason)) is not None:
+            decision = f"restarting, {found[1]}"  # it may have given some back
+        elif is_charged and used <= self._restarts_max:
+            decision = f"restarting, {used} of {self._restarts_max}"
         self._tell_decision(decision, "restarting", assignment.reason)
 
     def _on_verdict(self, before: Desired, verdict: Exit, now: float) -> None:
