@@ -29,9 +29,8 @@ from agent.events import (
     SupervisorDied,
     SupervisorNotStarted,
     SuspendRequested,
+    WatchdogActed,
     WorkerExited,
-    WorkerLimitExpired,
-    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -48,21 +47,11 @@ from agent.failures import (
 from agent.group import Group
 from agent.inprocess.host import HostIterations
 from agent.master_ports import MasterPorts
-from agent.model import (
-    Assignment,
-    Beat,
-    Desired,
-    Exit,
-    Failure,
-    GpuMemory,
-    GroupState,
-    Standby,
-)
+from agent.model import Assignment, Beat, Desired, Exit, Failure, GpuMemory, GroupState, Standby
 from agent.supervisor_restarts import SupervisorRestarts
 from agent.waits import Situation
 
 SIGTERM = 15
-
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
 
@@ -150,7 +139,7 @@ class AgentCore:
                 self._effects.append(fx.Tell(what="not suspended", why=why))
             case DeadlineReached():
                 self._on_deadline(now)
-            case WorkerLimitExpired() | WorkerSignalled():
+            case WatchdogActed():
                 return []  # the worker's end tells what there is to do
             case _:
                 assert_never(event)
