@@ -148,13 +148,9 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for what people are told."""
-        connection, group = self._connection, self._group
+        group = self._group
         return Situation(
-            coordinator=self._policy.coordinator,
-            is_connected=connection.is_open,
-            was_connected=connection.was_open,
-            reason_away=connection.reason,
-            away_until=connection.deadline,
+            line=self._connection.state(),
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,

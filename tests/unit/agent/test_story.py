@@ -320,3 +320,11 @@ def test_a_host_that_is_done_says_that_it_waits_for_the_others() -> None:
 
 def test_a_run_that_trains_says_nothing() -> None:
     assert Told().running().wait(3600) == []
+
+
+def test_restarts_that_were_given_back_are_counted_as_the_coordinator_does() -> None:
+    told = Told().running()
+    why = "round 0 failed: rank 1 on b (exit code 1); restart 2 of 3"
+    assert told.feed(BOOM, desired(alone(1, restart_count=5, reason=why))) == [
+        "rank 1 failed: exit code 1, ValueError: boom; restarting, 2 of 3"
+    ]
