@@ -7,7 +7,6 @@ step; what is lost or repeated on the way therefore changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from agent import effects as fx
@@ -28,6 +27,7 @@ from agent.events import (
     SignalToForward,
     SupervisorDied,
     SupervisorNotStarted,
+    SuspendRequested,
     WorkerExited,
     WorkerLimitExpired,
     WorkerSignalled,
@@ -48,6 +48,7 @@ from agent.group import Group
 from agent.inprocess.host import HostIterations
 from agent.master_ports import MasterPorts
 from agent.model import (
+    AgentPolicy,
     Assignment,
     Beat,
     Desired,
@@ -63,19 +64,6 @@ from agent.waits import Situation
 SIGTERM = 15
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPolicy:
-    """What the agent was told about time and its host; seconds."""
-
-    local_world_size: int
-    join_timeout_s: float
-    coordinator_grace_s: float
-    shutdown_timeout_s: float
-    coordinator: str
-    is_gpu_memory_awaited: bool = False
-    """Whether there are GPUs whose memory must be free between two rounds."""
 
 
 class AgentCore:
@@ -146,8 +134,8 @@ class AgentCore:
                 self._on_signal_to_forward(event.signum)
             case DeadlineReached():
                 self._on_deadline(now)
-            case WorkerLimitExpired() | WorkerSignalled():
-                return []  # the worker's end tells what there is to do
+            case WorkerLimitExpired() | WorkerSignalled() | SuspendRequested():
+                return []  # for people; a worker's end tells what there is to do
             case _:
                 assert_never(event)
         self._reconcile(now)
@@ -207,6 +195,9 @@ class AgentCore:
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
+            if state.is_released and self._ending is None:
+                reason = "its workers succeeded, and it waited long enough for the others"
+                self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
 

@@ -15,7 +15,7 @@ import structlog
 from agent import effects as fx
 from agent.config import AgentConfig
 from agent.convert import failure_message
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.visible import VISIBLE_DEVICES
 from agent.event_queue import EventQueue
@@ -30,7 +30,7 @@ from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.layout import PrivateDirectory
-from agent.model import Failure, WorkerError
+from agent.model import AgentPolicy, Failure, WorkerError
 from agent.output import WorkerOutput
 from agent.ports import Ports
 from agent.preflight import inherited_environment, private_places
@@ -144,7 +144,7 @@ class Driver:
         self._ports = Ports()
         self._began_at = time.monotonic()
         self._story = Story(
-            host=self._host,
+            host=config.agent_name or self._host,
             restarts_max=config.restarts_max,
             local_world_size=config.local_world_size,
             now=self._began_at,
@@ -348,6 +348,7 @@ class Driver:
             host=self._host,
             role=self._config.role,
         )
+        record.name = self._config.agent_name
         self._reporter.write(
             Spooled(
                 incarnation=self._incarnation,

@@ -182,6 +182,11 @@ class SignalToForward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Somebody pressed Ctrl-Z."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
@@ -205,5 +210,6 @@ Event = (
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward
+    | SuspendRequested
     | DeadlineReached
 )

@@ -20,6 +20,7 @@ from agent.environment import inherited
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound
 from agent.telemetry.handlers import open_private
 
+OWN_STARTER = "drumbeat_commands"
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
 _INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 
@@ -118,6 +119,8 @@ def check_module(name: str) -> None:
 def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
     is_dotted = "." in name
     for finder in sys.meta_path:
+        if getattr(finder, "__module__", "") == OWN_STARTER:
+            continue  # it finds our packages, where a worker finds its user's
         # Other finders than that of the path take no path for a name without dots.
         where = list(places) if is_dotted or finder is PathFinder else None
         spec = finder.find_spec(name, where)
@@ -137,21 +140,24 @@ def _looks_elsewhere(spec: ModuleSpec) -> bool:
     return any(word in text for word in (b"__path__", b"meta_path", b"path_hooks", b"sys.modules"))
 
 
-def check_program(program: str, *, search_path: str | None) -> None:
+def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
     """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
+
+    ``named_by`` is the variable that names it, for the error.
 
     Raises:
         ScriptNotFound: It is nowhere, is a directory, or is not executable.
     """
     if shutil.which(program, path=search_path) is not None:
         return
+    of = f" (of {named_by})" if named_by else ""
     if "/" not in program:
-        raise ScriptNotFound(program, "there is no such program on PATH")
+        raise ScriptNotFound(program, f"there is no such program on PATH{of}")
     if Path(program).is_dir():
-        raise ScriptNotFound(program, "it is a directory")
+        raise ScriptNotFound(program, f"it is a directory{of}")
     if Path(program).exists():
-        raise ScriptNotFound(program, "it is not executable")
-    raise ScriptNotFound(program, "there is no such file")
+        raise ScriptNotFound(program, f"it is not executable{of}")
+    raise ScriptNotFound(program, f"there is no such file{of}")
 
 
 def private_places() -> list[str]:

@@ -67,7 +67,8 @@ def _worker(record: failure_pb2.FailureRecord) -> tuple[str, int, int]:
 
 def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
     worker = record.worker
-    yield f"  host      : {record.host}"
+    name = f" (agent {record.name})" if record.name not in ("", record.host) else ""
+    yield f"  host      : {record.host}{name}"
     yield (
         f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
         f"group rank {worker.group_rank}, role {worker.role})"
@@ -105,7 +106,8 @@ def _hang(hang: failure_pb2.Hang) -> Iterator[str]:
 def _victim(record: failure_pb2.FailureRecord) -> str:
     why = ", stopped by its agent" if record.is_stopped_by_agent else ""
     message = f": {record.message.splitlines()[0]}" if record.message.strip() else ""
-    return f"rank {record.worker.rank} on {record.host}, {_ending(record)}{why}{message}"
+    who = f"rank {record.worker.rank} on {record.name or record.host}"
+    return f"{who}, {_ending(record)}{why}{message}"
 
 
 def _ending(record: failure_pb2.FailureRecord) -> str:

@@ -68,17 +68,17 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits the standard streams and nothing else,
-    and has the default disposition of every signal.
+    and has the default disposition of every signal but those that ``stay_ignored``.
     """
 
-    def __init__(self, control: ProcessControl) -> None:
+    def __init__(self, control: ProcessControl, *, stay_ignored: Collection[int] = ()) -> None:
         self._control = control
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
         self._ignored = tuple(
             number
             for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN
+            if signal.getsignal(number) is signal.SIG_IGN and number not in stay_ignored
         )
 
     def spawn(

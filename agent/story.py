@@ -53,7 +53,7 @@ class Story:
     """The story of one agent, from its start at ``now`` on.
 
     Args:
-        host: Name of this host, as the coordinator's sentences have it.
+        host: Name of this agent or its host, as the coordinator's sentences have it.
         restarts_max: The budget of the run.
         local_world_size: Workers of this host.
         now: Monotonic seconds.
@@ -91,6 +91,9 @@ class Story:
     ) -> list[Line]:
         """Take in an event (``None``: the start); return what is to be told, in order."""
         before, self._situation = self._situation, situation
+        if isinstance(event, ev.SuspendRequested):
+            why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+            self._say("not suspended", f"not suspended: {why}", level="warning")
         if isinstance(event, ev.SignalReceived):
             self._on_signal(event, before, effects, now)
         if before is not None:
@@ -153,6 +156,10 @@ class Story:
         self._tell_decision(decision, "restarting", assignment.reason)
 
     def _on_verdict(self, before: Desired, verdict: Exit, now: float) -> None:
+        if verdict.is_released:
+            reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
+            self._say("released", f"done, not waiting for the others any more: {reason}")
+            return
         if verdict.is_success:
             took = format_duration(now - self._began_at)
             reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)

@@ -1,4 +1,4 @@
-"""Shell. The process that forks, signals and reaps workers: `python -P -m agent.supervisor FD`.
+"""Shell. The process that forks, signals and reaps workers: `agent.supervisor FD`.
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that
@@ -300,6 +300,8 @@ def main(argv: Sequence[str]) -> int:
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
+    # nohup: what ignores a hangup from the start hands that on.
+    stay_ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ()
     for number in ignorable_signals():
         signal.signal(number, signal.SIG_IGN)
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
@@ -308,7 +310,7 @@ def main(argv: Sequence[str]) -> int:
     control.become_subreaper()
     control.continue_with_parents_end()
     with socket.socket(fileno=int(argv[0])) as agent:
-        supervisor = Supervisor(agent, Spawner(control))
+        supervisor = Supervisor(agent, Spawner(control, stay_ignored=stay_ignored))
         try:
             supervisor.run()
         finally:

@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from agent import supervisor_protocol as protocol
+from agent.own_process import own_process
 from agent.prctl import ProcessControl
 from agent.process_tree import kill_descendants, list_children
 from agent.worker_group import KILL_WAIT_S
@@ -172,7 +172,7 @@ class _Life(asyncio.Protocol):
         self._socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "agent.supervisor", str(theirs.fileno())],
+                own_process("agent.supervisor", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

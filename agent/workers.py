@@ -243,6 +243,7 @@ class Workers:
             role=config.role,
             local_world_size=config.local_world_size,
             restarts_max=config.restarts_max,
+            signals_to_handle=config.signals_to_handle,
             is_local_rank_virtual=config.is_local_rank_virtual,
         )
         # Each with all of the round, for whoever decides on files looks at names of it.

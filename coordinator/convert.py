@@ -23,6 +23,7 @@ from coordinator.model import (
     FailureReport,
     GroupState,
     Pace,
+    Release,
     RunSpec,
     Standby,
     Stop,
@@ -73,6 +74,7 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
             address=_name("hello.address", hello.address),
             role=_name("hello.role", hello.role),
             local_world_size=hello.local_world_size,
+            name=_name("hello.name", hello.name, least=0),
         ),
         beat=_beat(hello.beat, fence, hello.local_world_size),
         uptime_s=_uptime_s(message),
@@ -154,6 +156,7 @@ def _failure_record(
         sequence=record.sequence,
         round_id=fence.round_id,
         host=_name("record.host", record.host),
+        name=_name("record.name", record.name, least=0),
         worker=WorkerRanks(
             rank=worker.rank,
             local_rank=worker.local_rank,
@@ -261,6 +264,8 @@ def desired_message(desired: Desired) -> session_pb2.Desired:
             message.run.CopyFrom(_assignment(assignment))
         case Stop(reason=reason):
             message.stop.reason = reason
+        case Release(reason=reason):
+            message.release.reason = reason
         case Exit(verdict=verdict):
             message.exit.verdict.CopyFrom(verdict_message(verdict))
     return message
@@ -375,6 +380,7 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         ),
         sequence=record.sequence,
         host=record.host,
+        name=record.name,
         worker=failure_pb2.WorkerRanks(
             rank=worker.rank,
             local_rank=worker.local_rank,

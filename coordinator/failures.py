@@ -126,7 +126,7 @@ def describe(causes: Sequence[FailureRecord]) -> str:
 
 
 def _named(record: FailureRecord) -> str:
-    who = f"rank {record.worker.rank} on {record.host}"
+    who = f"rank {record.worker.rank} on {record.agent}"
     lines = record.message.strip().splitlines()
     why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
     if record.has_never_run and why:

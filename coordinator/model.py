@@ -51,13 +51,22 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
-    """Who an agent is; fixed for the life of its process."""
+    """Who an agent is; fixed for the life of its process.
+
+    ``name`` is what people call it by: the host's, unless it was told otherwise. Among the
+    members of a run it is unique.
+    """
 
     incarnation: str
     host: str
     address: str
     role: str
     local_world_size: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.host)
 
 
 class GroupState(StrEnum):
@@ -200,6 +209,7 @@ class FailureRecord:
 
     ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
     same on the coordinator's clock, set when the record is accepted.
+    ``name`` is its agent's, empty if that is the host's.
     ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
     happened in no iteration; its process may live on.
     """
@@ -222,6 +232,12 @@ class FailureRecord:
     hang: Hang | None = None
     interruption: InterruptionKind | None = None
     iteration: int = 0
+    name: str = ""
+
+    @property
+    def agent(self) -> str:
+        """The agent's name, for people."""
+        return self.name or self.host
 
     @property
     def is_victim(self) -> bool:
@@ -242,9 +258,10 @@ class FailureRecord:
         """Say how the worker ended, for people."""
         return self.signal_name or f"exit code {self.exit_code}"
 
-    def accepted(self, *, sent_at: float) -> FailureRecord:
-        """Return the record placed on the coordinator's clock."""
-        return replace(self, age_s=0.0, happened_at=sent_at - self.age_s)
+    def accepted(self, *, sent_at: float, name: str | None = None) -> FailureRecord:
+        """Return the record placed on the coordinator's clock, with its agent's unique name."""
+        happened_at = sent_at - self.age_s
+        return replace(self, age_s=0.0, happened_at=happened_at, name=name or self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +329,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Desired: end with success; the others train on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """Desired: stop what is left, and end."""
 
@@ -326,5 +350,5 @@ class Desired:
     still holds it for the next round, it has to reserve another. 0: none.
     """
 
-    state: Standby | Assignment | Stop | Exit
+    state: Standby | Assignment | Stop | Exit | Release
     master_port_spent: int = 0

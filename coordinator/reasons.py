@@ -101,7 +101,7 @@ def _in_process(number: int) -> str:
 
 
 def round_lost(current: Round, lost: Collection[str]) -> str:
-    """Name the hosts that a round lost."""
+    """Name the agents that a round lost."""
     return f"round {current.round_id} lost {_hosts(current, lost)}"
 
 
@@ -112,9 +112,9 @@ def lost_before(current: Round, lost: str, failure: str) -> str:
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
-    """Name the agents that the exit barrier waited for in vain."""
+    """Name the agents that one which is done has waited for in vain."""
     late = [seat for i, seat in current.seats.items() if i not in succeeded]
-    names = [f"{seat.agent.host} (group rank {seat.group_rank})" for seat in late]
+    names = [f"{seat.agent.name} (group rank {seat.group_rank})" for seat in late]
     agents = count(len(late), "agent")
     return f"exit barrier timeout: {agents} not done after {limit_s:g} s: {_list(names)}"
 
@@ -135,7 +135,7 @@ def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
 
 
 def _hosts(current: Round, incarnations: Collection[str]) -> str:
-    return _list(sorted(current.seats[incarnation].agent.host for incarnation in incarnations))
+    return _list(sorted(current.seats[incarnation].agent.name for incarnation in incarnations))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from coordinator import effects as fx
 from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
-from coordinator.admission import refusal
+from coordinator.admission import Names, refusal
 from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.gathering import GatheringWatch, Leading, Lineup
@@ -55,6 +55,7 @@ class Run:
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
+        self._names = Names(state.members.values())
         self._restore(now)
 
     @staticmethod
@@ -113,7 +114,8 @@ class Run:
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
-        self._effects += self._telling.effects(self.state, self._wait, now=now)
+        released = self._round_watch.barrier.released
+        self._effects += self._telling.effects(self.state, self._wait, released, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
         if (pace := self._pace.follow(len(self.members.presences))) is not None:
@@ -150,14 +152,13 @@ class Run:
     # Events.
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        error = refusal(self.state, event, agents_max=self._policy.agents_max)
-        if error is not None:
+        if error := refusal(self.state, event, agents_max=self._policy.agents_max):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            seen = event.beat.rounds_seen
-            self._decide(rec.AgentAdmitted(agent=event.agent, rounds_seen=seen, at_s=now))
+            agent, seen = self._names.admit(event.agent), event.beat.rounds_seen
+            self._decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self._gathering.latest_arrival = now
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -195,7 +196,7 @@ class Run:
         is_kept = self._is_wanted(record)
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
+            self._commit(rec.FailureRecorded(record=self.state.accepted(record, sent_at)))
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
@@ -263,14 +264,15 @@ class Run:
             if incarnation not in self.state.excused:
                 self._round_watch.failed.add(incarnation)
             if beat.failure is not None:
-                presence.failure = beat.failure.accepted(sent_at=sent_at)
+                presence.failure = self.state.accepted(beat.failure, sent_at)
         elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
-            self._round_watch.note_success(now=now)
+            self._round_watch.barrier.note_success(incarnation, now=now)
             self._iterating.finished(incarnation)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
+        self._names.free(self.state.members.get(incarnation))
         self.members.forget(incarnation)
         self._round_watch.forget(incarnation)
         self._ending.forget(incarnation)
@@ -328,12 +330,11 @@ class Run:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
-            case RoundGoesOn(until, waits):
+            case RoundGoesOn(until, waits, released):
                 self._await_decision(waits)
-                self._review_at = until
-                due = self._iterating.next_deadline() if self._iterating.is_watching else None
-                if due is not None:
-                    self._review_at = due if until is None else min(due, until)
+                self._telling.some(released)
+                instants = (until, self._iterating.next_deadline())
+                self._review_at = min((at for at in instants if at is not None), default=None)
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:

@@ -198,6 +198,12 @@ class RunState:
         seats = self.round.seats if self.round else {}
         return incarnation in seats and incarnation not in self.given_up
 
+    def accepted(self, record: FailureRecord, sent_at: float) -> FailureRecord:
+        """Return a record placed on the coordinator's clock, with its agent's unique name."""
+        seat = self.round.seats.get(record.incarnation) if self.round else None
+        agent = self.members.get(record.incarnation) if seat is None else seat.agent
+        return record.accepted(sent_at=sent_at, name=None if agent is None else agent.name)
+
     def had_seat(self, incarnation: str) -> bool:
         """Return whether this agent was in the current or last round."""
         return self.round is not None and incarnation in self.round.seats
@@ -241,7 +247,7 @@ class RunState:
             case AgentAdmitted():
                 self.members[record.agent.incarnation] = record.agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{record.agent.host} joined")
+                self._note(record.at_s, "agent admitted", f"{record.agent.name} joined")
             case AgentRemoved():
                 self._remove_agent(record)
             case GroupSucceeded():
@@ -292,8 +298,8 @@ class RunState:
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
-        host = agent.host if agent is not None else record.incarnation
-        self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+        name = agent.name if agent is not None else record.incarnation
+        self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += record.restarts_returned
         if record.is_excused:
             self.given_up.add(record.incarnation)

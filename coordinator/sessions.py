@@ -118,7 +118,7 @@ class Sessions:
         opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
-            text = f"{opened.run_id}: {opened.agent.host} has {gpus}"
+            text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, **{"run.id": opened.run_id})
         return opened
 

@@ -57,6 +57,7 @@ def _agent(run: Run | IsolatedRun, incarnation: str, now: float) -> run_pb2.Agen
     message = run_pb2.Agent(
         incarnation=incarnation,
         host=identity.host,
+        name=identity.name,
         role=identity.role,
         local_world_size=identity.local_world_size,
         is_connected=incarnation in run.members.connected,

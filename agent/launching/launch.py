@@ -31,6 +31,7 @@ from agent.errors import (
 )
 from agent.exit_status import signal_name
 from agent.launching import files
+from agent.own_process import own_process
 from agent.process_failure import ChildFailedError, ProcessFailure
 from agent.telemetry import catalog
 from drumbeat import options
@@ -181,10 +182,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own module
-            [
-                *(sys.executable, "-P", "-m", "agent.launching.process"),
-                *(str(directory), str(lifeline), str(os.getpid())),
-            ],
+            own_process("agent.launching.process", str(directory), str(lifeline), str(os.getpid())),
             env=env,
             pass_fds=(lifeline,),
             # Ctrl-C is for the program; the agent hears of it from here.

@@ -30,6 +30,7 @@ from coordinator.model import (
     Exit,
     FailureRecord,
     GroupState,
+    Release,
     RunSpec,
     Standby,
     WorkerRanks,
@@ -57,7 +58,7 @@ def a_spec(agents_min: int = 1, agents_max: int | None = None, **fields: Any) ->
     return RunSpec(agents_min=agents_min, agents_max=most, **fields)
 
 
-def an_agent(name: str, **fields: Any) -> AgentIdentity:
+def an_agent(name: str, /, **fields: Any) -> AgentIdentity:
     """Return the identity of an agent on the host of that name."""
     given: dict[str, Any] = {
         "incarnation": f"{name}.1",
@@ -160,7 +161,7 @@ class StoryAgent:
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
                 self.inprocess = None
-            case Exit():
+            case Exit() | Release():
                 self.has_exited, self.workers_alive = True, 0
             case _:
                 self.workers_alive = 0
@@ -252,7 +253,7 @@ class Story:
             self.live()
         return effects
 
-    def join(self, name: str, **fields: Any) -> list[fx.Effect]:
+    def join(self, name: str, /, **fields: Any) -> list[fx.Effect]:
         """Let a new agent open its first session. ``fields`` are those of its identity."""
         run_id, spec = fields.pop("run_id", RUN), fields.pop("spec", self.spec)
         port = fields.pop("port", 20_000 + 100 * len(self.agents))

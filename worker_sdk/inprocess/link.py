@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from worker_sdk import board_layout as layout
-from worker_sdk import context, runtime
+from worker_sdk import runtime
 from worker_sdk.board import REFUSED
+from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
@@ -166,7 +167,7 @@ class Process:
 
 def why_none() -> str:
     """Say why this process has no link."""
-    if not os.environ.get(context.WORKER_DIR):
+    if not WorkerConfig.from_env().directory:
         return "no agent, as there is under `agent join`"
     return "the agent watches another process of this worker, not this one"
 

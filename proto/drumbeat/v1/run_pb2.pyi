@@ -328,6 +328,7 @@ class Agent(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     SILENCE_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     host: builtins.str
@@ -346,6 +347,8 @@ class Agent(google.protobuf.message.Message):
     """Rank of its worker 0 in the current round, if it is."""
     state: drumbeat.v1.session_pb2.GroupState.ValueType
     """Latest state it reported."""
+    name: builtins.str
+    """Its name, unique among the agents of the run; reasons and reports call it so."""
     @property
     def silence(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was last heard; unset: not since the coordinator started."""
@@ -370,8 +373,9 @@ class Agent(google.protobuf.message.Message):
         state: drumbeat.v1.session_pb2.GroupState.ValueType = ...,
         silence: google.protobuf.duration_pb2.Duration | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
+        name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "rank_first", b"rank_first", "role", b"role", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "name", b"name", "rank_first", b"rank_first", "role", b"role", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent

@@ -92,6 +92,7 @@ BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
     "a long incarnation": (changed(fence__incarnation="x" * 257), "incarnation"),
     "no host": (changed(hello__host=""), "hello.host"),
     "a long host": (changed(hello__host="x" * 257), "hello.host"),
+    "a long name": (changed(hello__name="x" * 257), "hello.name"),
     "no address": (changed(hello__address=""), "hello.address"),
     "no role": (changed(hello__role=""), "hello.role"),
     "no workers": (changed(hello__local_world_size=0), "hello.local_world_size"),

@@ -18,7 +18,7 @@ from agent.errors import CoordinatorUnreachable, RunRefused
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A directory with one script, no settings from outside, and logging as it was."""
     for name in list(os.environ):
-        if name.startswith("DRUMBEAT_"):
+        if name.startswith(("DRUMBEAT_", "PET_")):
             monkeypatch.delenv(name)
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,8 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     config = join(
         "--coordinator", "head:1234", "--run-id", "mt5", "--nnodes", "2:4",
         "--nproc_per_node=8", "--max-restarts", "3", "--role", "trainer",
-        "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
+        "--name", "left", "--local-addr", "10.0.0.7",
+        "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
         "--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM",
@@ -82,6 +83,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config == AgentConfig(
         coordinator="head:1234",
+        agent_name="left",
         run_id="mt5",
         agents_min=2,
         agents_max=4,
@@ -224,11 +226,10 @@ def test_two_modes_from_one_source_exclude_each_other(
     assert "exclude each other" in refuse(capsys, "train.py")[0]
 
 
-def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str]) -> None:
-    error, hint = refuse(capsys, "train.py")
-    for shown in (error, hint):
-        assert "--coordinator" in shown
-        assert "--standalone" in shown
+def test_several_machines_need_a_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "--nnodes", "2", "train.py")
+    assert "--coordinator is missing: several machines (--nnodes) meet at a coordinator" in error
+    assert "--coordinator HOST:PORT" in hint
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,7 @@ def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str])
         (("--standalone", "--last-call", "never", "train.py"), "'never' is not a duration"),
         (("--standalone", "--log-format", "xml", "train.py"), "'xml'"),
         (("--standalone", "--role", "", "train.py"), "--role: '' is given"),
+        (("--standalone", "--name", "a b", "train.py"), "--name: 'a b' is given"),
         (
             ("--standalone", "--signals-to-handle", "SIGTERM,SIGKILL", "train.py"),
             "--signals-to-handle: 'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
@@ -266,26 +268,6 @@ def test_wrong_usage_is_one_line_that_names_it_and_a_hint(
     argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert named in refuse(capsys, *argv)[0]
-
-
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [
-        ("--rdzv-backend", "--coordinator"),
-        ("--rdzv_endpoint", "--coordinator HOST:PORT"),
-        ("--rdzv-conf", "--join-timeout"),
-        ("--node-rank", "the coordinator assigns"),
-        ("--monitor_interval", "noticed at once"),
-        ("--start-method", "leave it out"),
-    ],
-)
-def test_torchruns_other_options_are_answered_with_what_replaces_them(
-    option: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv in ((option, "x"), (f"{option}=x",)):
-        error, shown_hint = refuse(capsys, *argv, "train.py")
-        assert option.replace("_", "-") in error
-        assert hint in shown_hint
 
 
 def test_several_broken_rules_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,6 +224,16 @@ def test_what_is_of_another_round_or_attempt_is_ignored(late: object) -> None:
     assert AgentStory().running(1).feed(late) == []  # type: ignore[arg-type]
 
 
+def test_an_agent_that_is_done_and_released_leaves_with_success() -> None:
+    """A repeated word, or the verdict that comes after it, changes nothing."""
+    story = AgentStory().running()
+    story.feed(an_exit(0, 0), an_exit(1, 0))
+    released = Exit(is_success=True, reason="waited 60 s", report="", is_released=True)
+    assert of(story.feed(desired(released)), fx.SendGoodbye)
+    assert not of(story.feed(desired(released), desired(FAILED)), fx.SendGoodbye)
+    assert of(story.feed(WorkersStopped(round_id=0)), fx.Finish) == [fx.Finish(exit_code=0)]
+
+
 def test_a_success_that_was_given_up_is_not_trained_again() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 0), an_exit(1, 0), STALE, WorkersStopped(round_id=0))

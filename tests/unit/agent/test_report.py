@@ -72,6 +72,19 @@ def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
     ]
 
 
+def test_an_agent_that_is_not_called_as_its_host_is_named_beside_it() -> None:
+    lines = rendered(
+        root_causes=[a_record(0, name="node-0")],
+        victims=[a_record(1, name="node-0#2")],
+        victims_count=1,
+        world_size=2,
+    )
+    assert "  host      : node-0" in lines
+    assert "  rank 1 on node-0#2, exit code 1" in lines
+    named = rendered(root_causes=[a_record(1, name="left")], world_size=2)
+    assert "  host      : node-0 (agent left)" in named
+
+
 def test_causes_too_close_to_tell_apart_are_all_named() -> None:
     lines = rendered(root_causes=[a_record(0), a_record(2)], world_size=2)
     assert "Root cause: one of 2, too close in time to be told apart:" in lines

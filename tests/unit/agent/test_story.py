@@ -12,6 +12,7 @@ from agent.events import (
     SessionLost,
     SessionWelcomed,
     SignalReceived,
+    SuspendRequested,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -197,6 +198,21 @@ def test_success_is_one_line() -> None:
     assert told.feed(exited(0, 0), exited(1, 0), verdict, WorkersStopped(round_id=0)) == [
         "run succeeded after 12 s: all workers succeeded"
     ]
+
+
+def test_an_agent_that_is_released_says_for_whom_it_does_not_wait() -> None:
+    told = Told().running()
+    why = "exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
+    released = desired(Exit(is_success=True, reason=why, report="", is_released=True))
+    assert told.feed(exited(0, 0), exited(1, 0), released) == [
+        f"done, not waiting for the others any more: {why}"
+    ]
+
+
+def test_ctrl_z_is_answered() -> None:
+    (line,) = Told().running().feed(SuspendRequested())
+    assert line.startswith("not suspended: ")
+    assert "Ctrl-C ends it" in line
 
 
 # Waits.

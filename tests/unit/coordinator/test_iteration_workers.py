@@ -56,7 +56,7 @@ def test_a_worker_that_never_calls_the_function_is_waited_for_aloud_and_not_for_
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == []
     assert story.iterations.is_engaged
     assert story.wait.reason == (
-        "0 of 1 hosts entered iteration 0, waiting for rank 0 on a, 120 s left"
+        "0 of 1 host entered iteration 0, waiting for rank 0 on a, 120 s left"
     )
     story.advance(50)
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == [], "repeated"
@@ -96,7 +96,7 @@ def test_completion_is_waited_for_from_the_first_worker_on() -> None:
     story = a_running_story(2)
     assert story.report("a", 0, RUNNING, ahead=(0,)) == []
     assert story.wait.reason == (
-        "0 of 1 hosts completed iteration 0, waiting for rank 1 on a, 120 s left"
+        "0 of 1 host completed iteration 0, waiting for rank 1 on a, 120 s left"
     )
     interrupt = only(story.advance(120))
     assert isinstance(interrupt, Interrupt)
