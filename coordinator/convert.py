@@ -163,6 +163,7 @@ def failure_reported(
             hang=convert_progress.hang_of(record, text_characters_max=limit),
             interruption=interruption,
             iteration=iteration,
+            size_bytes=record.ByteSize(),
         ),
     )
 

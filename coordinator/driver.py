@@ -12,7 +12,8 @@ import structlog
 
 from coordinator import effects as fx
 from coordinator.errors import CoordinatorError, LimitReached
-from coordinator.events import DeadlineReached, Event
+from coordinator.events import DeadlineReached, Event, FailureReported
+from coordinator.failure_queue import FailureQueue
 from coordinator.journal import (
     Append,
     Change,
@@ -22,7 +23,9 @@ from coordinator.journal import (
     MemoryJournal,
     snapshots_due,
 )
+from coordinator.journaled import JournaledRuns
 from coordinator.outbox import Outbox
+from coordinator.records import FailuresCounted, weight
 from coordinator.registry import Registry
 
 log = structlog.get_logger()
@@ -38,10 +41,19 @@ class Driver:
     afterwards, so one write to the disk serves as many of them as there are.
     """
 
-    def __init__(self, registry: Registry, journal: Journal, *, queue_max: int = 100_000) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        journal: Journal,
+        *,
+        queue_max: int = 100_000,
+        failure_bytes_max: int = 64 * 1024 * 1024,
+    ) -> None:
         self.registry = registry
+        self.journaled = JournaledRuns()
         self._journal = journal
         self._queue: deque[Event] = deque()
+        self._failures = FailureQueue(failure_bytes_max)
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
@@ -60,9 +72,11 @@ class Driver:
     def restore(self) -> None:
         """Take over what the journal holds. Raises ``JournalCorrupt``."""
         states = self._journal.load()
+        self.journaled.restore(self._journal.load())  # a copy that only the journal changes
         now = self.now()
         if changes := self._changes(self.registry.restore(states, now=now)):
             self._journal.write(changes, now=now)
+            self._publish(changes)
         for state in states:
             log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
 
@@ -74,9 +88,17 @@ class Driver:
 
     def submit_always(self, event: Event) -> None:
         """Hand an event over that must not be lost, such as the end of a session."""
-        if not self._is_stopping:
+        if self._is_stopping:
+            return
+        if isinstance(event, FailureReported):
+            self._failures.add(event)
+        else:
             self._queue.append(event)
-            self._arrived.set()
+        self._arrived.set()
+
+    async def room_for_failure(self) -> None:
+        """Return when one more failure record may be submitted."""
+        await self._failures.room()
 
     def open_outbox(self, session_id: str) -> Outbox:
         """Return the place where effects for a session will be put."""
@@ -95,6 +117,7 @@ class Driver:
         """
         self._is_stopping = True
         self._queue.clear()
+        self._failures.clear()
         for outbox in self._outboxes.values():
             outbox.fail(error)
 
@@ -125,7 +148,7 @@ class Driver:
 
     async def _wait_for_work(self) -> None:
         """Return when an event is there or a deadline has come."""
-        if self._queue:
+        if self._queue or self._failures:
             return
         self._arrived.clear()
         loop, due = asyncio.get_running_loop(), self.registry.next_deadline()
@@ -139,7 +162,10 @@ class Driver:
                 timer.cancel()
 
     async def _turn(self) -> None:
-        """Handle one batch: decide, then journal, then tell."""
+        """Handle one batch: decide, then journal, then tell.
+
+        Failure records decide nothing, so they come last, and only if nothing else waits.
+        """
         now, effects = self.now(), list[fx.Effect]()
         for _ in range(min(len(self._queue), BATCH_MAX)):
             effects += self.registry.handle(self._queue.popleft(), now=now)
@@ -147,23 +173,54 @@ class Driver:
         # Beats that are still waiting may renew what seems to be over.
         if due is not None and due <= now and not self._queue:
             effects += self.registry.handle(DeadlineReached(), now=now)
+        if not self._queue:
+            for failure in self._failures.take():
+                effects += self.registry.handle(failure, now=now)
         if changes := self._changes(effects):
             await self._write(changes, now)
+            self._publish(changes)
         for effect in effects:
             self._execute(effect)
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []
+        counted: dict[str, tuple[int, list[FailuresCounted]]] = {}
         for effect in effects:
             match effect:
+                case fx.Persist(record=FailuresCounted() as count) if effect.run_id in counted:
+                    counted[effect.run_id][1].append(count)
                 case fx.Persist():
+                    if isinstance(effect.record, FailuresCounted):
+                        counted[effect.run_id] = len(changes), [effect.record]
                     changes.append(Append(run_id=effect.run_id, record=effect.record))
                 case fx.Forget():
                     changes.append(Erase(run_id=effect.run_id))
-        appended = (change.run_id for change in changes if isinstance(change, Append))
+        for key, (place, records) in counted.items():
+            changes[place] = Append(run_id=key, record=FailuresCounted.together(records))
+        return changes + self._snapshots(changes)
+
+    def _snapshots(self, changes: Sequence[Change]) -> list[Change]:
+        """Return what keeps the journal small after these changes."""
+        appended = (
+            change.run_id
+            for change in changes
+            if isinstance(change, Append)
+            for _ in range(weight(change.record))
+        )
         due = snapshots_due(self._sizes, appended)
         runs = self.registry.runs
-        return changes + [Compact(state=runs[run_id].state) for run_id in due if run_id in runs]
+        return [Compact(state=runs[run_id].state) for run_id in due if run_id in runs]
+
+    def _publish(self, changes: Sequence[Change]) -> None:
+        """Let readers see what is durable now."""
+        for change in changes:
+            match change:
+                case Append():
+                    self.journaled.append(change.run_id, change.record)
+                case Erase():
+                    self.journaled.erase(change.run_id)
+                case Compact():
+                    pass  # it changes nothing
 
     async def _write(self, changes: list[Change], now: float) -> None:
         if self._writer is None:

@@ -71,9 +71,20 @@ class LimitsReset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSuperseded:
+    """Its id begins a new run; nobody is a member of this one any more."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
-Event = RunEvent | DeadlineReached
+FromOutside = (
+    SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+)
+RunEvent = FromOutside | RunSuperseded
+Event = FromOutside | DeadlineReached

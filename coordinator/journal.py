@@ -205,9 +205,9 @@ class SqliteJournal:
     def _compact(self, state: RunState) -> None:
         """Put a snapshot in the place of a run's first record, so that runs keep their order."""
         query = "SELECT MIN(number) FROM records WHERE run_id = ?"
-        number = self._database.execute(query, (state.run_id,)).fetchone()[0]
-        self._erase(state.run_id)
-        row = (number, state.run_id, _SNAPSHOT, msgspec.json.encode(state))
+        number = self._database.execute(query, (state.key,)).fetchone()[0]
+        self._erase(state.key)
+        row = (number, state.key, _SNAPSHOT, msgspec.json.encode(state))
         statement = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
         self._database.execute(statement, row)
 

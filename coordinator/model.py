@@ -120,6 +120,7 @@ class Round:
     master_addr: str
     master_port: int
     reason: str
+    group_world_size: int = 0
 
     @property
     def leader(self) -> str:
@@ -167,7 +168,8 @@ class FailureRecord:
     """One worker's failure, identified by ``(incarnation, sequence)``.
 
     ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
-    same on the coordinator's clock, set when the record is accepted.
+    same on the coordinator's clock, set when the record is accepted. ``size_bytes``
+    is what it took as a message, and counts against the budgets of records.
     ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
     happened in no iteration; its process may live on.
     """
@@ -190,6 +192,7 @@ class FailureRecord:
     hang: Hang | None = None
     interruption: InterruptionKind | None = None
     iteration: int = 0
+    size_bytes: int = 0
 
     @property
     def is_victim(self) -> bool:
@@ -279,9 +282,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Desired: stop what is left, and end."""
+    """Desired: stop what is left, and end.
+
+    Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
+    run's ``generation``. ``shown_on`` is the host of group rank 0, which does.
+    """
 
     verdict: Verdict
+    generation: int = 1
+    shows_report: bool = True
+    shown_on: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

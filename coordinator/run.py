@@ -17,13 +17,13 @@ from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
-from coordinator.failures import make_report, root_causes
+from coordinator.failures import TableRoom, is_telling_enough, make_report, root_causes
 from coordinator.gathering import GatheringWatch, Leading, Lineup
 from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, Pace, RunSpec, Verdict
+from coordinator.model import FailureRecord, GroupState, Pace, Verdict
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
@@ -38,6 +38,8 @@ class Run:
     def __init__(self, state: RunState, *, policy: RunPolicy, pace: Pace, now: float) -> None:
         self.state = state
         self.members = Membership(pace)
+        # What its failure records may take from now on; set by the owner of all runs.
+        self.failures_bytes_max = policy.failures_bytes_max
         self._policy = policy
         self._effects: list[fx.Effect] = []
         self._gathering = GatheringWatch(state, self.members, now=now)
@@ -60,22 +62,17 @@ class Run:
 
     @staticmethod
     def create(
-        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: Pace, now: float
+        record: rec.RunCreated, *, policy: RunPolicy, pace: Pace, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        record = rec.RunCreated(
-            run_id=run_id,
-            spec=spec,
-            failures_kept_max=policy.failures_kept_max,
-            history_max=policy.history_max,
-        )
         run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
-        return run, [fx.Persist(run_id=run_id, record=record)]
+        return run, [fx.Persist(run_id=run.state.key, record=record)]
 
     def _restore(self, now: float) -> None:
         """Derive what is not durable from what is: everybody is missed until heard."""
         state = self.state
         if state.phase is Phase.ENDED:
+            self._review_ended(now)
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
         grace = max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
@@ -104,6 +101,8 @@ class Run:
                 self._on_failure(event, now)
             case ev.LimitsReset():
                 self._on_limits_reset(event)
+            case ev.RunSuperseded():
+                self._end(is_success=False, reason=event.reason, now=now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case _:
@@ -190,9 +189,20 @@ class Run:
         is_kept = self._is_wanted(record)
         if is_kept:
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            self._commit(rec.FailureRecorded(record=record.accepted(sent_at=sent_at)))
+            is_kept = self._take_failure(record.accepted(sent_at=sent_at))
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
+
+    def _take_failure(self, record: FailureRecord) -> bool:
+        """Keep a record if it is among the most telling, else only count it."""
+        count_max, bytes_max = self.state.failures_kept_max, self.failures_bytes_max
+        room = TableRoom(count_max=count_max, bytes_max=bytes_max)
+        if is_telling_enough(self.state.failures, record, room):
+            self._commit(rec.FailureRecorded(record=record, bytes_max=bytes_max))
+            return True
+        heard = {record.incarnation: record.sequence}
+        self._commit(rec.FailuresCounted(heard=heard, count=1))
+        return False
 
     def _on_limits_reset(self, event: ev.LimitsReset) -> None:
         forgotten = len(self.state.limits or ())
@@ -201,8 +211,10 @@ class Run:
         self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
 
     def _is_wanted(self, record: FailureRecord) -> bool:
-        """Return whether a record is new, of a round there was, and has room in the table."""
+        """Return whether a record is new, of a round there was, and can be told from others."""
         heard = self.state.failures_heard
+        if self.state.phase is Phase.ENDED:
+            return False
         if record.round_id >= self.state.next_round_id:
             return False
         if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
@@ -290,6 +302,8 @@ class Run:
             self._review_gathering(now)
         if self.state.phase is Phase.ENDING:
             self._review_ending(now)
+        if self.state.phase is Phase.ENDED:
+            self._review_ended(now)
 
     def _review_round(self, now: float) -> None:
         current = self.state.round
@@ -348,6 +362,17 @@ class Run:
             causes = root_causes(self.state.counted_failures(), current.round_id) if current else []
             reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
+
+    def _review_ended(self, now: float) -> None:
+        """Forget the members once none of them can come for the verdict any more."""
+        ended_at = self.state.ended_at
+        if not self.state.members or ended_at is None:
+            return
+        until = ended_at + self.state.spec.coordinator_grace_s + self._policy.restart_grace_s
+        if self._is_deadline and now >= until:
+            self._commit(rec.MembersForgotten())
+        else:
+            self._review_at = until
 
     # Transitions.
 
@@ -439,7 +464,7 @@ class Run:
 
     def _commit(self, record: Record) -> None:
         self.state.apply(record)
-        self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+        self._effects.append(fx.Persist(run_id=self.state.key, record=record))
 
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""

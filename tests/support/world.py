@@ -109,6 +109,7 @@ class StoryAgent:
     limits: dict[str, float] | None = None
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
+    began_at: float | None = None
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -248,13 +249,14 @@ class Story:
         return effects
 
     def join(self, name: str, **fields: Any) -> list[fx.Effect]:
-        """Let a new agent open its first session. ``fields`` are those of its identity."""
+        """Let an agent open its first session: ``fields`` of its identity, perhaps ``began_at``."""
+        began_at = fields.pop("began_at", None)
         run_id, spec = fields.pop("run_id", RUN), fields.pop("spec", self.spec)
         port = fields.pop("port", 20_000 + 100 * len(self.agents))
         old = self.agents.get(name)
         life = old.life + 1 if old is not None else 1
         identity = an_agent(name, **({"incarnation": f"{name}.{life}"} | fields))
-        self.agents[name] = StoryAgent(name, run_id, spec, identity, port, life)
+        self.agents[name] = StoryAgent(name, run_id, spec, identity, port, life, began_at=began_at)
         return self.back(name)
 
     def back(self, name: str) -> list[fx.Effect]:
@@ -271,6 +273,7 @@ class Story:
                 spec=agent.spec,
                 agent=agent.identity,
                 beat=agent.beat(),
+                uptime_s=None if agent.began_at is None else self.now - agent.began_at,
             )
         )
 
