@@ -32,16 +32,17 @@ class GatheringWatch:
     def review(self, *, now: float) -> Close | Wait | GiveUp:
         """Return whether the round can close at ``now``."""
         spec, members = self._state.spec, self._members
-        present, missed = len(members.connected), len(members.missed)
-        if present + missed < spec.agents_min:
+        connected, missed = len(members.connected), len(members.missed)
+        if connected + missed < spec.agents_min:
             self._is_reforming = False
-        if present < spec.agents_min:
+        if connected < spec.agents_min:
             self._quorum_since = None
         elif self._quorum_since is None:
             self._quorum_since = now
         gathering = Gathering(
-            agents_present=present,
+            agents_present=members.present_count,
             agents_missed=missed,
+            agents_suspect=len(members.suspects),
             since=self._since,
             quorum_since=self._quorum_since,
             latest_arrival=self.latest_arrival,
@@ -82,10 +83,10 @@ class Leading:
         """Return who takes part if the round starts ``now``. Linear unless a port is awaited."""
         state, leader = self._state, self._portless
         # Looking for an order is linear: not at every event while a port is awaited.
-        if leader is not None and leader in self._members.connected and not self.port_of(leader):
+        is_present = self._members.is_present
+        if leader is not None and is_present(leader) and not self.port_of(leader):
             return self._await_port(leader, now)
-        connected = self._members.connected
-        present = [agent for i, agent in state.members.items() if i in connected]
+        present = [agent for i, agent in state.members.items() if is_present(i)]
         order = next_order(present, state.group_ranks(), agents_max=state.spec.agents_max)
         leader = order[0].incarnation
         port = state.spec.master_port or self.port_of(leader)

@@ -11,24 +11,35 @@ from coordinator.uptime import Birth
 from drumbeat.deadlines import Deadlines
 
 
+# How many heartbeat intervals a member may be silent before it is suspect: one beat
+# is late now and then, and whoever waits for a suspect waits no longer than needed.
+SUSPECT_INTERVALS = 1.5
+
+
 @dataclass(slots=True, kw_only=True)
 class Presence:
     """One member's connection.
 
     ``session_id`` is ``None`` while the member has none, ``heard_at`` until it
-    was heard in this life of the coordinator. ``pushed`` is the desired state
-    that this session was sent last. ``master_port_spent`` is its latest port
-    that a round has used. ``is_excused``: its silence was put down to a stall of
-    the coordinator. ``whereabouts`` are those of its workers.
+    was heard in this life of the coordinator. ``silent_since`` is when it was last
+    heard or opened its session, ``missed_until`` when the grace of a broken stream
+    ends. ``stalled_before`` is how long the coordinator had stood still by then, and
+    ``read_before`` what it was given to read what had come.
+    ``pushed`` is the desired state that this session was sent last.
+    ``master_port_spent`` is its latest port that a round has used. ``whereabouts``
+    are those of its workers.
     """
 
     session_id: str | None = None
     heard_at: float | None = None
+    silent_since: float = 0.0
+    missed_until: float = 0.0
+    stalled_before: float = 0.0
+    read_before: float = 0.0
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
     pushed: Desired | None = None
     master_port_spent: int = 0
     birth: Birth = field(default_factory=Birth)
-    is_excused: bool = False
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
 
 
@@ -45,15 +56,33 @@ class Membership:
     """Presences of a run's members, their leases and graces. Instants are one clock's.
 
     A member is ``connected`` (holds a session; its lease runs) or ``missed`` (its
-    stream broke, or a restarted coordinator remembers it; its grace runs).
+    stream broke, or a restarted coordinator remembers it; its grace runs). A
+    connected member that was silent for ``SUSPECT_INTERVALS`` is one of the
+    ``suspects``, until it is heard or its lease ends: perhaps its machine is dead.
+
+    Time for which the coordinator stood still counts in no silence, because beats
+    could not be read. Nor does some time to read what has come meanwhile, up to a
+    lease in one silence: one that is always late would never give a member up.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
+        self.suspects: set[str] = set()
         self.missed: set[str] = set()
         self._deadlines: Deadlines[str] = Deadlines()
+        self._stalled_s = 0.0
+        self._reading_s = 0.0
+
+    @property
+    def present_count(self) -> int:
+        """How many members can be seated now."""
+        return len(self.connected) - len(self.suspects)
+
+    def is_present(self, incarnation: str) -> bool:
+        """Return whether a member can be seated now: connected, and heard of late."""
+        return incarnation in self.connected and incarnation not in self.suspects
 
     def remember(self, incarnations: Iterable[str], *, until: float) -> None:
         """Expect members of an earlier life of the coordinator to come back."""
@@ -68,7 +97,7 @@ class Membership:
         presence.pushed = None
         self.connected.add(incarnation)
         self.missed.discard(incarnation)
-        self._deadlines.set(incarnation, now + self.pace.lease_s)
+        self._restart_lease(incarnation, presence, now)
         return replaced
 
     def detach(self, incarnation: str, session_id: str, *, until: float) -> bool:
@@ -88,10 +117,10 @@ class Membership:
     def heard(self, incarnation: str, beat: Beat, *, now: float) -> Presence:
         """Take a beat in and renew the lease."""
         presence = self.presences[incarnation]
-        presence.heard_at, presence.beat, presence.is_excused = now, beat, False
+        presence.heard_at, presence.beat = now, beat
         if beat.workers:
             presence.whereabouts.take(beat.round_id, beat.workers, now=now)
-        self._deadlines.set(incarnation, now + self.pace.lease_s)
+        self._restart_lease(incarnation, presence, now)
         return presence
 
     def sent_at(self, incarnation: str, uptime_s: float | None, *, now: float) -> float:
@@ -106,26 +135,24 @@ class Membership:
         """Drop what is known of a member."""
         self.presences.pop(incarnation, None)
         self.connected.discard(incarnation)
+        self.suspects.discard(incarnation)
         self.missed.discard(incarnation)
         self._deadlines.clear(incarnation)
 
-    def renew(self, *, now: float, grace_s: float = 0.0) -> None:
-        """Give every connected member a full lease from now on, and the missed this grace.
-
-        A longer time that somebody was given stays. Linear in members.
-        """
+    def renew(self, *, now: float) -> None:
+        """Give every connected member a full lease from now on. Linear in members."""
         for incarnation, presence in self.presences.items():
-            self._renew(incarnation, presence, now=now, grace_s=grace_s)
+            if presence.session_id is not None:
+                self._restart_lease(incarnation, presence, now)
 
-    def excuse(self, *, now: float, grace_s: float) -> None:
-        """Renew those who may have spoken while nobody listened; each once in a silence.
+    def stood_still(self, seconds: float) -> None:
+        """Take in that the coordinator read nothing for so long, and deadlines passed.
 
-        Otherwise a coordinator that is always late would never give anybody up.
+        What waits to be read takes time as well: as much again, but no more than
+        a member needs for its next beat.
         """
-        for incarnation, presence in self.presences.items():
-            if not presence.is_excused:
-                presence.is_excused = True
-                self._renew(incarnation, presence, now=now, grace_s=grace_s)
+        self._stalled_s += seconds
+        self._reading_s += min(seconds, self._suspect_s)
 
     def sessions(self) -> list[str]:
         """Return the sessions of all connected members, in a fixed order."""
@@ -136,20 +163,44 @@ class Membership:
         holders = {i for i, p in self.presences.items() if p.session_id is not None}
         assert holders == self.connected, "connected members are not those with sessions"
         assert not self.connected & self.missed, "connected and missed at once"
+        assert self.suspects <= self.connected, "suspect without a session"
 
     def next_deadline(self) -> float | None:
-        """Return when the next lease or grace is over."""
+        """Return when the next member becomes suspect or is given up."""
         return self._deadlines.next()
 
     def pop_expired(self, *, now: float) -> list[Expiry]:
-        """Return the members whose lease or grace is over."""
-        return [self._expiry(incarnation) for incarnation in self._deadlines.pop_due(now)]
+        """Return the members whose lease or grace is over; note who has become suspect."""
+        due = self._deadlines.pop_due(now)
+        return [self._expiry(incarnation) for incarnation in due if self._is_over(incarnation, now)]
 
-    def _renew(self, incarnation: str, presence: Presence, *, now: float, grace_s: float) -> None:
-        if presence.session_id is not None:
-            self._deadlines.set(incarnation, now + self.pace.lease_s)
-        elif (until := self._deadlines.get(incarnation)) is not None:
-            self._deadlines.set(incarnation, max(until, now + grace_s))
+    @property
+    def _suspect_s(self) -> float:
+        return min(SUSPECT_INTERVALS * self.pace.heartbeat_interval_s, self.pace.lease_s)
+
+    def _restart_lease(self, incarnation: str, presence: Presence, now: float) -> None:
+        presence.silent_since = now
+        presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
+        self.suspects.discard(incarnation)
+        self._deadlines.set(incarnation, now + self._suspect_s)
+
+    def _is_over(self, incarnation: str, now: float) -> bool:
+        """Return whether a member has to be given up; wait on if not."""
+        presence = self.presences[incarnation]
+        deaf_s = self._stalled_s - presence.stalled_before
+        deaf_s += min(self._reading_s - presence.read_before, self.pace.lease_s)
+        if presence.session_id is None:
+            until = presence.missed_until
+        else:
+            if now >= presence.silent_since + self._suspect_s + deaf_s:
+                self.suspects.add(incarnation)
+            is_suspect = incarnation in self.suspects
+            patience_s = self.pace.lease_s if is_suspect else self._suspect_s
+            until = presence.silent_since + patience_s
+        if now >= until + deaf_s:
+            return True
+        self._deadlines.set(incarnation, until + deaf_s)
+        return False
 
     def _expiry(self, incarnation: str) -> Expiry:
         session_id = self.presences[incarnation].session_id
@@ -160,6 +211,10 @@ class Membership:
         return Expiry(incarnation=incarnation, session_id=session_id, reason=reason)
 
     def _miss(self, incarnation: str, until: float) -> None:
+        presence = self.presences[incarnation]
+        presence.missed_until = until
+        presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
         self.connected.discard(incarnation)
+        self.suspects.discard(incarnation)
         self.missed.add(incarnation)
         self._deadlines.set(incarnation, until)

@@ -27,8 +27,8 @@ class RunPolicy:
     for workers to stop and records to arrive.
     ``progress_interval_s``: how often waiting agents are told how it goes.
     ``stall_s``: a deadline noticed this late means that the coordinator itself
-    was stopped; leases are then renewed, because beats could not be read. Short,
-    because a stop little longer than a lease leaves no more than this to see.
+    stood still; that time then counts in no silence, because beats could not be
+    read. Short, because a stop little longer than a lease leaves no more to see.
     """
 
     agents_max: int = 20_000

@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 from coordinator.model import RunSpec
 
-# Who lost the connection a moment ago is waited for, but among many agents there
-# is always one; a round is not held up by them for longer than this.
-MISSED_WAIT_MAX_S = 30.0
+# Agents that lost their connection a moment ago, or are silent, are waited for, but
+# among many there is always one; they don't hold a round up for longer than this.
+AWAITED_MAX_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
     """What counts for closing a round. Instants are the coordinator's clock.
 
-    ``agents_present`` hold a session. ``agents_missed`` lost theirs so recently
-    that they may be back at once. ``is_reforming`` says that a round has just
-    ended and nobody new is expected.
+    ``agents_present`` hold a session and were heard of late. ``agents_missed`` lost
+    theirs so recently that they may be back at once. ``agents_suspect`` hold one but
+    are silent. ``is_reforming`` says that a round has just ended and no new agent
+    is expected.
     """
 
     agents_present: int
     agents_missed: int
+    agents_suspect: int = 0
     since: float
     quorum_since: float | None
     latest_arrival: float
@@ -57,15 +59,16 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
     Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last
     call: it waits ``last_call_s`` at most, and no longer than a tenth of it
     after the latest arrival. A round that only lost agents makes no last call.
-    An agent whose stream broke a moment ago is waited for: its grace is short.
+    An agent whose stream broke a moment ago is waited for, its grace is short, and
+    one that is silent until it is heard or its lease ends: of many machines that
+    die at once the first one's end must not make a round with all the others.
     Source: torch elastic ``_RendezvousJoinOp``; differs: docs/adr/0004-closing-a-round.md.
     """
-    present, missed = gathering.agents_present, gathering.agents_missed
-    if missed and present < spec.agents_max:
-        until = _missed_until(spec, gathering, now=now)
+    present, awaited = gathering.agents_present, gathering.agents_missed + gathering.agents_suspect
+    if awaited and present < spec.agents_max:
+        until = _awaited_until(spec, gathering, now=now)
         if now < until:
-            why = f"{missed} of {present + missed} agents lost their connection a moment ago"
-            return Wait(reason=why, agents_wanted=missed, until=until)
+            return Wait(reason=_awaited(gathering), agents_wanted=awaited, until=until)
     if present >= spec.agents_max:
         return Close(reason=f"{spec.agents_max} of {spec.agents_max} agents are there")
     if present < spec.agents_min:
@@ -83,12 +86,22 @@ def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
     return gathering.since + spec.join_timeout_s
 
 
-def _missed_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
-    """Return until when missed agents can hold up the round."""
+def _awaited_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
+    """Return until when missed and silent agents can hold up the round."""
     if gathering.agents_present >= spec.agents_min:
-        return _quorum_since(gathering, now) + MISSED_WAIT_MAX_S
+        return _quorum_since(gathering, now) + AWAITED_MAX_S
     deadline = _join_deadline(spec, gathering)
-    return deadline if now < deadline else deadline + MISSED_WAIT_MAX_S
+    return deadline if now < deadline else deadline + AWAITED_MAX_S
+
+
+def _awaited(gathering: Gathering) -> str:
+    """Say which agents hold the round up."""
+    missed, suspect = gathering.agents_missed, gathering.agents_suspect
+    total = gathering.agents_present + missed + suspect
+    if not suspect:
+        return f"{missed} of {total} agents lost their connection a moment ago"
+    lost = f" and {missed} lost their connection" if missed else ""
+    return f"{suspect} of {total} agents went silent{lost} a moment ago"
 
 
 def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait | GiveUp:

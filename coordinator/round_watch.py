@@ -135,17 +135,25 @@ class RoundWatch:
         return [i for i in self.failed & founders if presences[i].beat.is_start_impossible]
 
     def _review_failure(self, current: Round, now: float) -> Outcome:
-        """Judge a failed group, once it is known whether a machine died with it."""
+        """Judge a failed group, once it is known whether a machine died before it.
+
+        A machine's death makes workers elsewhere fail, before its own lease is over.
+        """
         if self._iterating.give_up is not None:
             return self._review_give_up(current, self._iterating.give_up, now)
         self._failed_since = now if self._failed_since is None else self._failed_since
         until = self._failed_since + self._policy.restart_grace_s
-        if now < until and not current.seats.keys().isdisjoint(self._members.missed):
+        if now < until and self._is_unsure(current):
             return RoundGoesOn(until)
         causes = root_causes(self._state.counted_failures(), current.round_id)
         where = self._where(current, now)
         what = reasons.round_failed(current, causes, self.failed, where)
         return self._after_failure(what, where)
+
+    def _is_unsure(self, current: Round) -> bool:
+        """Return whether a participant may be lost: its stream broke, or it is silent."""
+        seats, members = current.seats.keys(), self._members
+        return not (seats.isdisjoint(members.missed) and seats.isdisjoint(members.suspects))
 
     def _review_give_up(self, current: Round, why: str, now: float) -> Outcome:
         """Judge a round that can't go on in process: it failed, unless nobody is left."""
@@ -180,14 +188,15 @@ class RoundWatch:
 
     def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
         """End the round for agents that came late, if there is room and nobody has finished."""
-        spec, total = self._state.spec, len(current.seats) + len(self.extras)
+        spec, suspects = self._state.spec, self._members.suspects
         has_room = len(current.seats) < spec.agents_max
-        if not self.extras or not has_room or self._state.succeeded:
+        extras = len(self.extras) - len(self.extras & suspects)
+        if not extras or not has_room or self._state.succeeded:
             self._extra_since = None
             return _GOES_ON
         self._extra_since = now if self._extra_since is None else self._extra_since
         due = last_call_deadline(spec, first=self._extra_since, latest=latest_arrival)
-        if total < spec.agents_max and now < due:
+        if len(current.seats) + extras < spec.agents_max and now < due:
             return RoundGoesOn(due)
-        reason = f"{len(self.extras)} more joined the {len(current.seats)} of the round"
+        reason = f"{extras} more joined the {len(current.seats)} of the round"
         return RoundIsOver(cause=RoundEnd.AGENT_JOINED, reason=reason)

@@ -8,6 +8,7 @@ at the event, so that a repeated or lost message changes nothing.
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
 from coordinator import effects as fx
@@ -57,7 +58,6 @@ class Run:
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
-        self._is_deadline = False
         self._restore(now)
 
     @staticmethod
@@ -72,7 +72,7 @@ class Run:
         """Derive what is not durable from what is: everybody is missed until heard."""
         state = self.state
         if state.phase is Phase.ENDED:
-            self._review_ended(now)
+            self._review_at = now if state.members else None
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
         grace = max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
@@ -87,7 +87,7 @@ class Run:
 
     def handle(self, event: ev.RunEvent | ev.DeadlineReached, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        self._is_deadline = isinstance(event, ev.DeadlineReached)
+        judged_at = self._judged_at(event, now)
         match event:
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
@@ -107,7 +107,7 @@ class Run:
                 self._on_deadline(now)
             case _:
                 assert_never(event)
-        self._settle(now)
+        self._settle(now, judged_at)
         self._effects += self._telling.effects(self.state, self._wait, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
@@ -224,7 +224,7 @@ class Run:
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
-            self.members.excuse(now=now, grace_s=self._policy.reconnect_grace_s)
+            self.members.stood_still(now - due)
         for expiry in self.members.pop_expired(now=now):
             if expiry.session_id is not None:
                 self._reject(expiry.session_id, StaleSession(expiry.reason))
@@ -293,25 +293,36 @@ class Run:
 
     # Decisions.
 
-    def _settle(self, now: float) -> None:
+    def _judged_at(self, event: ev.RunEvent | ev.DeadlineReached, now: float) -> float:
+        """Return the instant by which to judge: no timeout is over before its deadline is due.
+
+        Deadlines come when nothing waits to be read any more. A coordinator that stood
+        still reads late what was said in time, and more of it may follow.
+        """
+        due = self._review_at
+        if due is None or isinstance(event, ev.DeadlineReached) or now < due:
+            return now
+        return math.nextafter(due, -math.inf)
+
+    def _settle(self, now: float, judged_at: float) -> None:
         """Do all that follows from the state as it is now."""
         self._review_at = None
         if self.state.phase is Phase.RUNNING:
-            self._review_round(now)
+            self._review_round(now, judged_at)
         if self.state.phase is Phase.GATHERING:
-            self._review_gathering(now)
+            self._review_gathering(now, judged_at)
         if self.state.phase is Phase.ENDING:
-            self._review_ending(now)
+            self._review_ending(now, judged_at)
         if self.state.phase is Phase.ENDED:
-            self._review_ended(now)
+            self._review_ended(judged_at)
 
-    def _review_round(self, now: float) -> None:
+    def _review_round(self, now: float, judged_at: float) -> None:
         current = self.state.round
         assert current is not None, "running without a round"
         if self._iterating.is_watching:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
-        match self._round_watch.review(current, latest_arrival=arrival, now=now):
+        match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
             case RoundGoesOn(until):
                 self._review_at = until
                 due = self._iterating.next_deadline() if self._iterating.is_watching else None
@@ -336,51 +347,41 @@ class Run:
             for incarnation in self._round_watch.extras:
                 self._telling.one(incarnation)
 
-    def _review_gathering(self, now: float) -> None:
-        match self._gathering.review(now=now):
+    def _review_gathering(self, now: float, judged_at: float) -> None:
+        match self._gathering.review(now=judged_at):
             case Close(reason):
-                self._close_round(reason, now)
+                self._close_round(reason, now, judged_at)
             case GiveUp(reason):
-                self._give_up(reason, now)
+                self._end(is_success=False, reason=reason, now=now)
             case Wait() as wait:
                 self._wait, self._review_at = wait, wait.until
 
-    def _give_up(self, reason: str, now: float) -> None:
-        """Fail the run, unless what waits to be read may still help: a deadline comes after it.
-
-        A coordinator that stood still reads late what was said in time.
-        """
-        if self._is_deadline:
-            self._end(is_success=False, reason=reason, now=now)
-        else:
-            self._review_at = now
-
-    def _review_ending(self, now: float) -> None:
-        self._review_at = self._ending.review(now=now)
+    def _review_ending(self, now: float, judged_at: float) -> None:
+        self._review_at = self._ending.review(now=judged_at)
         if self._review_at is None:
             current = self.state.round
             causes = root_causes(self.state.counted_failures(), current.round_id) if current else []
             reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
 
-    def _review_ended(self, now: float) -> None:
+    def _review_ended(self, judged_at: float) -> None:
         """Forget the members once none of them can come for the verdict any more."""
         ended_at = self.state.ended_at
         if not self.state.members or ended_at is None:
             return
         until = ended_at + self.state.spec.coordinator_grace_s + self._policy.restart_grace_s
-        if self._is_deadline and now >= until:
+        if judged_at >= until:
             self._commit(rec.MembersForgotten())
         else:
             self._review_at = until
 
     # Transitions.
 
-    def _close_round(self, reason: str, now: float) -> None:
+    def _close_round(self, reason: str, now: float, judged_at: float) -> None:
         """Start a round now, or as soon as its leader holds a port."""
-        match self._leading.lineup(now=now):
+        match self._leading.lineup(now=judged_at):
             case GiveUp(why):
-                self._give_up(why, now)
+                self._end(is_success=False, reason=why, now=now)
             case Wait() as wait:
                 self._wait, self._review_at = wait, wait.until
             case Lineup() as lineup:

@@ -56,7 +56,7 @@ class Telling:
         presence = self._members.presences.get(incarnation)
         if presence is None or presence.session_id is None:
             return None
-        present = len(self._members.connected)
+        present = self._members.present_count
         wanted = desired_state(state, incarnation, wait=wait, present=present, now=now)
         desired = Desired(state=wanted, master_port_spent=presence.master_port_spent)
         if desired == presence.pushed:

@@ -109,6 +109,7 @@ class Script:
             "back": story.back,
             "leave": story.leave,
             "silent": story.silence,
+            "speak": self._speak,
         }
         return verbs[verb]
 
@@ -137,6 +138,10 @@ class Script:
             iterations_max=int(options.get("iterations", 0)),
             barrier_timeout_s=float(options.get("barrier", 60)),
         )
+
+    def _speak(self, name: str) -> None:
+        self.story.agents[name].is_silent = False
+        self.story.beat(name)
 
     def _enter(self, name: str) -> None:
         self.story.agents[name].iterates().spec = self.inprocess

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.membership import Expiry, Membership
 from coordinator.model import Beat, GroupState, Pace
 
@@ -28,7 +30,8 @@ def test_a_broken_stream_has_a_grace_and_a_return_ends_it() -> None:
     assert members.next_deadline() == 0.5
     assert members.attach("a", "s2", now=0.4) is None
     assert (members.connected, members.missed) == ({"a"}, set())
-    assert members.next_deadline() == 5.4
+    assert members.pop_expired(now=5.3) == []
+    assert [expiry.session_id for expiry in members.pop_expired(now=5.4)] == ["s2"]
 
 
 def test_a_grace_that_is_over_names_no_session() -> None:
@@ -73,15 +76,13 @@ def test_forgetting_leaves_nothing() -> None:
     assert members.next_deadline() is None
 
 
-def test_renewing_gives_leases_and_graces_anew_but_shortens_none() -> None:
+def test_renewing_gives_leases_anew_and_no_grace() -> None:
     members = Membership(PACE)
-    members.remember(["far", "near"], until=15.0)
-    members.remember(["near"], until=1.0)
+    members.remember(["remembered"], until=15.0)
     members.attach("here", "s1", now=0.0)
-    members.renew(now=10.0, grace_s=0.5)
-    assert [e.incarnation for e in members.pop_expired(now=10.5)] == ["near"]
-    assert members.next_deadline() == 15.0
-    assert [e.incarnation for e in members.pop_expired(now=15.0)] == ["far", "here"]
+    members.renew(now=12.0)
+    assert [e.incarnation for e in members.pop_expired(now=16.9)] == ["remembered"]
+    assert [e.incarnation for e in members.pop_expired(now=17.0)] == ["here"]
 
 
 def test_renewed_leases_expire_in_the_order_members_came() -> None:
@@ -94,12 +95,84 @@ def test_renewed_leases_expire_in_the_order_members_came() -> None:
     assert [expiry.incarnation for expiry in members.pop_expired(now=99.0)] == names
 
 
-def test_a_silence_is_excused_once_and_anew_after_a_word() -> None:
+def test_who_is_silent_for_more_than_an_interval_and_a_half_is_suspect_until_heard() -> None:
+    members = Membership(PACE)
+    members.attach("a", "s1", now=0.0)
+    members.attach("b", "s2", now=0.0)
+    assert members.next_deadline() == 1.5
+    members.heard("b", BEAT, now=1.0)
+    assert members.pop_expired(now=1.5) == []
+    assert (members.suspects, members.present_count) == ({"a"}, 1)
+    assert not members.is_present("a")
+    assert members.is_present("b")
+    assert members.connected == {"a", "b"}
+    members.heard("a", BEAT, now=2.0)
+    assert (members.suspects, members.present_count) == (set(), 2)
+
+
+@pytest.mark.parametrize("end", ["a new session", "a broken stream", "the end of its lease"])
+def test_a_suspect_is_one_no_longer_after(end: str) -> None:
+    members = Membership(PACE)
+    members.attach("a", "s1", now=0.0)
+    members.pop_expired(now=2.0)
+    assert members.suspects == {"a"}
+    match end:
+        case "a new session":
+            members.attach("a", "s2", now=2.0)
+        case "a broken stream":
+            members.detach("a", "s1", until=2.5)
+        case _:
+            (expiry,) = members.pop_expired(now=5.0)
+            members.forget(expiry.incarnation)
+    assert members.suspects == set()
+    members.check_invariants()
+
+
+def test_a_lease_shorter_than_that_leaves_no_suspects() -> None:
+    members = Membership(Pace(heartbeat_interval_s=10.0, lease_s=5.0, reconnect_delay_max_s=1.0))
+    members.attach("a", "s1", now=0.0)
+    assert [expiry.incarnation for expiry in members.pop_expired(now=5.0)] == ["a"]
+
+
+def test_time_that_the_coordinator_stood_still_counts_in_no_silence() -> None:
+    members = Membership(PACE)
+    members.attach("a", "s1", now=0.0)
+    members.attach("gone", "s2", now=0.0)
+    members.detach("gone", "s2", until=0.5)
+    members.stood_still(59.5)  # from 0.5 to 60
+    assert members.pop_expired(now=60.0) == []
+    assert members.suspects == set()
+    # Both have as long as before, and an interval and a half to read what has come.
+    assert [e.incarnation for e in members.pop_expired(now=61.5)] == ["gone"]
+    assert members.pop_expired(now=65.9) == []
+    assert [e.incarnation for e in members.pop_expired(now=66.0)] == ["a"]
+
+
+def test_a_short_stall_makes_detection_little_later() -> None:
+    """Deciding for ten thousand agents takes a moment; their leases don't start anew."""
+    members = Membership(PACE)
+    members.attach("a", "s1", now=0.0)
+    members.stood_still(0.2)
+    assert members.pop_expired(now=5.3) == []
+    assert [e.incarnation for e in members.pop_expired(now=5.4)] == ["a"]
+
+
+@pytest.mark.parametrize("late_s", [0.11, 1.0, 10.0])
+def test_a_coordinator_that_is_always_late_gives_up_at_last(late_s: float) -> None:
     members = Membership(PACE)
     members.attach("mute", "s1", now=0.0)
-    members.attach("lively", "s2", now=0.0)
-    members.excuse(now=10.0, grace_s=0.5)
-    members.heard("lively", Beat(state=GroupState.IDLE), now=10.1)
-    members.excuse(now=10.0 + PACE.lease_s + 0.2, grace_s=0.5)
-    expired = members.pop_expired(now=10.0 + PACE.lease_s + 0.2)
-    assert [expiry.incarnation for expiry in expired] == ["mute"]
+    for _ in range(1000):
+        due = members.next_deadline()
+        assert due is not None
+        members.stood_still(late_s)
+        if members.pop_expired(now=due + late_s):
+            return
+    pytest.fail("it waits for ever")
+
+
+def test_a_word_starts_a_new_silence() -> None:
+    members = Membership(PACE)
+    members.attach("a", "s1", now=0.0)
+    members.stood_still(60.0)
+    members.heard("a", BEAT, now=100.0)
+    assert [e.incarnation for e in members.pop_expired(now=105.0)] == ["a"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.rendezvous import (
-    MISSED_WAIT_MAX_S,
+    AWAITED_MAX_S,
     Close,
     Gathering,
     GiveUp,
@@ -94,7 +94,7 @@ def test_who_lost_the_connection_a_moment_ago_is_waited_for() -> None:
     assert found == Wait(
         reason="1 of 4 agents lost their connection a moment ago",
         agents_wanted=1,
-        until=100.0 + MISSED_WAIT_MAX_S,
+        until=100.0 + AWAITED_MAX_S,
     )
 
 
@@ -103,7 +103,7 @@ def test_nobody_is_waited_for_when_there_are_enough_for_the_maximum() -> None:
 
 
 def test_agents_that_break_and_return_in_turns_cannot_hold_up_a_round() -> None:
-    now = 100.0 + MISSED_WAIT_MAX_S
+    now = 100.0 + AWAITED_MAX_S
     flapping = gathering(3, agents_missed=1, is_reforming=True)
     assert isinstance(close_round(SPEC, flapping, now=now), Close)
 
