@@ -10,7 +10,14 @@ import grpc
 from agent.ports import address_towards
 from agent.transport import MESSAGE_BYTES_MAX, TransportError
 from drumbeat.options import parse_host_port
-from drumbeat.v1 import failure_pb2, failure_pb2_grpc, session_pb2, session_pb2_grpc
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 REFUSAL_KEY = "drumbeat-reason"
 
@@ -55,6 +62,7 @@ class GrpcConnection:
         self._channel = grpc.aio.insecure_channel(coordinator, options=_OPTIONS)
         self._sessions = session_pb2_grpc.SessionServiceStub(self._channel)
         self._failures = failure_pb2_grpc.FailureServiceStub(self._channel)
+        self._runs = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def open(
         self, requests: AsyncIterator[session_pb2.OpenRequest]
@@ -75,6 +83,14 @@ class GrpcConnection:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise _transport_error(error) from error
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Call ``RunService.GetVerdict``."""
+        try:
+            response: run_pb2.GetVerdictResponse = await self._runs.GetVerdict(request)
+        except grpc.aio.AioRpcError as error:
+            raise _transport_error(error) from error
+        return response.verdict
 
     async def close(self) -> None:
         """Close the channel and every call on it."""

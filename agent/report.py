@@ -11,11 +11,16 @@ from drumbeat.v1 import failure_pb2, session_pb2
 WIDTH = 72
 
 
-def render_report(verdict: session_pb2.Verdict, name: str) -> str:
-    """Return the readable report of a failed run; ``name`` says what ran."""
+def render_report(verdict: session_pb2.Verdict, name: str, *, more: str = "") -> str:
+    """Return the readable report of a failed run; ``name`` says what ran.
+
+    ``more`` says where the rest is, if this is not all of it.
+    """
     lines = ["=" * WIDTH, f"{name} FAILED", verdict.reason]
     if verdict.HasField("report"):
         lines += _sections(verdict.report)
+    if more:
+        lines += ["-" * WIDTH, more]
     lines.append("=" * WIDTH)
     return "\n".join(lines)
 

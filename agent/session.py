@@ -29,6 +29,7 @@ from agent.model import Beat
 from agent.reporter import Reporter
 from agent.transport import Connection, Transport, TransportError
 from agent.watchdog.model import Standing
+from agent.whole_report import complete
 from drumbeat.v1 import common_pb2, session_pb2
 
 # How long a coordinator may take to answer a hello, the network included.
@@ -151,7 +152,8 @@ class Session:
                         self._on_welcome(response.welcome)
                         delivery = asyncio.create_task(reporter.deliver(connection))
                     case "desired":
-                        name = self._config.title
+                        name, run_id = self._config.title, self._config.run_id
+                        await complete(response.desired.exit, connection, run_id=run_id)
                         desired = convert.desired_from(response.desired, name=name)
                         if desired is not None:
                             self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 # Answers hold at most one failure report; larger ones are not ours.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -36,6 +36,10 @@ class Connection(Protocol):
         self, requests: AsyncIterator[failure_pb2.ReportRequest]
     ) -> AsyncIterator[failure_pb2.ReportResponse]:
         """Call ``FailureService.Report``. Raises ``TransportError``."""
+        ...
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Call ``RunService.GetVerdict``. Raises ``TransportError``."""
         ...
 
     async def close(self) -> None:

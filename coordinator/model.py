@@ -285,7 +285,7 @@ class Exit:
     """Desired: stop what is left, and end.
 
     Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
-    run's ``generation``. ``shown_on`` is the host of group rank 0, which does.
+    run's ``generation``. ``shown_on`` is the host of one that does, whoever else does.
     """
 
     verdict: Verdict

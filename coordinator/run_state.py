@@ -126,7 +126,8 @@ class RunState:
     ended, ``ended_at`` when this one did.
 
     A run that has ended keeps its verdict, history and numbers; ``members`` until none
-    of them can come for the verdict any more, and of the seats that of group rank 0.
+    of them can come for the verdict any more, and of the seats the first whose agent was
+    left: it shows the report.
     """
 
     run_id: str
@@ -370,8 +371,8 @@ class RunState:
         self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
         self.masters_spent, self.where = [], NOWHERE
         if self.round is not None:
-            first = dict(islice(self.round.seats.items(), 1))
-            self.round = replace(self.round, seats=first)
+            left = ((i, seat) for i, seat in self.round.seats.items() if i in self.members)
+            self.round = replace(self.round, seats=dict(islice(left, 1)))
         if self.iterations is not None:
             self.iterations = replace(self.iterations, order=[], spec=None)
 

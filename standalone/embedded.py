@@ -19,7 +19,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.journal import MemoryJournal
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.sessions import Sessions
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 
 def run(config: AgentConfig) -> int:
@@ -83,6 +83,13 @@ class EmbeddedConnection:
         try:
             async for response in self._sessions.report(requests):
                 yield response
+        except CoordinatorError as error:
+            raise TransportError(str(error), error.refusal) from error
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Return how a run ended."""
+        try:
+            return self._sessions.get_verdict(request).verdict
         except CoordinatorError as error:
             raise TransportError(str(error), error.refusal) from error
 

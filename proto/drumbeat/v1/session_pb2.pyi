@@ -633,10 +633,12 @@ class Exit(google.protobuf.message.Message):
     """
     shows_report: builtins.bool
     """Whether this agent is one of the few that shall ask for the rest and show it: the one
-    of group rank 0, and those whose workers are in the report.
+    of the lowest group rank that is left, and those whose workers are in the report.
     """
     shown_on: builtins.str
-    """Host of group rank 0, where the whole report is shown; empty if there is none."""
+    """Host of the lowest group rank that is left, where the whole report is shown; empty if
+    there is none.
+    """
     generation: builtins.int
     """Which of the runs that had this id one after the other, from 1; to ask with."""
     @property
