@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.launching.config import LaunchConfig
-    from agent.launching.launch import elastic_launch, launch
+    from agent.launching.launch import elastic_launch, launch, launch_agent
 
-__all__ = ["LaunchConfig", "elastic_launch", "launch"]
+__all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
 _HOMES = {
     "LaunchConfig": "agent.launching.config",
     "elastic_launch": "agent.launching.launch",
     "launch": "agent.launching.launch",
+    "launch_agent": "agent.launching.launch",
 }
 
 

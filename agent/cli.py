@@ -128,6 +128,7 @@ def agent() -> None:
     metavar="HOST[:PORT]",
     help="Where the coordinator listens; port 29400 if none is given.",
 )
+@options.proxy_option(section="Run")
 @options.option(
     "--standalone",
     section="Run",
@@ -343,6 +344,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     config = AgentConfig(
         coordinator=coordinator,
         is_standalone=coordinator is None,
+        is_proxied=params["use_proxy"],
         run_id=_run_id_of(
             None if _is_outer_run_id(ctx) else params["run_id"],
             agents_max,

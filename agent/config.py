@@ -58,6 +58,9 @@ class AgentConfig:
     coordinator: str | None = None
     """Address "host:port" of the coordinator, IPv6 in brackets; None if standalone."""
 
+    is_proxied: bool = False
+    """Whether the coordinator is reached through the proxy that the environment names."""
+
     is_standalone: bool = False
     """Whether the agent brings its own coordinator and trains on this machine alone."""
 

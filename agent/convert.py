@@ -30,6 +30,8 @@ from worker_sdk.board_layout import decode_name, encode_name
 NOTHING_OBSERVED: Mapping[str, tuple[int, float]] = {}
 
 COUNT_MAX = 2**63 - 1
+# Of the one line that a beat has of a failure.
+HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
@@ -132,8 +134,9 @@ def beat_message(
     standings: Iterable[Standing] = (),
     observations: Mapping[str, tuple[int, float]] = NOTHING_OBSERVED,
     now: float = 0.0,
+    host: str = "",
 ) -> session_pb2.Beat:
-    """Write the actual state, and where its workers stand at ``now``."""
+    """Write the actual state of ``host``, and where its workers stand at ``now``."""
     return session_pb2.Beat(
         workers=[progress_message(standing, now=now) for standing in standings],
         observations=[
@@ -148,7 +151,23 @@ def beat_message(
         workers_alive=beat.workers_alive,
         is_start_impossible=beat.is_start_impossible,
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
+        failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
+        workers_done=beat.workers_done,
     )
+
+
+def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.FailureRecord:
+    """Write what names a failure in one line; its record has the rest."""
+    message = failure_message(failure, run_id="", incarnation="", host=host, role="")
+    for name in ("fence", "traceback", "stderr_tail", "explanation"):
+        message.ClearField(name)
+    if message.HasField("hang"):
+        message.hang.ClearField("stacks")
+        message.hang.ClearField("evidence")
+    lines = failure.message.strip().splitlines()
+    message.message = lines[0][:HEADLINE_CHARACTERS_MAX] if lines else ""
+    message.age.CopyFrom(duration(max(0.0, now - failure.happened_at)))
+    return message
 
 
 def gpu_message(gpu: Gpu) -> session_pb2.GpuInfo:

@@ -51,6 +51,7 @@ from agent.model import (
     Exit,
     Failure,
     GpuMemory,
+    GroupState,
     Standby,
     Stop,
 )
@@ -106,6 +107,7 @@ class AgentCore:
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
         self._failures_written = 0
+        self._failure: Failure | None = None  # what made the group fail
         self._supervisor_deaths = 0
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
@@ -294,6 +296,7 @@ class AgentCore:
             event.round_id, event.local_rank, is_good=is_good, is_excused=is_excused
         ):
             return
+        self._group.workers_done += event.exit_code == 0 and not event.is_stopped
         if fault is not None:
             self._write(left_by(self._assigned(), event, fault, self._next_sequence()))
             return
@@ -353,6 +356,9 @@ class AgentCore:
         return self._failures_written
 
     def _write(self, failure: Failure) -> None:
+        first, is_at_fault = self._failure, not (failure.is_stopped_by_agent or failure.is_survived)
+        if is_at_fault and (first is None or failure.happened_at < first.happened_at):
+            self._failure = failure
         self._effects.append(fx.WriteFailure(failure=failure))
 
     def _stop_group(self, signum: int = SIGTERM) -> None:
@@ -405,15 +411,25 @@ class AgentCore:
         if group.assignment is not None and (
             target is None or target.round_id != group.assignment.round_id
         ):
-            signum = self._ending.signum if self._ending else SIGTERM
-            self._stop_group(signum)
-            self._inprocess.stopping()
+            ended = self._dismiss(now)
+            if ended is None:
+                self._stop_group(self._ending.signum if self._ending else SIGTERM)
+                self._inprocess.stopping()
+            else:
+                self._effects += ended
             group.leave()
         if group.is_free and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
         if group.is_free and self._ending is not None:
             self._finish(self._ending)
+
+    def _dismiss(self, now: float) -> list[fx.Effect] | None:
+        """Let workers that restart in process end by themselves; ``None``: stop them now."""
+        is_signalled = self._ending is not None and self._ending.finish.exit_code > EXIT_SIGNAL
+        if is_signalled:
+            return None
+        return self._inprocess.dismiss(self._desired.state.reason, now=now)
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
@@ -427,6 +443,7 @@ class AgentCore:
             self._end_with(error)
         elif self._is_gpu_memory_free():
             group.assign(target, self._policy.local_world_size)
+            self._failure = None
             self._inprocess.begin_round(target.round_id)
             self._effects.append(fx.StartWorkers(assignment=target))
 
@@ -457,13 +474,15 @@ class AgentCore:
             workers_alive=group.workers_alive,
             is_start_impossible=group.is_start_impossible,
             inprocess=self._inprocess.report if group.assignment else None,
+            failure=self._failure if group.state is GroupState.FAILED else None,
+            workers_done=group.workers_done if group.assignment else 0,
         )
 
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
         beat = self._beat()
-        if self._connection.is_open and beat != self._beat_sent and not self._is_finished:
-            self._beat_sent = beat
+        if self._connection.is_open and beat.news != self._beat_sent and not self._is_finished:
+            self._beat_sent = beat.news
             self._beat_at = now + self._connection.pace.heartbeat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
         done, self._effects = self._effects, []

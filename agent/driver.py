@@ -42,6 +42,7 @@ from agent.telemetry.feed import Telemetry
 from agent.transport import Transport, TransportError
 from agent.workers import Workers
 from drumbeat.durations import format_duration
+from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ def run(config: AgentConfig) -> int:
     from agent.grpc_transport import GrpcTransport  # noqa: PLC0415 - a standalone agent needs none
 
     assert config.coordinator is not None, "only a standalone agent has no coordinator"
-    transport = GrpcTransport(config.coordinator)
+    transport = GrpcTransport(config.coordinator, is_proxied=config.is_proxied)
     return asyncio.run(drive(config, transport))
 
 
@@ -200,7 +201,11 @@ class Driver:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """Let a mistake of ours end the agent rather than leave it waiting for ever."""
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if ended_by_itself(task):
+            error: BaseException | None = RuntimeError(f"a task was cancelled: {task}")
+        else:
+            error = None if task.cancelled() else task.exception()
+        if error is not None:
             self._mistake = self._mistake or error
             self._arrived.set()
 
@@ -323,7 +328,8 @@ class Driver:
         if failure.interruption is not None and failure.is_survived:
             what, how = "worker interrupts", failure.interruption.words
         else:
-            what, how = "worker failed", describe_exit(failure.exit_code)
+            what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
+            how = describe_exit(failure.exit_code)
         more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
         more["run.round"] = failure.round_id
         log.warning(what, reason=f"{who}: {how}", **more)

@@ -61,8 +61,11 @@ class UsageError(AgentError):
         return self.problem
 
 
-class InvalidConfiguration(UsageError):
-    """Values of the configuration break rules; all of them are listed."""
+class InvalidConfiguration(UsageError, ValueError):
+    """Values of the configuration break rules; all of them are listed.
+
+    A ``ValueError`` too, as which programs know an impossible argument.
+    """
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         super().__init__("\n".join(str(violation) for violation in violations))

@@ -42,7 +42,8 @@ class Residue(StrEnum):
 class Group:
     """One worker group at a time. The round counts as ours until ``leave``.
 
-    ``has_failed`` tells of the current round, also while it is being stopped.
+    ``has_failed`` tells of the current round, also while it is being stopped, and
+    ``workers_done`` how many of its workers ended well by themselves.
 
     Invariant: ``is_free`` only without an assignment and without processes.
     """
@@ -57,6 +58,7 @@ class Group:
         self._residue = Residue.NONE
         self._has_left = False
         self.has_failed = False
+        self.workers_done = 0
         self._has_ever_run = False
         self._is_start_impossible = False
 
@@ -88,6 +90,7 @@ class Group:
         self.assignment, self._has_left, self.has_failed = assignment, False, False
         self.latest_round_id = assignment.round_id
         self._has_good_end = False
+        self.workers_done = 0
         self._alive = set(range(local_world_size))
         self._residue = Residue.LIVE
         self._enter(GroupState.STARTING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.inprocess.model import InprocessReport, InterruptionKind
@@ -39,7 +39,10 @@ class GpuMemory(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The agent's whole actual state. See ``drumbeat.v1.Beat``."""
+    """The agent's whole actual state. See ``drumbeat.v1.Beat``.
+
+    ``failure`` is what made the group of ``round_id`` fail, if it did.
+    """
 
     state: GroupState
     round_id: int | None
@@ -48,6 +51,14 @@ class Beat:
     workers_alive: int
     is_start_impossible: bool = False
     inprocess: InprocessReport | None = None
+    failure: Failure | None = None
+    workers_done: int = 0
+
+    @property
+    def news(self) -> Beat:
+        """This beat without what can wait for the next one that is due anyway."""
+        report = self.inprocess
+        return self if report is None else replace(self, inprocess=report.news)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import structlog
 
@@ -47,8 +47,7 @@ class Reporter:
                 self._changed.clear()
                 await self._changed.wait()
             try:
-                async for response in connection.report(self._requests()):
-                    self._acknowledged((response.incarnation, response.sequence))
+                await connection.report(self._requests(), self._take)
             except TransportError as error:
                 if error.refusal == "INVALID":
                     # It would be refused for ever; the ones behind it shall arrive.
@@ -63,11 +62,14 @@ class Reporter:
         """Leave what is not delivered to a later agent."""
         self._spool.close()
 
+    def _take(self, response: failure_pb2.ReportResponse) -> None:
+        self._acknowledged((response.incarnation, response.sequence))
+
     def _acknowledged(self, key: tuple[str, int]) -> None:
         if self._pending.pop(key, None) is not None:
             self._spool.remove(key)
 
-    async def _requests(self) -> AsyncIterator[failure_pb2.ReportRequest]:
+    async def _requests(self) -> AsyncGenerator[failure_pb2.ReportRequest, None]:
         sent: set[tuple[str, int]] = set()
         while True:
             self._changed.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -29,7 +29,8 @@ from agent.model import Beat
 from agent.reporter import Reporter
 from agent.transport import Connection, Transport, TransportError
 from agent.watchdog.model import Standing
-from agent.whole_report import complete
+from agent.whole_report import complete, is_to_be_completed
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 
 # How long a coordinator may take to answer a hello, the network included.
@@ -95,6 +96,9 @@ class Session:
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
+        self._welcomed = asyncio.Event()
+        self._cut_exit: asyncio.Future[session_pb2.Desired]
+        self._cut_exit = asyncio.get_running_loop().create_future()
         self._said_all = asyncio.Event()
 
     def send_beat(self, beat: Beat) -> None:
@@ -143,41 +147,53 @@ class Session:
     async def _converse(
         self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
     ) -> None:
-        delivery: asyncio.Task[None] | None = None
-        try:
-            async for response in connection.open(self._requests()):
-                match response.WhichOneof("kind"):
-                    case "welcome":
-                        limit.reschedule(None)
-                        self._on_welcome(response.welcome)
-                        delivery = asyncio.create_task(reporter.deliver(connection))
-                    case "desired":
-                        name, run_id = self._config.title, self._config.run_id
-                        await complete(response.desired.exit, connection, run_id=run_id)
-                        desired = convert.desired_from(response.desired, name=name)
-                        if desired is not None:
-                            self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
-                    case "pace":
-                        pace = convert.pace_from(response.pace)
-                        self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
-                    case "limits":
-                        self._watchdog.learned(convert.limits_from(response.limits))
-                    case "inprocess":
-                        directive = directive_from(response.inprocess)
-                        if directive is not None:
-                            self._on_event(
-                                InprocessDirected(attempt=self._attempt, directive=directive)
-                            )
-        finally:
-            if delivery is not None:
-                delivery.cancel()
+        async def deliver() -> None:
+            await self._welcomed.wait()
+            if not limit.expired():
+                limit.reschedule(None)
+            await reporter.deliver(connection)
+
+        async def show_all() -> None:
+            message = await self._cut_exit
+            await complete(message.exit, connection, run_id=self._config.run_id)
+            self._take_desired(message)
+            await asyncio.get_running_loop().create_future()
+
+        stream = connection.open(self._requests(), self._take)
+        await until_one_ends(stream, deliver(), show_all())
+
+    def _take(self, response: session_pb2.OpenResponse) -> None:
+        """Take in what the coordinator says; what this agent does not know is passed over."""
+        match response.WhichOneof("kind"):
+            case "welcome":
+                self._on_welcome(response.welcome)
+            case "desired":
+                if not is_to_be_completed(response.desired.exit):
+                    self._take_desired(response.desired)
+                elif not self._cut_exit.done():
+                    self._cut_exit.set_result(response.desired)
+            case "pace":
+                pace = convert.pace_from(response.pace)
+                self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
+            case "limits":
+                self._watchdog.learned(convert.limits_from(response.limits))
+            case "inprocess":
+                directive = directive_from(response.inprocess)
+                if directive is not None:
+                    self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
+
+    def _take_desired(self, message: session_pb2.Desired) -> None:
+        desired = convert.desired_from(message, name=self._config.title)
+        if desired is not None:
+            self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         self._session_id = welcome.session_id
         pace = convert.pace_from(welcome.pace)
         self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
+        self._welcomed.set()
 
-    async def _requests(self) -> AsyncIterator[session_pb2.OpenRequest]:
+    async def _requests(self) -> AsyncGenerator[session_pb2.OpenRequest, None]:
         config, identity = self._config, self._identity
         yield session_pb2.OpenRequest(
             fence=self._fence(),
@@ -215,6 +231,7 @@ class Session:
             standings=standings,
             observations=observed[1] if is_news else {},
             now=time.monotonic(),
+            host=self._identity.host,
         )
 
     def _uptime(self) -> Duration:

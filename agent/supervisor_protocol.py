@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 from typing import TypeAlias
 
 import msgspec
+
+from worker_sdk.signal_numbers import is_signal
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Longest line, newline included; a longer one raises `ProtocolError` on either side.
@@ -330,7 +331,7 @@ def _event_from_json(line: bytes) -> SupervisorEvent:
 
 
 def _check_signal(number: int) -> None:
-    if number not in signal.valid_signals():
+    if not is_signal(number):
         raise ValueError(f"signal: {number} is not a signal of this system")
 
 

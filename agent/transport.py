@@ -1,8 +1,8 @@
-"""Shell. How messages travel to a coordinator: the interface, and gRPC."""
+"""Shell. How messages travel to a coordinator: the interface."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
@@ -26,16 +26,24 @@ class TransportError(Exception):
 class Connection(Protocol):
     """One connection to a coordinator, for the life of one session."""
 
-    def open(
-        self, requests: AsyncIterator[session_pb2.OpenRequest]
-    ) -> AsyncIterator[session_pb2.OpenResponse]:
-        """Call ``SessionService.Open``. Raises ``TransportError``."""
+    async def open(
+        self,
+        requests: AsyncGenerator[session_pb2.OpenRequest, None],
+        take: Callable[[session_pb2.OpenResponse], None],
+    ) -> None:
+        """Call ``SessionService.Open``, and hand each answer to ``take`` until the call ends.
+
+        Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
+        Raises ``TransportError`` for what becomes of the call itself.
+        """
         ...
 
-    def report(
-        self, requests: AsyncIterator[failure_pb2.ReportRequest]
-    ) -> AsyncIterator[failure_pb2.ReportResponse]:
-        """Call ``FailureService.Report``. Raises ``TransportError``."""
+    async def report(
+        self,
+        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
+        take: Callable[[failure_pb2.ReportResponse], None],
+    ) -> None:
+        """Do the same with ``FailureService.Report``."""
         ...
 
     async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:

@@ -15,10 +15,13 @@ log = structlog.get_logger()
 FETCH_TIMEOUT_S = 5.0
 
 
+def is_to_be_completed(message: session_pb2.Exit) -> bool:
+    """Return whether this agent shall ask for the rest of the report, and show it."""
+    return message.is_report_cut and message.shows_report
+
+
 async def complete(message: session_pb2.Exit, connection: Connection, *, run_id: str) -> None:
-    """Put the whole report in, if this agent shall show it and can have it."""
-    if not (message.is_report_cut and message.shows_report):
-        return
+    """Put the whole report in, if it can be had."""
     request = run_pb2.GetVerdictRequest(run_id=run_id, generation=message.generation)
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):

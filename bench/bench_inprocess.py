@@ -117,6 +117,10 @@ def raise_in_one(side: str) -> Figures:
     return restarts(side, "raise", RESTARTS)
 
 
+def raise_while_one_loads(side: str) -> Figures:
+    return restarts(side, "loader", RESTARTS)
+
+
 def kill_one(side: str) -> Figures:
     return restarts(side, "kill", SPARES, RANKS + SPARES)
 
@@ -158,6 +162,8 @@ RAISES, KILLS, PINGS, GROWTH = Runs(raise_in_one), Runs(kill_one), Runs(pings), 
 TUNED = f"NVRx {nvrx_environment.VERSION}, 0.1 s intervals"
 DEFAULT = f"NVRx {nvrx_environment.VERSION}, as it is"
 RAISE_TEXT = f"in process: one of {RANKS} ranks raises: all back in the function after"
+LOADS = Runs(raise_while_one_loads)
+LOADER_TEXT = f"{RAISE_TEXT[:-6]} while rank 0 iterates over a DataLoader with workers: after"
 GROUP_TEXT = f"in process: one of {RANKS} ranks raises: all in a new process group after"
 GROWTH_TEXT = f"in process: growth from {EARLY} to {LATE} restarts, the rank that grew most"
 
@@ -191,6 +197,7 @@ QUESTIONS = (
     beside(RAISES, "inside", "default", "inprocess_raise_default", RAISE_TEXT, "ms"),
     beside(RAISES, "group", "tuned", "inprocess_group_tuned", GROUP_TEXT, "ms"),
     beside(RAISES, "group", "default", "inprocess_group_default", GROUP_TEXT, "ms"),
+    beside(LOADS, "inside", "tuned", "inprocess_loader", LOADER_TEXT, "ms"),
     Question(
         name="inprocess_collective",
         text="in process: the same, while the others wait for it in an all_reduce",

@@ -18,7 +18,7 @@ from coordinator.events import DeadlineReached
 from coordinator.model import Assignment, GroupState, RunSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SIZE, LOST = 10_000, 300
 TRAINED_S, WATCHED_S = 3.0, 10.0
@@ -54,7 +54,7 @@ class Agents:
                 beat = fleet.beat_of(index, self._states[index])
                 self._take(fleet.registry.handle(beat, now=fleet.now))
 
-    def _take(self, effects: list[object]) -> None:
+    def _take(self, effects: Sequence[object]) -> None:
         for effect in effects:
             if not isinstance(effect, Direct):
                 continue

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.v1 import common_pb2, session_pb2, session_pb2_grpc
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
 if TYPE_CHECKING:
     from drumbeat.v1.session_pb2_grpc import SessionServiceAsyncStub
@@ -44,7 +44,11 @@ def run_spec(count: int) -> common_pb2.RunSpec:
 class FakeAgent:
     """One agent: registers, is given ranks, says that it runs, and beats from then on."""
 
-    def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str) -> None:
+    def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
+        self.beats = 0
+        """Written after the hello, on all sessions."""
+        self.lease_s = 0.0
+        """The latest it was told."""
         self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Done with the monotonic second at which the first assignment came."""
         self._index = index
@@ -53,6 +57,8 @@ class FakeAgent:
         self._beat = session_pb2.Beat(
             state=session_pb2.GROUP_STATE_IDLE, master_port=10_000 + index % 50_000
         )
+        self._workers = max(1, workers)
+        self._progress = [progress(local_rank) for local_rank in range(workers)]
         self._has_news = asyncio.Event()
 
     async def live(self, address: str, connecting: asyncio.Semaphore) -> None:
@@ -74,7 +80,7 @@ class FakeAgent:
                 host=f"host-{self._index}",
                 address="127.0.0.1",
                 role="default",
-                local_world_size=1,
+                local_world_size=self._workers,
                 beat=self._beat,
             )
             await call.write(session_pb2.OpenRequest(fence=self._fence, hello=hello))
@@ -82,29 +88,41 @@ class FakeAgent:
         if not isinstance(first, session_pb2.OpenResponse):
             return
         self._fence.session_id = first.welcome.session_id
-        interval_s = first.welcome.pace.heartbeat_interval.ToTimedelta().total_seconds()
-        writer = asyncio.create_task(self._write_beats(call, interval_s))
+        self._keep(first.welcome.pace)
+        writer = asyncio.create_task(self._write_beats(call))
         try:
             while isinstance(response := await call.read(), session_pb2.OpenResponse):
+                if response.HasField("pace"):
+                    self._keep(response.pace)
                 if response.desired.HasField("run"):
                     self._run(response.desired.run)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _write_beats(self, call: Call, interval_s: float) -> None:
-        """Write the state at every change and at least every ``interval_s``; the only writer."""
+    def _keep(self, pace: session_pb2.Pace) -> None:
+        self._interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
+        self.lease_s = pace.lease.ToTimedelta().total_seconds()
+
+    async def _write_beats(self, call: Call) -> None:
+        """Write the state at every change and at least every interval; the only writer."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_news.wait(), interval_s)
+                await asyncio.wait_for(self._has_news.wait(), self._interval_s)
             self._has_news.clear()
-            await call.write(session_pb2.OpenRequest(fence=self._fence, beat=self._beat))
+            uptime = Duration()
+            uptime.FromNanoseconds(time.monotonic_ns())
+            await call.write(
+                session_pb2.OpenRequest(fence=self._fence, beat=self._beat, uptime=uptime)
+            )
+            self.beats += 1
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
         self._fence.has_round = True
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
-        self._beat.workers_alive = 1
+        self._beat.workers_alive = self._workers
+        self._beat.workers.extend(self._progress)
         # The coordinator uses each port once: hold another one for the next round.
         self._beat.master_port = 10_000 + (self._beat.master_port + 1) % 50_000
         self._has_news.set()
@@ -112,13 +130,33 @@ class FakeAgent:
             self.assigned_at.set_result(time.monotonic())
 
 
-class Fleet:
-    """All agents of one run; they leave without a word at the end."""
+def progress(local_rank: int) -> failure_pb2.WorkerProgress:
+    """Return what a worker in the middle of its training says of itself."""
+    return failure_pb2.WorkerProgress(
+        local_rank=local_rank,
+        step=12_345,
+        step_time=Duration(nanos=250_000_000),
+        heartbeat_age=Duration(nanos=100_000_000),
+        runtime_age=Duration(nanos=50_000_000),
+        scope="forward",
+        scope_age=Duration(nanos=10_000_000),
+        scopes_open=1,
+    )
 
-    def __init__(self, address: str, count: int, run_id: str = "bench") -> None:
+
+class Fleet:
+    """All agents of one run; they leave without a word at the end.
+
+    ``workers`` of each tell where they stand.
+    """
+
+    def __init__(
+        self, address: str, count: int, run_id: str = "bench", *, workers: int = 0
+    ) -> None:
         self._address = address
         self._count = count
         self._run_id = run_id
+        self._workers = workers
         self._agents: list[FakeAgent] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._began = 0.0
@@ -128,7 +166,9 @@ class Fleet:
         wanted = min(hard, max(soft, 2 * self._count + 1024))
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         spec = run_spec(self._count)
-        self._agents = [FakeAgent(index, spec, self._run_id) for index in range(self._count)]
+        self._agents = [
+            FakeAgent(index, spec, self._run_id, self._workers) for index in range(self._count)
+        ]
         connecting = asyncio.Semaphore(CONNECTING_MAX)
         self._began = time.monotonic()
         self._tasks = [
@@ -140,6 +180,16 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def beats(self) -> int:
+        """Beats that were written so far."""
+        return sum(agent.beats for agent in self._agents)
+
+    @property
+    def lease_s(self) -> float:
+        """The longest lease that an agent was told."""
+        return max(agent.lease_s for agent in self._agents)
 
     async def time_to_assign(self) -> float:
         """Return the seconds from the first connect to the last assignment.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils.data
 
 SIDE, MODE, DIRECTORY, COUNT = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 FIRST_RANK = int(os.environ["RANK"])
@@ -27,6 +28,8 @@ FAILS_LAST_OF = 4
 REST_S = 0.3
 """Before a fault, so that all are in the middle of something, and at rest."""
 PINGS = 20_000
+LOADERS = 2
+"""Worker processes of the rank that loads data."""
 NOTES = os.open(
     Path(DIRECTORY, f"notes-{FIRST_RANK}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
 )
@@ -126,6 +129,22 @@ def go_on(call: Any, *, until_interrupted: bool = True) -> None:
         time.sleep(0.001)
 
 
+class Data:
+    """Batches that cost next to nothing, so that most of the time goes into handing them over."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((64, 64), float(index))
+
+
+def load(call: Any) -> None:
+    """Iterate over a loader with worker processes until interrupted."""
+    for _ in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=LOADERS):
+        call.ping()
+
+
 def fail(iteration: int) -> None:
     if MODE == "kill":
         note("fault", iteration)
@@ -153,6 +172,8 @@ def train(call: inprocess.CallWrapper = None) -> None:  # type: ignore[assignmen
         fail(iteration)
     if MODE == "collective":
         reduce_once()
+    if MODE == "loader" and rank == 0:
+        load(call)
     go_on(call)
 
 

@@ -13,8 +13,13 @@ from coordinator.errors import (
     SpecMismatch,
 )
 from coordinator.events import SessionOpened
-from coordinator.model import RunSpec
+from coordinator.model import Beat, RunSpec
 from coordinator.run_state import RunState
+
+# How far above what is known here a newcomer may have held a round. All rounds to come
+# are above its own, so this bounds how much of the numbers one message may use up: far
+# more rounds than any run has, and far less than there are numbers (`ROUND_ID_MAX`).
+ROUNDS_AHEAD_MAX = 1_000_000
 
 
 def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> CoordinatorError | None:
@@ -34,7 +39,18 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
         return SpecMismatch(state.run_id, found)
     if len(state.members) >= agents_max:
         return LimitReached("agents_per_run_max", agents_max)
-    return None
+    return rounds_error(event.beat, next_round_id=state.next_round_id)
+
+
+def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
+    """Return why a newcomer can't have held the round it names, ``None`` if it can.
+
+    What it has held is above what is known here if a journal was lost.
+    """
+    highest = next_round_id + ROUNDS_AHEAD_MAX
+    if beat.round_id is None or beat.round_id < highest:
+        return None
+    return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
 def run_closed(run_id: str, state: RunState | None) -> RunClosed:

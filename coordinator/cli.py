@@ -164,13 +164,18 @@ def serve(**params: Any) -> CoordinatorConfig:
     default=f"127.0.0.1:{PORT_DEFAULT}",
     help="Where the coordinator listens; port 29400 if none is given.",
 )
+@options.proxy_option()
 def reset_limits(**params: Any) -> ResetLimits:
     """Forget what was learned of how long things take in a run.
 
     Sections and heartbeats whose timeout is "auto" have no limit from then on,
     until it is learned anew. For a change that makes a run slower.
     """
-    return ResetLimits(run_id=params["run_id"], coordinator=str(params["coordinator"]))
+    return ResetLimits(
+        run_id=params["run_id"],
+        coordinator=str(params["coordinator"]),
+        is_proxied=params["use_proxy"],
+    )
 
 
 def main(

@@ -21,7 +21,8 @@ _SILENCES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> int:
     """Have the learned limits of a run forgotten; return how many. Raises ``CallFailed``."""
-    with grpc.insecure_channel(asked.coordinator) as channel:
+    options = [("grpc.enable_http_proxy", int(asked.is_proxied))]
+    with grpc.insecure_channel(asked.coordinator, options) as channel:
         stub = run_pb2_grpc.RunServiceStub(channel)
         request = run_pb2.ResetLimitsRequest(run_id=asked.run_id)
         try:

@@ -181,6 +181,9 @@ class ResetLimits:
     coordinator: str
     """Address "host:port" of its coordinator, IPv6 in brackets."""
 
+    is_proxied: bool = False
+    """Whether it is reached through the proxy that the environment names."""
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost.

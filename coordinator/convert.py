@@ -34,6 +34,8 @@ from coordinator.wire import duration, seconds_of
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
+# Of the one line that a beat has of a failure.
+HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
 # No agent lives for a century.
@@ -130,42 +132,49 @@ def failure_reported(
     record, fence = message.record, message.record.fence
     if record.ByteSize() > record_bytes_max:
         raise InvalidRequest("record", f"{record.ByteSize()} bytes", f"{record_bytes_max} bytes")
-    if record.sequence < 1:
-        raise InvalidRequest("record.sequence", record.sequence, "1 or more")
-    if not fence.has_round:
-        raise InvalidRequest("record.fence.round_id", "none", "the round the worker was in")
-    worker, limit = record.worker, text_characters_max
-    interruption, iteration = convert_inprocess.interruption_of(record)
     return FailureReported(
         run_id=_run_id(fence),
         request_id=request_id,
         uptime_s=_uptime_s(message),
-        record=FailureRecord(
-            incarnation=_name("record.fence.incarnation", fence.incarnation),
-            sequence=record.sequence,
-            round_id=fence.round_id,
-            host=_name("record.host", record.host),
-            worker=WorkerRanks(
-                rank=worker.rank,
-                local_rank=worker.local_rank,
-                group_rank=worker.group_rank,
-                role_rank=worker.role_rank,
-                role=worker.role[:NAME_CHARACTERS_MAX],
-            ),
-            age_s=_age_s(record),
-            pid=record.pid,
-            exit_code=record.exit_code,
-            signal_name=record.signal_name[:NAME_CHARACTERS_MAX],
-            message=record.message[:limit],
-            traceback=record.traceback[:limit],
-            stderr_tail=record.stderr_tail[:limit],
-            is_stopped_by_agent=record.is_stopped_by_agent,
-            explanation=record.explanation[:limit],
-            hang=convert_progress.hang_of(record, text_characters_max=limit),
-            interruption=interruption,
-            iteration=iteration,
-            size_bytes=record.ByteSize(),
+        record=_failure_record(record, fence, limit=text_characters_max),
+    )
+
+
+def _failure_record(
+    record: failure_pb2.FailureRecord, fence: common_pb2.Fence, *, limit: int
+) -> FailureRecord:
+    """Read a record of the fence's agent and round; texts are cut to ``limit`` characters."""
+    if record.sequence < 1:
+        raise InvalidRequest("record.sequence", record.sequence, "1 or more")
+    if not fence.has_round:
+        raise InvalidRequest("record.fence.round_id", "none", "the round the worker was in")
+    worker = record.worker
+    interruption, iteration = convert_inprocess.interruption_of(record)
+    return FailureRecord(
+        incarnation=_name("record.fence.incarnation", fence.incarnation),
+        sequence=record.sequence,
+        round_id=fence.round_id,
+        host=_name("record.host", record.host),
+        worker=WorkerRanks(
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            group_rank=worker.group_rank,
+            role_rank=worker.role_rank,
+            role=worker.role[:NAME_CHARACTERS_MAX],
         ),
+        age_s=_age_s(record),
+        pid=record.pid,
+        exit_code=record.exit_code,
+        signal_name=record.signal_name[:NAME_CHARACTERS_MAX],
+        message=record.message[:limit],
+        traceback=record.traceback[:limit],
+        stderr_tail=record.stderr_tail[:limit],
+        is_stopped_by_agent=record.is_stopped_by_agent,
+        explanation=record.explanation[:limit],
+        hang=convert_progress.hang_of(record, text_characters_max=limit),
+        interruption=interruption,
+        iteration=iteration,
+        size_bytes=record.ByteSize(),
     )
 
 
@@ -228,6 +237,10 @@ def _beat(beat: session_pb2.Beat, fence: common_pb2.Fence, local_world_size: int
         workers=convert_progress.workers_of(beat, local_world_size),
         observations=convert_progress.observations_of(beat),
         inprocess=convert_inprocess.report_of(beat, local_world_size),
+        failure=_failure_record(beat.failure, fence, limit=HEADLINE_CHARACTERS_MAX)
+        if beat.HasField("failure")
+        else None,
+        workers_done=min(beat.workers_done, local_world_size),
     )
 
 

@@ -75,7 +75,16 @@ def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport 
         interruptions=_interruptions(f"{field}.interruptions", message.interruptions, size),
         spec=_spec(message.spec) if message.HasField("spec") else None,
         groups=tuple(message.groups),
+        ahead=_local_ranks(f"{field}.ahead", message.ahead, size),
     )
+
+
+def _local_ranks(field: str, ranks: Iterable[int], size: int) -> tuple[int, ...]:
+    found = dict.fromkeys(ranks)
+    for rank in found:
+        if rank >= size:
+            raise InvalidRequest(field, rank, f"0 to {size - 1}")
+    return tuple(found)
 
 
 def interruption_of(
@@ -199,7 +208,11 @@ def _begin(begin: IterationBegin) -> inprocess_pb2.IterationBegin:
     return inprocess_pb2.IterationBegin(
         seats=[
             inprocess_pb2.InprocessSeat(
-                local_rank=seat.local_rank, rank=seat.rank, active_rank=seat.active_rank
+                local_rank=seat.local_rank,
+                rank=seat.rank,
+                active_rank=seat.active_rank,
+                role_rank=seat.role_rank,
+                role_world_size=seat.role_world_size,
             )
             for seat in begin.seats
         ],

@@ -6,27 +6,32 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from coordinator import effects as fx
-from coordinator.errors import CoordinatorError, LimitReached
-from coordinator.events import DeadlineReached, Event, FailureReported
-from coordinator.failure_queue import FailureQueue
-from coordinator.journal import (
-    Append,
-    Change,
-    Compact,
-    Erase,
-    Journal,
-    MemoryJournal,
-    snapshots_due,
+from coordinator.errors import (
+    CoordinatorError,
+    JournalCorrupt,
+    LimitReached,
+    Unavailable,
 )
+from coordinator.events import (
+    DeadlineReached,
+    Event,
+    FailureReported,
+    LimitsReset,
+    OutageEnded,
+    RunRead,
+    SessionOpened,
+)
+from coordinator.failure_queue import FailureQueue
+from coordinator.journal import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.journaled import JournaledRuns
 from coordinator.outbox import Outbox
 from coordinator.records import FailuresCounted, weight
 from coordinator.registry import Registry
+from coordinator.writer import OnServing, Writer, ignore
 
 log = structlog.get_logger()
 
@@ -38,7 +43,9 @@ class Driver:
     """Runs a registry. Everything that reaches it comes through ``submit``.
 
     Events that arrive while the journal is being written are handled together
-    afterwards, so one write to the disk serves as many of them as there are.
+    afterwards, so one write to the disk serves as many of them as there are. A write
+    that fails is tried until it succeeds: meanwhile nothing is decided and nothing
+    decided is told, and ``on_serving`` has been told ``False``.
     """
 
     def __init__(
@@ -48,30 +55,30 @@ class Driver:
         *,
         queue_max: int = 100_000,
         failure_bytes_max: int = 64 * 1024 * 1024,
+        on_serving: OnServing = ignore,
     ) -> None:
         self.registry = registry
         self.journaled = JournaledRuns()
         self._journal = journal
+        self._writer = Writer(journal, on_serving=on_serving)
         self._queue: deque[Event] = deque()
         self._failures = FailureQueue(failure_bytes_max)
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
         self._answers: dict[int, asyncio.Future[int | None]] = {}
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}  # records since the last snapshot, by run
         self._clock_offset = journal.clock_offset()
         self._is_stopping = False
-        # SQLite waits for the disk; the event loop does not wait with it.
-        is_instant = isinstance(journal, MemoryJournal)
-        self._writer = None if is_instant else ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
         return time.monotonic() + self._clock_offset
 
     def restore(self) -> None:
-        """Take over what the journal holds. Raises ``JournalCorrupt``."""
+        """Take over what the journal holds. Raises ``JournalError``."""
         states = self._journal.load()
+        self._sizes = self._journal.sizes()
         self.journaled.restore(self._journal.load())  # a copy that only the journal changes
         now = self.now()
         if changes := self._changes(self.registry.restore(states, now=now)):
@@ -81,7 +88,14 @@ class Driver:
             log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
 
     def submit(self, event: Event) -> None:
-        """Hand an event over. Raises ``LimitReached`` if too many wait already."""
+        """Hand an event over. Raises ``LimitReached`` if too many wait already.
+
+        Raises ``Unavailable`` for what needs an answer before long, while the journal
+        can't be written.
+        """
+        outage = self._writer.outage
+        if outage is not None and isinstance(event, SessionOpened | LimitsReset):
+            raise Unavailable(outage.reason)
         if len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self.submit_always(event)
@@ -142,9 +156,7 @@ class Driver:
                 await self._wait_for_work()
                 await self._turn()
         finally:
-            if self._writer is not None:
-                self._writer.shutdown()
-            self._journal.close()
+            self._writer.close()
 
     async def _wait_for_work(self) -> None:
         """Return when an event is there or a deadline has come."""
@@ -181,6 +193,9 @@ class Driver:
             self._publish(changes)
         for effect in effects:
             self._execute(effect)
+        for effect in effects:
+            if isinstance(effect, fx.ReadRun):
+                await self._read_run(effect)
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []
@@ -195,6 +210,7 @@ class Driver:
                     changes.append(Append(run_id=effect.run_id, record=effect.record))
                 case fx.Forget():
                     changes.append(Erase(run_id=effect.run_id))
+                    self._sizes.pop(effect.run_id, None)
         for key, (place, records) in counted.items():
             changes[place] = Append(run_id=key, record=FailuresCounted.together(records))
         return changes + self._snapshots(changes)
@@ -208,8 +224,8 @@ class Driver:
             for _ in range(weight(change.record))
         )
         due = snapshots_due(self._sizes, appended)
-        runs = self.registry.runs
-        return [Compact(state=runs[run_id].state) for run_id in due if run_id in runs]
+        states = [self.registry.state(key) for key in due]
+        return [Compact(state=state) for state in states if state is not None]
 
     def _publish(self, changes: Sequence[Change]) -> None:
         """Let readers see what is durable now."""
@@ -223,16 +239,26 @@ class Driver:
                     pass  # it changes nothing
 
     async def _write(self, changes: list[Change], now: float) -> None:
-        if self._writer is None:
-            self._journal.write(changes, now=now)
-            return
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, lambda: self._journal.write(changes, now=now))
+        outages = self._writer.outages_count
+        await self._writer.write(changes, now=now)
+        if self._writer.outages_count > outages:
+            self.submit_always(OutageEnded())
+
+    async def _read_run(self, effect: fx.ReadRun) -> None:
+        run_id, state = effect.run_id, None
+        log.error("run broken", exc_info=effect.error, **{"run.id": run_id})
+        try:
+            state = await self._writer.load_run(run_id)
+        except JournalCorrupt:
+            log.exception("run cannot be read", **{"run.id": run_id})
+        self.submit_always(RunRead(run_id=run_id, state=state))
 
     def _execute(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.Persist() | fx.Forget():
-                pass  # done before
+            case fx.Persist() | fx.Forget() | fx.ReadRun():
+                pass  # done before, or after all others
+            case fx.RefuseRequest():
+                self._refuse(effect.request_id, effect.error)
             case fx.AcknowledgeFailure():
                 self._answer(effect.request_id, effect.is_kept)
             case fx.AnswerReset():
@@ -255,6 +281,12 @@ class Driver:
         future = self._answers.pop(request_id, None)
         if future is not None and not future.done():
             future.set_result(result)
+
+    def _refuse(self, request_id: int, error: CoordinatorError) -> None:
+        future = self._answers.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
+            future.exception()  # who asked may be gone
 
 
 def _put(outbox: Outbox, effect: fx.ToSession) -> None:

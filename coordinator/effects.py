@@ -86,6 +86,25 @@ class AcknowledgeFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseRequest:
+    """Answer a failure record or a reset with an error: it has to be asked again."""
+
+    request_id: int
+    error: CoordinatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRun:
+    """A run's core raised ``error``: log it, and answer with ``RunRead``.
+
+    Comes after what the run decided before has been journaled.
+    """
+
+    run_id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerReset:
     """Say how many learned limits were forgotten; ``None`` if there is no such run."""
 
@@ -104,4 +123,5 @@ class Decided:
 
 
 ToSession = Welcome | SetPace | TellLimits | Direct | Instruct | Reject
-Effect = Persist | Forget | ToSession | AcknowledgeFailure | AnswerReset | Decided
+ToRequest = AcknowledgeFailure | AnswerReset | RefuseRequest
+Effect = Persist | Forget | ToSession | ToRequest | Decided | ReadRun

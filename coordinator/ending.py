@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coordinator.membership import Membership
 from coordinator.policy import RunPolicy
 from coordinator.run_state import RunState
@@ -37,10 +39,13 @@ class EndingWatch:
         """Stop waiting for a member that is given up."""
         self._unfinished.discard(incarnation)
 
-    def review(self, *, now: float) -> float | None:
-        """Return until when to wait at most, ``None`` if the verdict is due."""
+    def review(self, unheard: Collection[str], *, now: float) -> float | None:
+        """Return until when to wait at most, ``None`` if the verdict is due.
+
+        ``unheard`` are participants that may have been lost before the failure.
+        """
         until = self._since + self._state.spec.shutdown_timeout_s + self._policy.report_wait_s
-        return until if self._unfinished and now < until else None
+        return until if (self._unfinished or unheard) and now < until else None
 
     def _is_finished(self, incarnation: str) -> bool:
         presence = self._members.presences.get(incarnation)

@@ -15,8 +15,12 @@ CoordinatorError
      ├─ InvalidConfiguration  the configuration breaks rules
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
-     ├─ StateDirectoryUnusable  it cannot be created or written
-     └─ JournalCorrupt        it holds a journal that cannot be read
+     ├─ StateDirectoryUnusable  it cannot be created, locked or written
+     └─ JournalError          something is wrong with the journal
+         ├─ JournalCorrupt    it holds what cannot be read
+         └─ JournalOutage     it cannot be written now; nothing in it is lost
+             ├─ JournalFull        for want of room
+             └─ JournalUnwritable  for any other reason
 
 A class says how a caller learns of it (``status``, ``refusal``) and whether
 trying again makes sense; one interceptor turns that into a gRPC status, so this
@@ -269,7 +273,10 @@ class StateDirectoryInUse(StartupError):
 class StateDirectoryUnusable(StartupError):
     """The state directory cannot be created, read or written."""
 
-    hint = "choose a directory on a local disk that you may write, with --state-dir"
+    hint = (
+        "make it a directory that this user may write and lock; "
+        "another one, with --state-dir, starts with an empty journal"
+    )
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, why)
@@ -280,10 +287,11 @@ class StateDirectoryUnusable(StartupError):
         return f"the state directory {self.path} cannot be used: {self.why}"
 
 
-class JournalCorrupt(StartupError):
-    """The journal holds what this coordinator did not write or cannot read."""
+class JournalError(StartupError):
+    """Something is wrong with the journal at ``path``."""
 
-    hint = "keep a copy of the file, then move it away to start with an empty journal"
+    problem: ClassVar[str] = "fails"
+    """What is wrong, as a predicate of the journal."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, why)
@@ -291,4 +299,35 @@ class JournalCorrupt(StartupError):
         self.why = why
 
     def __str__(self) -> str:
-        return f"the journal {self.path} cannot be read: {self.why}"
+        return f"the journal {self.path} {self.problem}: {self.why}"
+
+
+class JournalCorrupt(JournalError):
+    """The journal holds what this coordinator did not write or cannot read."""
+
+    problem = "cannot be read"
+    hint = "keep a copy of the file, then move it away to start with an empty journal"
+
+
+class JournalOutage(JournalError):
+    """The journal cannot be written now. What is in it is sound, so it has to stay where it is.
+
+    Keeps a coordinator from starting; one that runs waits until it can write again.
+    """
+
+
+class JournalFull(JournalOutage):
+    """There is no room for the journal: the disk, a quota or a limit of the process is full."""
+
+    problem = "has no room to grow"
+    hint = "free some space there; every run is still in the journal, so leave it where it is"
+
+
+class JournalUnwritable(JournalOutage):
+    """The journal can be neither read nor written now, or only read."""
+
+    problem = "cannot be written"
+    hint = (
+        "make the directory, its files and its file system writable for this user; "
+        "every run is still in the journal, so leave it where it is"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from coordinator.run_state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,24 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutageEnded:
+    """The journal can be written again; meanwhile nothing was decided and no session opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRead:
+    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be.
+
+    ``run_id`` is its ``RunState.key``.
+    """
+
+    run_id: str
+    state: RunState | None
+
+
 FromOutside = (
     SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
 )
 RunEvent = FromOutside | RunSuperseded
-Event = FromOutside | DeadlineReached
+Event = FromOutside | DeadlineReached | OutageEnded | RunRead

@@ -75,11 +75,12 @@ def make_report(
     round_id: int,
     *,
     world_size: int,
+    done: int = 0,
     where: Standings = NOWHERE,
 ) -> FailureReport | None:
     """Return the report of a round; ``None`` if nothing is known of it.
 
-    ``where`` is who was where when the round failed.
+    ``done`` workers had ended well before; ``where`` is who was where when it failed.
     """
     of_round = [record for record in records if record.round_id == round_id]
     if not of_round and not where.shown:
@@ -93,7 +94,7 @@ def make_report(
     return FailureReport(
         root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
-        victims_count=max(0, world_size - len(causes)),
+        victims_count=max(0, world_size - done - len(causes)),
         world_size=world_size,
         standings=where.shown,
         standings_count=where.count,

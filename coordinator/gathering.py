@@ -102,8 +102,8 @@ class Leading:
 
     def _await_port(self, leader: str, now: float, what: str = "the round") -> Wait | GiveUp:
         host, limit = self._state.members[leader].host, self._state.spec.join_timeout_s
-        self._portless = leader
-        self._portless_since = now if self._portless_since is None else self._portless_since
+        if leader != self._portless or self._portless_since is None:
+            self._portless, self._portless_since = leader, now  # its own time, not its forerunner's
         until = self._portless_since + limit
         if now >= until:
             why = f"{host}, which leads {what}, held no free port for {limit:g} s"

@@ -7,7 +7,7 @@ by durations alone: its uptime against the age of the verdict.
 from __future__ import annotations
 
 from coordinator.events import FailureReported, SessionOpened
-from coordinator.run import Run
+from coordinator.isolation import IsolatedRun
 from coordinator.run_state import Phase, RunState, key_of
 
 # What an ended run holds in memory, roughly: of every member, decision, victim and worker.
@@ -20,18 +20,18 @@ _STANDING_BYTES = 512
 class Generations:
     """Finds runs by id. ``runs`` are those of the registry, by ``RunState.key``."""
 
-    def __init__(self, runs: dict[str, Run]) -> None:
+    def __init__(self, runs: dict[str, IsolatedRun]) -> None:
         self._runs = runs
         self._numbers: dict[str, list[int]] = {}
 
-    def add(self, run: Run) -> None:
+    def add(self, run: IsolatedRun) -> None:
         """Take a run in."""
         self._runs[run.state.key] = run
         numbers = self._numbers.setdefault(run.state.run_id, [])
         numbers.append(run.state.generation)
         numbers.sort()
 
-    def remove(self, key: str) -> Run:
+    def remove(self, key: str) -> IsolatedRun:
         """Forget a run, and return it."""
         run = self._runs.pop(key)
         numbers = self._numbers[run.state.run_id]
@@ -40,12 +40,12 @@ class Generations:
             del self._numbers[run.state.run_id]
         return run
 
-    def latest(self, run_id: str) -> Run | None:
+    def latest(self, run_id: str) -> IsolatedRun | None:
         """Return the run that has this id now, or had it last."""
         numbers = self._numbers.get(run_id)
         return None if numbers is None else self._runs.get(key_of(run_id, numbers[-1]))
 
-    def of_agent(self, run_id: str, incarnation: str | None) -> Run | None:
+    def of_agent(self, run_id: str, incarnation: str | None) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""
         latest = self.latest(run_id)
         if latest is None or incarnation is None or incarnation in latest.state.members:
@@ -56,7 +56,7 @@ class Generations:
                 return run
         return latest
 
-    def before(self, run: Run) -> Run | None:
+    def before(self, run: IsolatedRun) -> IsolatedRun | None:
         """Return the run that had this id before, if it is remembered."""
         return self._runs.get(key_of(run.state.run_id, run.state.generation - 1))
 

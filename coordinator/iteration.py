@@ -7,7 +7,7 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from coordinator import iteration_reasons as reasons
@@ -21,9 +21,6 @@ from coordinator.iteration_model import (
     InprocessStep,
     Interruption,
     InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
 )
 from coordinator.iteration_records import (
     IterationBegan,
@@ -33,7 +30,7 @@ from coordinator.iteration_records import (
     IterationRecord,
     IterationState,
 )
-from coordinator.iteration_roster import Host, Roster, names
+from coordinator.iteration_roster import Host, Roster
 from coordinator.model import Round
 from coordinator.rank_rules import Ranking, Shortage, assign
 
@@ -56,7 +53,7 @@ class Iterations:
     ) -> None:
         """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
         self.state = state
-        self._roster = Roster(current, state.order)
+        self._roster = Roster(current, state.order, state.active_world_size)
         # Hosts that are not in the next iteration; that are not done with this one.
         self._missing: dict[str, Host] = {}
         self._running: dict[str, Host] = {}
@@ -72,8 +69,13 @@ class Iterations:
         self._early: tuple[int, str] | None = None
         # Whether a host has lost all of its workers in an iteration that has not begun.
         self._is_deserted = False
+        # Of hosts that are in these two, the workers that are ahead of the host.
+        self._entered: dict[str, Collection[int]] = {}
+        self._completed: dict[str, Collection[int]] = {}
         self._entered_since: float | None = None
         self._completed_since: float | None = None
+        # Since when workers are gone that have failed at nothing, and nothing else is wrong.
+        self._exited_since: float | None = None
         self._interrupted_since = now
         self._ready: Begin | GiveUp | None = None
         self._give_up: GiveUp | None = None
@@ -91,8 +93,9 @@ class Iterations:
         state, iteration = self.state, report.iteration
         if iteration == state.iteration:
             self._note_progress(host, report, now)
-        self._take_terminated(host, report.terminated)
-        if iteration < state.next_iteration:
+        self._take_terminated(host, report.terminated, now)
+        self._note_ahead(host, report, now)
+        if iteration < state.next_iteration or report.step is InprocessStep.OUTSIDE:
             return
         if incarnation not in self._roster.live:
             self._is_deserted = True
@@ -119,8 +122,9 @@ class Iterations:
         match record:
             case IterationBegan():
                 self._leavers, self._faults, self._cause = {}, {}, ""
-                self._completed_since = None
-                self._roster.seat(self.state.order)
+                self._completed, self._completed_since = {}, None
+                self._exited_since = None
+                self._roster.seat(self.state.order, self.state.active_world_size)
                 self._expect_all()
             case IterationInterrupted():
                 self._interrupted_since, self._cause = now, ""
@@ -138,7 +142,7 @@ class Iterations:
         """Whether failures are this object's to decide on, and not the round's."""
         if self._is_in_call():
             return True
-        is_entered = len(self._missing) < len(self._roster.live)
+        is_entered = self._is_any_entered()
         # Nobody is left who could enter, and those who ended are this object's to decide on.
         is_entered = is_entered or (self._is_deserted and not self._roster.live)
         return is_entered or self._early is not None or self._give_up is not None
@@ -163,6 +167,8 @@ class Iterations:
             return None
         if self.state.phase is not IterationPhase.RUNNING:
             return self._barrier_deadline()
+        if self._exited_since is not None:
+            return self._exited_since + self._present_spec().last_call_wait_s
         if self._completed_since is None:
             return None
         return self._completed_since + self._present_spec().completion_timeout_s
@@ -172,22 +178,7 @@ class Iterations:
 
         Follows from the durable state alone. Linear in the host's workers.
         """
-        host, state = self._roster.hosts.get(incarnation), self.state
-        if host is None or state.phase is IterationPhase.NONE:
-            return None
-        kind: IterationBegin | IterationInterrupt | IterationComplete
-        if state.phase is IterationPhase.RUNNING:
-            kind = self._begin_for(host)
-        elif state.phase is IterationPhase.INTERRUPTED:
-            kind = IterationInterrupt(reason=state.reason)
-        else:
-            kind = IterationComplete()
-        return InprocessDirective(
-            round_id=state.round_id,
-            iteration=state.iteration,
-            kind=kind,
-            terminated=self._roster.without_seat(host) if state.order else (),
-        )
+        return self._roster.directive_for(incarnation, self.state)
 
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
         """Return a worker's rank in the latest iteration, ``None`` if it had none."""
@@ -222,7 +213,9 @@ class Iterations:
                     self._cause = self._cause or f"{host.name} did not say why"
             elif report.step is InprocessStep.COMPLETED:
                 self._running.pop(host.incarnation, None)
-                if self._completed_since is None:
+                # One of spares has only heard that it began.
+                is_first = self._completed_since is None
+                if is_first and self._roster.has_active(host, self.state.active_world_size):
                     self._completed_since = now
         elif phase is IterationPhase.INTERRUPTED:
             wait = self._present_spec().last_call_wait_s
@@ -241,7 +234,25 @@ class Iterations:
                 self._faults[worker] = self._roster.fault(host, interruption)
         return found
 
-    def _take_terminated(self, host: Host, terminated: Iterable[Interruption]) -> None:
+    def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
+        """Take in which of a host's workers need not be waited for any more."""
+        state, who = self.state, host.incarnation
+        if not report.ahead or who not in self._roster.live:
+            return
+        if report.step is InprocessStep.RUNNING:
+            if who in self._running and report.iteration == state.iteration:
+                self._completed[who] = frozenset(report.ahead)
+                if self._completed_since is None:
+                    self._completed_since = now
+            return
+        is_first = report.step is InprocessStep.OUTSIDE
+        entered = report.iteration if is_first else report.iteration + 1
+        if entered == state.next_iteration and who in self._missing:
+            self._open_barrier(now)
+            self._take_entry(host, report)
+            self._entered[who] = frozenset(report.ahead)
+
+    def _take_terminated(self, host: Host, terminated: Iterable[Interruption], now: float) -> None:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
         for interruption in terminated:
             worker = host.first + interruption.local_rank
@@ -251,19 +262,28 @@ class Iterations:
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
+                if self._exited_since is None and interruption.is_exit:
+                    self._exited_since = now
 
     def _enter(self, host: Host, report: InprocessReport, now: float) -> None:
         """Count a host that waits for the next iteration."""
-        if len(self._missing) == len(self._roster.live):
+        self._open_barrier(now)
+        self._take_entry(host, report)
+        self._entered.pop(host.incarnation, None)
+        if self._missing.pop(host.incarnation, None) is not None:  # else repeated
+            self._note_overtaken(host)
+
+    def _open_barrier(self, now: float) -> None:
+        """Begin to wait for those that have not entered, with the first one that has."""
+        if not self._is_any_entered():
             self._entered_since, self._spec = now, None
+
+    def _take_entry(self, host: Host, report: InprocessReport) -> None:
         if report.spec is not None:
             self._agree(host, report.spec)
-        if self._missing.pop(host.incarnation, None) is None:
-            return  # repeated
-        if report.groups:
+        if report.groups and host.incarnation in self._missing:
             groups = report.groups[: host.size]
             self._groups[host.first : host.first + len(groups)] = groups
-        self._note_overtaken(host)
 
     def _note_overtaken(self, host: Host) -> None:
         """End an iteration that a host has left: its later report overtook the one that said so."""
@@ -284,9 +304,13 @@ class Iterations:
 
     # Workers that leave.
 
-    def _retire(self, host: Host, kind: InterruptionKind, why: str) -> None:
-        """Go on without all workers of a host; if an iteration runs, it is over."""
-        left = self._roster.left_of(host)
+    def _retire(
+        self, host: Host, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
+    ) -> None:
+        """Go on without a host's workers ``but`` some; if an iteration runs, it is over."""
+        left = [w for w in self._roster.left_of(host) if w - host.first not in but]
+        if not left:
+            return
         fault = self._roster.fault_of(left[0], kind, why, workers=len(left))
         self._leavers[left[0]] = fault
         self._remove(host, left)
@@ -298,8 +322,8 @@ class Iterations:
             self._roster.remove(host, worker)
         self._ready = None
         if not host.alive:
-            self._missing.pop(host.incarnation, None)
-            self._running.pop(host.incarnation, None)
+            for waited_for in (self._missing, self._running, self._entered, self._completed):
+                waited_for.pop(host.incarnation, None)
 
     def _expect_all(self) -> None:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
@@ -309,43 +333,64 @@ class Iterations:
 
     def _forget_entries(self) -> None:
         """Nobody has entered the next iteration yet."""
-        self._missing = dict(self._roster.live)
+        self._missing, self._entered = dict(self._roster.live), {}
         self._entered_since = self._spec = self._early = None
         self._is_deserted = False
 
     # Decisions.
 
     def _decide_running(self, now: float) -> Interrupt | Complete | Wait | None:
-        iteration, done = self.state.iteration, self._completed_since
-        if not self._faults and not self._cause:
+        iteration = self.state.iteration
+        faults = tuple(self._faults.values())
+        if not self._cause and all(fault.is_exit for fault in faults):
             if not self._running:
                 return Complete(iteration=iteration)
-            if done is None:
-                return None
-            limit = self._present_spec().completion_timeout_s
-            late = reasons.hosts_named(names(self._running), len(self._running))
-            if now < done + limit:
-                count, live = len(self._roster.live) - len(self._running), len(self._roster.live)
-                left = done + limit - now
-                why = reasons.completion(iteration, count, live, late, left)
-                return Wait(reason=why, until=done + limit)
-            self._cause = reasons.completion_over(limit, late)
-        faults = tuple(self._faults.values())
+            if faults and now < (until := self._exits_over_at()):
+                return Wait(reason=reasons.exits(faults, until - now), until=until)
+            if not faults:
+                wait = self._wait_for_completion(now)
+                if not self._cause:
+                    return wait
         why = reasons.faults_named(faults) or self._cause
         reason = reasons.interrupted(iteration, why)
         return Interrupt(iteration=iteration, faults=faults, reason=reason)
 
-    def _decide_barrier(self, now: float) -> Begin | GiveUp | Wait:
+    def _wait_for_completion(self, now: float) -> Wait | None:
+        """Wait for those that have not completed; if that took too long, note it as the cause."""
+        iteration, done = self.state.iteration, self._completed_since
+        if done is None:
+            return None
+        limit = self._present_spec().completion_timeout_s
+        late = self._late(self._running, self._completed)
+        if now >= done + limit:
+            self._cause = reasons.completion_over(limit, late)
+            return None
+        count, live = len(self._roster.live) - len(self._running), len(self._roster.live)
+        why = reasons.completion(iteration, count, live, late, done + limit - now)
+        return Wait(reason=why, until=done + limit)
+
+    def _exits_over_at(self) -> float:
+        """Return until when others may follow those that have exited, having done their part."""
+        since = self._interrupted_since if self._exited_since is None else self._exited_since
+        return since + self._present_spec().last_call_wait_s
+
+    def _decide_barrier(self, now: float) -> Begin | Complete | GiveUp | Wait:
+        leavers = self._leavers.values()
+        is_deserted = not self._roster.live and bool(leavers) and bool(self.state.order)
+        if is_deserted and all(fault.is_exit for fault in leavers):
+            return Complete(iteration=self.state.iteration)
         iteration, until = self.state.next_iteration, self._barrier_deadline()
         if self._missing and now < until:
             count, live = len(self._roster.live) - len(self._missing), len(self._roster.live)
-            late = reasons.hosts_named(names(self._missing), len(self._missing))
+            late = self._late(self._missing, self._entered)
             why = reasons.barrier(iteration, count, live, late, until - now)
             return Wait(reason=why, until=until)
         limit = self._present_spec().barrier_timeout_s
         for host in list(self._missing.values()):
             why = f"did not enter iteration {iteration} within {limit:g} s"
-            self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why)
+            entered = self._entered.get(host.incarnation, ())
+            self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why, but=entered)
+            self._missing.pop(host.incarnation, None)
         if self._ready is None:
             self._ready = self._rank_all()
         return self._ready
@@ -401,17 +446,13 @@ class Iterations:
             for worker in workers[:FAULTS_NAMED_MAX]
         ]
 
-    def _begin_for(self, host: Host) -> IterationBegin:
-        state = self.state
-        return IterationBegin(
-            seats=self._roster.seats_of(host, state.active_world_size),
-            world_size=len(state.order),
-            active_world_size=state.active_world_size,
-            master_addr=state.master_addr,
-            master_port=state.master_port,
-        )
-
     # What is asked above.
+
+    def _late(self, hosts: dict[str, Host], ahead: dict[str, Collection[int]]) -> str:
+        return reasons.hosts_named(self._roster.late(hosts, ahead), len(hosts))
+
+    def _is_any_entered(self) -> bool:
+        return bool(self._entered) or len(self._missing) < len(self._roster.live)
 
     def _is_in_call(self) -> bool:
         """Return whether the next iteration is of the same call as the present one."""

@@ -29,6 +29,7 @@ class InterruptionKind(StrEnum):
     HOST_LOST = "HOST_LOST"
     BARRIER_TIMEOUT = "BARRIER_TIMEOUT"
     DISCARDED = "DISCARDED"
+    EXITED = "EXITED"
 
 
 class InprocessStep(StrEnum):
@@ -42,6 +43,8 @@ class InprocessStep(StrEnum):
     """At least one was interrupted; they clean up."""
     COMPLETED = "COMPLETED"
     """All have completed it."""
+    OUTSIDE = "OUTSIDE"
+    """Not all have entered the first one of the round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +68,19 @@ class Interruption:
     kind: InterruptionKind
     message: str = ""
 
+    @property
+    def is_exit(self) -> bool:
+        """Whether the worker has ended having failed at nothing."""
+        return self.kind is InterruptionKind.EXITED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessReport:
     """What a host's workers do in the iterations of a round: all of it, the latest wins.
 
-    ``terminated`` only grows. ``spec`` comes with the first report of a call,
-    ``groups`` are by local rank, empty if no rule asks for them.
+    ``terminated`` only grows. ``spec`` comes with the first reports of a call,
+    ``groups`` are by local rank, empty if no rule asks for them. ``ahead`` are local
+    ranks: of those that have completed what still runs, or wait for the next iteration.
     """
 
     iteration: int
@@ -80,6 +89,7 @@ class InprocessReport:
     interruptions: tuple[Interruption, ...] = ()
     spec: InprocessSpec | None = None
     groups: tuple[str, ...] = ()
+    ahead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +106,11 @@ class Fault:
     message: str = ""
     workers: int = 1
 
+    @property
+    def is_exit(self) -> bool:
+        """Whether the worker has ended having failed at nothing."""
+        return self.kind is InterruptionKind.EXITED
+
     def __str__(self) -> str:
         """Say it in one line, for people."""
         lines = self.message.split("\n", 1)
@@ -111,11 +126,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessSeat:
-    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by."""
+    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
+
+    Those of its role are counted as those in its rank are: active ones, if it is.
+    """
 
     local_rank: int
     rank: int
     active_rank: int | None
+    role_rank: int
+    role_world_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

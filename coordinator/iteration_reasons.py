@@ -37,9 +37,14 @@ def completion(iteration: int, completed: int, live: int, waiting_for: str, left
     return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
 
 
+def exits(faults: Sequence[Fault], left_s: float) -> str:
+    """Say who has ended although nothing was wrong."""
+    return f"{faults_named(faults)}; waiting for others to follow, {left_s:.1f} s left"
+
+
 def completion_over(limit_s: float, late: str) -> str:
     """Name those who did not complete in time."""
-    return f"not completed by {late} within {limit_s:g} s of the first host that did"
+    return f"not completed by {late} within {limit_s:g} s of the first that did"
 
 
 def begun(entered: int, iteration: int, why: str) -> str:

@@ -61,6 +61,8 @@ class IterationPhase(StrEnum):
           |           |   ^              |
           v           v   |              v
         INTERRUPTED, an iteration that ran, or one that had not begun yet
+
+    and from INTERRUPTED to COMPLETED when all workers have ended, having done their part.
     """
 
     NONE = "NONE"
@@ -117,7 +119,9 @@ class IterationState:
                 self._start_call_if_new(record.iteration)
                 self.phase, self.reason = IterationPhase.INTERRUPTED, record.reason
             case IterationCompleted():
-                self._expect(record, is_next=False)
+                # An interrupted one is, if all of its workers have ended and none has failed.
+                if self.phase is not IterationPhase.INTERRUPTED or not self.order:
+                    self._expect(record, is_next=False)
                 self.phase, self.reason = IterationPhase.COMPLETED, ""
         self.iteration = record.iteration
 

@@ -6,12 +6,13 @@ The interface is small on purpose, so that a replicated store can take its place
 
 from __future__ import annotations
 
-import fcntl
+import copy
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -19,21 +20,33 @@ from typing import Protocol, get_args
 
 import msgspec
 
-from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
+from coordinator.errors import JournalCorrupt, StateDirectoryInUse
 from coordinator.records import Record, RunCreated
 from coordinator.run_state import InvalidTransition, RunState
+from coordinator.storage import (
+    LOCAL_KINDS,
+    journal_error,
+    kind_of_file_system,
+    lock_directory,
+)
 
 SCHEMA_VERSION = 1
 
 # A run's records are replaced by one snapshot when this many have come since the
 # last one: replaying stays fast and the file stays small, however long a run lives.
 RECORDS_PER_SNAPSHOT = 5_000
+# A snapshot is as large as its run; in rows of this size it passes no limit of SQLite.
+SNAPSHOT_PART_BYTES = 1024 * 1024
+# How long a write waits for another program that reads or copies the file.
+BUSY_TIMEOUT_S = 5.0
+# What the write-ahead log keeps on disk after a write that made it larger.
+_LOG_BYTES_MAX = 64 * 1024 * 1024
 
 _SNAPSHOT = "Snapshot"
+_SNAPSHOT_PART = "SnapshotPart"  # the snapshot goes on in the run's next row
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)}
-# What rows of another hand make of reading and folding them.
+# What comes of reading and folding rows that this coordinator did not write.
 _UNREADABLE = (
-    sqlite3.Error,
     msgspec.MsgspecError,
     InvalidTransition,
     KeyError,
@@ -41,6 +54,7 @@ _UNREADABLE = (
     ValueError,
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +86,29 @@ class Journal(Protocol):
     """Where records are kept. One owner; calls never overlap."""
 
     def load(self) -> list[RunState]:
-        """Return every run, in order of creation. Raises ``JournalCorrupt``."""
+        """Return every run, in order of creation. Raises ``JournalError``."""
+        ...
+
+    def load_run(self, run_id: str) -> RunState | None:
+        """Return one run, ``None`` if there is none. Raises ``JournalError``."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many records each run has since its last snapshot. Raises ``JournalError``."""
         ...
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
-        """Make the changes durable, all or none; ``now`` is the coordinator's clock."""
+        """Make the changes durable, all or none; ``now`` is the coordinator's clock.
+
+        Raises ``JournalOutage`` if that is impossible now and may be possible later, and
+        ``JournalCorrupt`` or ``StateDirectoryInUse`` if it never will be.
+        """
         ...
 
     def clock_offset(self) -> float:
         """Return what to add to the monotonic clock so that it never runs backwards.
 
-        Raises ``JournalCorrupt``.
+        Raises ``JournalError``.
         """
         ...
 
@@ -94,12 +120,29 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that ends with its process: for tests and embedded coordinators."""
 
-    def load(self) -> list[RunState]:
-        """Return nothing: there was no life before this one."""
-        return []
+    def __init__(self) -> None:
+        self._states: dict[str, RunState] = {}
 
-    def write(self, changes: Sequence[Change], *, now: float) -> None:
-        """Forget the changes."""
+    def load(self) -> list[RunState]:
+        """Return every run, in order of creation."""
+        return copy.deepcopy(list(self._states.values()))
+
+    def load_run(self, run_id: str) -> RunState | None:
+        """Return one run, ``None`` if there is none."""
+        return copy.deepcopy(self._states.get(run_id))
+
+    def sizes(self) -> dict[str, int]:
+        """Return 0 for each run: only the fold of its records is kept."""
+        return dict.fromkeys(self._states, 0)
+
+    def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
+        """Fold the changes in."""
+        for change in changes:
+            match change:
+                case Append():
+                    _apply(self._states, change.run_id, change.record)
+                case Erase():
+                    self._states.pop(change.run_id, None)
 
     def clock_offset(self) -> float:
         """Return 0."""
@@ -112,34 +155,63 @@ class MemoryJournal:
 class SqliteJournal:
     """A journal in one SQLite file of a private directory, safe against power loss.
 
-    Every ``write`` is one transaction in WAL mode with ``synchronous=FULL``: it
-    has reached the disk when the call returns.
+    Every ``write`` is one transaction with ``synchronous=EXTRA``: it has reached the
+    disk when the call returns. On a local disk it goes to a write-ahead log. That needs
+    memory that all who open the file share, which a network file system does not have:
+    there SQLite keeps a rollback journal, and each transaction first makes sure that no
+    coordinator on another host has taken the file over, whatever its locks are worth.
     """
 
     def __init__(self, directory: Path) -> None:
+        self._lock = lock_directory(directory)
         self._directory = directory
-        self._lock = _lock_directory(directory)
         self._path = directory / "journal.sqlite3"
+        self._owner = uuid.uuid4().hex
+        kind = kind_of_file_system(directory)
+        self.mode = "wal" if kind in LOCAL_KINDS else "delete"
+        """SQLite's name of how it keeps a transaction whole."""
         try:
-            self._database = self._open()
-        except (sqlite3.Error, OSError) as error:
+            with self._errors():
+                self._path.touch(mode=0o600)
+                # One thread at a time uses it, though not always the same one.
+                self._database = sqlite3.connect(
+                    self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+                )
+        except BaseException:
             os.close(self._lock)
-            raise JournalCorrupt(str(self._path), str(error)) from error
+            raise
+        try:
+            with self._errors():
+                self._prepare(self._database)
+        except BaseException:
+            self.close()
+            raise
 
     def load(self) -> list[RunState]:
-        """Return every run, in order of creation. Raises ``JournalCorrupt``."""
-        states: dict[str, RunState] = {}
-        try:
-            rows = self._database.execute("SELECT run_id, kind, body FROM records ORDER BY number")
-            for run_id, kind, body in rows:
-                _fold(states, run_id, kind, body)
-        except _UNREADABLE as error:
-            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
-        return list(states.values())
+        """Return every run, in order of creation. Raises ``JournalError``."""
+        query = "SELECT run_id, kind, body FROM records ORDER BY number"
+        return list(self._read(query, ()).values())
+
+    def load_run(self, run_id: str) -> RunState | None:
+        """Return one run, ``None`` if there is none. Raises ``JournalError``."""
+        query = "SELECT run_id, kind, body FROM records WHERE run_id = ? ORDER BY number"
+        return self._read(query, (run_id,)).get(run_id)
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many records each run has since its last snapshot. Raises ``JournalError``."""
+        query = (
+            "SELECT run_id, COUNT(*) FILTER (WHERE kind NOT IN (?, ?)) FROM records GROUP BY run_id"
+        )
+        with self._errors():
+            return dict(self._database.execute(query, (_SNAPSHOT, _SNAPSHOT_PART)))
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
-        """Make the changes durable, all or none; ``now`` is the coordinator's clock."""
-        with self._database:
+        """Make the changes durable, all or none; ``now`` is the coordinator's clock.
+
+        Raises ``JournalOutage`` if that is impossible now and may be possible later, and
+        ``JournalCorrupt`` or ``StateDirectoryInUse`` if it never will be.
+        """
+        with self._transaction():
             for change in changes:
                 match change:
                     case Append():
@@ -154,19 +226,20 @@ class SqliteJournal:
         """Return what to add to the monotonic clock so that it never runs backwards.
 
         The monotonic clock goes on across a restart of the process, but starts
-        anew at a reboot; then time goes on from the last write. Raises ``JournalCorrupt``.
+        anew at a reboot; then time goes on from the last write. Raises ``JournalError``.
         """
         boot_id = _boot_id()
         try:
-            known = dict(self._database.execute("SELECT name, value FROM facts"))
+            with self._errors():
+                known = dict(self._database.execute("SELECT name, value FROM facts"))
             offset, clock = (float(known.get(name, 0.0)) for name in ("clock_offset", "clock"))
-        except (sqlite3.Error, ValueError, msgspec.MsgspecError) as error:
+        except ValueError as error:
             raise JournalCorrupt(str(self._path), str(error)) from error
         if not (isfinite(offset) and isfinite(clock)):
             raise JournalCorrupt(str(self._path), f"its clock is {offset} and {clock}")
         if boot_id != known.get("boot_id", boot_id):
             offset = max(0.0, clock - time.monotonic())
-        with self._database:
+        with self._transaction():
             self._remember("boot_id", boot_id)
             self._remember("clock_offset", str(offset))
         return offset
@@ -176,16 +249,15 @@ class SqliteJournal:
         self._database.close()
         os.close(self._lock)
 
-    def _open(self) -> sqlite3.Connection:
-        self._path.touch(mode=0o600)
-        # One thread at a time uses it, though not always the same one.
-        database = sqlite3.connect(self._path, check_same_thread=False)
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=FULL")
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        """Make the file a journal if it is new, and this coordinator's."""
+        database.execute(f"PRAGMA journal_mode={self.mode}")
+        database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
+        database.execute("PRAGMA synchronous=EXTRA")
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, SCHEMA_VERSION):
             message = f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
-            raise sqlite3.DatabaseError(message)
+            raise JournalCorrupt(str(self._path), message)
         with database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -195,37 +267,79 @@ class SqliteJournal:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
             )
-            database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        return database
+            if version != SCHEMA_VERSION:
+                database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            database.execute(_REMEMBER, ("owner", self._owner))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Say of what goes wrong with SQLite or the disk what it means for the journal."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise journal_error(error, self._path) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make what is done within durable, all or none, unless another coordinator came."""
+        with self._errors(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            query = "SELECT value FROM facts WHERE name = 'owner'"
+            if self._database.execute(query).fetchone() != (self._owner,):
+                raise StateDirectoryInUse(str(self._directory))
+            yield
+
+    def _read(self, query: str, arguments: tuple[str, ...]) -> dict[str, RunState]:
+        """Fold rows of the journal, by run. Raises ``JournalError``."""
+        states: dict[str, RunState] = {}
+        order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
+        parts: dict[str, list[bytes]] = {}
+        try:
+            with self._errors():
+                for run_id, kind, body in self._database.execute(query, arguments):
+                    order.setdefault(run_id)
+                    if kind == _SNAPSHOT_PART:
+                        parts.setdefault(run_id, []).append(body)
+                    elif kind == _SNAPSHOT:
+                        whole = b"".join([*parts.pop(run_id, ()), body])
+                        states[run_id] = msgspec.json.decode(whole, type=RunState)
+                    else:
+                        record: Record = msgspec.json.decode(body, type=_KINDS[kind])
+                        _apply(states, run_id, record)
+        except _UNREADABLE as error:
+            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
+        if parts:
+            raise JournalCorrupt(str(self._path), f"snapshots without their end: {sorted(parts)}")
+        return {run_id: states[run_id] for run_id in order}
 
     def _append(self, run_id: str, kind: str, body: Record) -> None:
         row = (run_id, kind, msgspec.json.encode(body))
         self._database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
 
     def _compact(self, state: RunState) -> None:
-        """Put a snapshot in the place of a run's first record, so that runs keep their order."""
+        """Put a snapshot in the place of a run's first record, so that runs keep their order.
+
+        If it has several parts, the others come last: only the order within a run counts then.
+        """
         query = "SELECT MIN(number) FROM records WHERE run_id = ?"
         number = self._database.execute(query, (state.key,)).fetchone()[0]
         self._erase(state.key)
-        row = (number, state.key, _SNAPSHOT, msgspec.json.encode(state))
+        body = memoryview(msgspec.json.encode(state))
         statement = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
-        self._database.execute(statement, row)
+        while body:
+            part, body = body[:SNAPSHOT_PART_BYTES], body[SNAPSHOT_PART_BYTES:]
+            kind = _SNAPSHOT_PART if body else _SNAPSHOT
+            self._database.execute(statement, (number, state.key, kind, part))
+            number = None
 
     def _erase(self, run_id: str) -> None:
         self._database.execute("DELETE FROM records WHERE run_id = ?", (run_id,))
 
     def _remember(self, name: str, value: str) -> None:
-        statement = (
-            "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-        )
-        self._database.execute(statement, (name, value))
+        self._database.execute(_REMEMBER, (name, value))
 
 
-def _fold(states: dict[str, RunState], run_id: str, kind: str, body: bytes) -> None:
-    if kind == _SNAPSHOT:
-        states[run_id] = msgspec.json.decode(body, type=RunState)
-        return
-    record: Record = msgspec.json.decode(body, type=_KINDS[kind])
+def _apply(states: dict[str, RunState], run_id: str, record: Record) -> None:
     if isinstance(record, RunCreated):
         states[run_id] = RunState.created(record)
     else:
@@ -241,21 +355,6 @@ def snapshots_due(sizes: dict[str, int], appended: Iterable[str]) -> list[str]:
             sizes[run_id] = 0
             due.append(run_id)
     return due
-
-
-def _lock_directory(directory: Path) -> int:
-    """Create the directory if need be and lock it for the life of this process."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StateDirectoryUnusable(str(directory), error.strerror or str(error)) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise StateDirectoryInUse(str(directory)) from None
-    return lock
 
 
 def _boot_id() -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.model import Beat, Desired, GroupState, Pace
+from coordinator.model import Beat, Desired, FailureRecord, GroupState, Pace
 from coordinator.progress import Whereabouts
 from coordinator.uptime import Birth
 from drumbeat.deadlines import Deadlines
-
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and whoever waits for a suspect waits no longer than needed.
@@ -27,7 +26,8 @@ class Presence:
     ``read_before`` what it was given to read what had come.
     ``pushed`` is the desired state that this session was sent last.
     ``master_port_spent`` is its latest port that a round has used. ``whereabouts``
-    are those of its workers.
+    are those of its workers. ``failure`` is the latest that a beat told in short,
+    placed on the coordinator's clock.
     """
 
     session_id: str | None = None
@@ -41,6 +41,7 @@ class Presence:
     master_port_spent: int = 0
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    failure: FailureRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,13 @@ class Membership:
         for incarnation in incarnations:
             self.presences[incarnation] = Presence()
             self._miss(incarnation, until)
+
+    def expect_missed(self, *, until: float) -> None:
+        """Give the missed this long, unless they have longer. Linear in them."""
+        for incarnation in self.missed:
+            presence = self.presences[incarnation]
+            presence.missed_until = max(presence.missed_until, until)
+            self._deadlines.set(incarnation, presence.missed_until)
 
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
         """Give a member a session; return the one it replaces, if any."""

@@ -79,7 +79,9 @@ class Beat:
     ``master_port`` is a port it holds for the next round it leads, 0 if none.
     ``is_start_impossible``: the group failed at its start, and the agent never had another.
     ``workers`` and ``observations`` are of the workers of that round, if they say anything;
-    ``inprocess`` too, ``None`` if they do not restart in process.
+    ``inprocess`` too, ``None`` if they do not restart in process. ``failure`` is what
+    made the group fail, in short: its record may arrive later. ``workers_done`` exited
+    with 0 before they were told to stop.
     """
 
     state: GroupState
@@ -91,6 +93,8 @@ class Beat:
     workers: tuple[WorkerProgress, ...] = ()
     observations: tuple[Observation, ...] = ()
     inprocess: InprocessReport | None = None
+    failure: FailureRecord | None = None
+    workers_done: int = 0
 
     @property
     def rounds_seen(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from coordinator.errors import CoordinatorError
@@ -34,8 +33,8 @@ class Outbox:
     """The sending side of one session. Bounded by construction: a slow reader sees the latest.
 
     ``welcome``, ``pace``, ``limits``, ``desired`` and ``directive`` are set by the
-    driver; ``items`` hands them out in that order and raises the session's error
-    when it has one.
+    driver; ``next`` hands them out in that order. An error does not wait for its
+    turn: an agent that reads nothing would never have it.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -45,8 +44,7 @@ class Outbox:
         self._limits: tuple[LearnedLimit, ...] | None = None
         self._desired: Desired | None = None
         self._directive: InprocessDirective | None = None
-        self._error: CoordinatorError | None = None
-        self._is_closed = False
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
 
     def welcome(self, pace: Pace) -> None:
@@ -75,36 +73,33 @@ class Outbox:
         self._changed.set()
 
     def fail(self, error: CoordinatorError) -> None:
-        """End the session with an error; the first one counts."""
-        self._error = self._error or error
-        self._changed.set()
+        """End the session with an error, whatever waits to be sent; the first one counts."""
+        if not self._end.done():
+            self._end.set_exception(error)
 
-    def close(self) -> None:
-        """End the session without an error: the agent has nothing more to say."""
-        self._is_closed = True
-        self._changed.set()
+    def ended(self) -> asyncio.Future[None]:
+        """Return what raises the session's error when it has one."""
+        return self._end
 
-    async def items(self) -> AsyncIterator[Item]:
-        """Yield what is to be sent."""
-        while True:
-            await self._changed.wait()
+    async def next(self) -> Item:
+        """Return what is to be sent next, once there is something."""
+        while (item := self._take()) is None:
             self._changed.clear()
-            if self._error is not None:
-                raise self._error
-            if self._is_closed:
-                return
-            welcome, self._welcome = self._welcome, None
-            if welcome is not None:
-                yield Welcome(self.session_id, welcome)
+            await self._changed.wait()
+        return item
+
+    def _take(self) -> Item | None:
+        if self._welcome is not None:
+            pace, self._welcome = self._welcome, None
+            return Welcome(self.session_id, pace)
+        if self._pace is not None:
             pace, self._pace = self._pace, None
-            if pace is not None:
-                yield pace
+            return pace
+        if self._limits is not None:
             limits, self._limits = self._limits, None
-            if limits is not None:
-                yield TellLimits(limits)
+            return TellLimits(limits)
+        if self._desired is not None:
             desired, self._desired = self._desired, None
-            if desired is not None:
-                yield desired
-            directive, self._directive = self._directive, None
-            if directive is not None:
-                yield directive
+            return desired
+        directive, self._directive = self._directive, None
+        return directive

@@ -78,6 +78,12 @@ def round_lost(current: Round, lost: Collection[str]) -> str:
     return f"round {current.round_id} lost {_hosts(current, lost)}"
 
 
+def lost_before(current: Round, lost: str, failure: str) -> str:
+    """Say that a host was lost before the failure that would have failed the run."""
+    host = _hosts(current, [lost])
+    return f"round {current.round_id} lost {host}, not heard since before this: {failure}"
+
+
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
     """Name the agents that the exit barrier waited for in vain."""
     late = [seat for i, seat in current.seats.items() if i not in succeeded]

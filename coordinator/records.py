@@ -59,12 +59,18 @@ class AgentAdmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRemoved:
-    """A member left or was lost. ``is_excused``: its round goes on without it."""
+    """A member left or was lost.
+
+    ``is_excused``: its round goes on without it. ``restarts_returned`` were charged
+    to failures elsewhere since it was last heard. Perhaps its own end was the cause,
+    so they are given back.
+    """
 
     incarnation: str
     reason: str
     at_s: float = 0.0
     is_excused: bool = False
+    restarts_returned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator import effects as fx
-from coordinator.admission import differences, run_closed
+from coordinator.admission import differences, rounds_error, run_closed
 from coordinator.errors import (
     CoordinatorError,
     Difference,
@@ -22,7 +22,9 @@ from coordinator.events import (
     FailureReported,
     FromOutside,
     LimitsReset,
+    OutageEnded,
     RunEvent,
+    RunRead,
     RunSuperseded,
     SessionClosed,
     SessionOpened,
@@ -34,10 +36,10 @@ from coordinator.generations import (
     is_of_predecessor,
     is_older_than_run,
 )
+from coordinator.isolation import IsolatedRun
 from coordinator.model import DURATION_MAX_S, Pace, RunSpec
 from coordinator.policy import RunPolicy
 from coordinator.records import RunCreated
-from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 
@@ -74,7 +76,7 @@ class Registry:
     """The core of a coordinator. Routes events to runs; a run never sees another."""
 
     def __init__(self, policy: RegistryPolicy) -> None:
-        self.runs: dict[str, Run] = {}  # by `RunState.key`
+        self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
         self.generations = Generations(self.runs)
         self.ended: list[str] = []
         self._ended_bytes: dict[str, int] = {}
@@ -92,8 +94,12 @@ class Registry:
         expected = sum(len(state.members) for state in states if state.phase is not Phase.ENDED)
         while expected > self._policy.agents_at_base_pace * self._stretch:
             self._stretch *= 2
+        effects: list[fx.Effect] = []
         for state in states:
-            run = Run(state, policy=self._policy.run, pace=self._pace(), now=now)
+            run, ends = IsolatedRun.restore(
+                state, policy=self._policy.run, pace=self._pace(), now=now
+            )
+            effects += ends
             self.generations.add(run)
             self._agents += len(run.members.presences)
             self._failures_bytes += state.failures_bytes
@@ -101,12 +107,22 @@ class Registry:
         ended = [state for state in states if state.phase is Phase.ENDED]
         for state in sorted(ended, key=lambda state: state.ended_at or 0.0):
             self._note_ended(state)
-        return self._forget_oldest()
+        return effects + self._forget_oldest()
 
     def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, DeadlineReached):
             return self._on_deadline(event, now)
+        if isinstance(event, OutageEnded):
+            runs = list(self.runs.values())  # delivering may forget one
+            return [effect for run in runs for effect in self._deliver(run, event, now)]
+        if isinstance(event, RunRead):
+            read = self.runs.get(event.run_id)  # it may have been forgotten meanwhile
+            return self._deliver(read, event, now) if read is not None else []
+        return self._route(event, now)
+
+    def _route(self, event: FromOutside, now: float) -> list[fx.Effect]:
+        """Deliver what comes from outside to the run it is meant for."""
         run = self.generations.of_agent(event.run_id, _incarnation(event))
         if isinstance(event, SessionOpened):
             return self._open(run, event, now)
@@ -115,6 +131,11 @@ class Registry:
         if isinstance(event, FailureReported):
             return self._take_failure(run, event, now)
         return self._deliver(run, event, now)
+
+    def state(self, key: str) -> RunState | None:
+        """Return a run's state if that is the fold of its records now."""
+        run = self.runs.get(key)
+        return run.state if run is not None and run.is_sound else None
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -146,12 +167,12 @@ class Registry:
             case SessionClosed():
                 return []
 
-    def _open(self, run: Run | None, event: SessionOpened, now: float) -> list[fx.Effect]:
+    def _open(self, run: IsolatedRun | None, event: SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
         if run is None:
             return self._create(event, now)
         state = run.state
-        if event.agent.incarnation in state.members:
+        if event.agent.incarnation in state.members or not run.is_sound:
             return self._deliver(run, event, now)
         if state.phase is Phase.ENDED:
             if began_after_end(event, state, now=now):
@@ -167,7 +188,7 @@ class Registry:
         return self._deliver(run, event, now)
 
     def _supersede(
-        self, run: Run, found: tuple[Difference, ...], event: SessionOpened, now: float
+        self, run: IsolatedRun, found: tuple[Difference, ...], event: SessionOpened, now: float
     ) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
         error = self._create_error(event, freed=1)
@@ -178,16 +199,21 @@ class Registry:
         listed = "; ".join(str(difference) for difference in found)
         reason = f"all agents had left, and {event.agent.host} came with other settings: {listed}"
         end = RunSuperseded(run_id=event.run_id, reason=reason)
-        return [*self._deliver(run, end, now), *self._create(event, now, predecessor=run.state)]
+        effects = self._deliver(run, end, now)
+        if run.state.phase is not Phase.ENDED:  # it broke
+            return [*effects, *self._deliver(run, event, now)]
+        return [*effects, *self._create(event, now, predecessor=run.state)]
 
-    def _take_failure(self, run: Run, event: FailureReported, now: float) -> list[fx.Effect]:
+    def _take_failure(
+        self, run: IsolatedRun, event: FailureReported, now: float
+    ) -> list[fx.Effect]:
         """Hand a record to its run, with what all others leave of the budget."""
         if is_older_than_run(event, run.state, now=now):
             return [fx.AcknowledgeFailure(request_id=event.request_id, is_kept=False)]
         policy, held = self._policy, run.state.failures_bytes
         left = policy.failures_bytes_max - (self._failures_bytes - held)
         room = max(policy.failures_bytes_least, min(policy.run.failures_bytes_max, left))
-        run.failures_bytes_max = room
+        run.allow_failures(room)
         return self._deliver(run, event, now)
 
     def _create(
@@ -204,7 +230,7 @@ class Registry:
             generation=predecessor.generation + 1 if predecessor is not None else 1,
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
         )
-        run, effects = Run.create(record, policy=policy, pace=self._pace(), now=now)
+        run, effects = IsolatedRun.create(record, policy=policy, pace=self._pace(), now=now)
         self.generations.add(run)
         effects += self._deliver(run, event, now)
         return effects + self._forget_oldest(event.run_id)
@@ -217,9 +243,14 @@ class Registry:
             error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
         if error is None and len(self.runs) - len(self.ended) - freed >= self._policy.runs_max:
             error = LimitReached("runs_max", self._policy.runs_max)
-        return error
+        return error or rounds_error(event.beat, next_round_id=0)
 
-    def _deliver(self, run: Run, event: RunEvent | DeadlineReached, now: float) -> list[fx.Effect]:
+    def _deliver(
+        self,
+        run: IsolatedRun,
+        event: RunEvent | DeadlineReached | OutageEnded | RunRead,
+        now: float,
+    ) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
         agents, failures_bytes = len(run.members.presences), run.state.failures_bytes
         effects = run.handle(event, now=now)
@@ -241,7 +272,7 @@ class Registry:
                 effects += self._deliver(run, event, now)
         return effects
 
-    def _schedule(self, run: Run) -> None:
+    def _schedule(self, run: IsolatedRun) -> None:
         due = run.next_deadline()
         if due is None:
             self._deadlines.clear(run.state.key)

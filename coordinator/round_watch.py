@@ -8,7 +8,7 @@ from coordinator import reasons
 from coordinator.failures import root_causes
 from coordinator.iterating import Iterating
 from coordinator.membership import Membership
-from coordinator.model import Round
+from coordinator.model import FailureRecord, Round
 from coordinator.policy import RunPolicy
 from coordinator.progress import NOWHERE, Standings
 from coordinator.records import RoundEnd
@@ -57,7 +57,8 @@ class RoundWatch:
     """Notes what befalls the participants of the current round, and judges it.
 
     ``failed`` are participants whose group failed; ``lost`` those given up before
-    they succeeded; ``extras`` connected members that are not in the round.
+    they succeeded; ``extras`` connected members that are not in the round; ``done``
+    how many workers of a participant exited with 0 before they were told to stop.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RoundWatch:
         self.failed: set[str] = set()
         self.lost: set[str] = set()
         self.extras: set[str] = set()
+        self.done: dict[str, int] = {}
         self._state = state
         self._members = members
         self._policy = policy
@@ -77,7 +79,7 @@ class RoundWatch:
 
     def begin(self) -> None:
         """Start anew with the round that has just started. Linear in members."""
-        self.failed, self.lost = set(), set()
+        self.failed, self.lost, self.done = set(), set(), {}
         self.extras = self._members.connected - self._state.group_ranks().keys()
         self._barrier_since = self._failed_since = self._extra_since = None
 
@@ -110,14 +112,32 @@ class RoundWatch:
         extras = self._members.connected - (current.seats.keys() - self._state.given_up)
         assert self.extras == extras, "extras are not noted"
 
+    def failures(self) -> list[FailureRecord]:
+        """Return the failures that count, those whose records are under way in short. Linear."""
+        heard, known = self._state.failures_heard, self._state.counted_failures()
+        told = (p.failure for p in self._members.presences.values() if p.failure is not None)
+        return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
+
+    def causes(self, current: Round) -> list[FailureRecord]:
+        """Return what explains the failure of the round, as far as it is known. Linear."""
+        return root_causes(self.failures(), current.round_id)
+
+    def unheard(self, current: Round) -> set[str]:
+        """Return participants that were last heard before the round failed. Linear."""
+        since, presences = self._failed_since, self._members.presences
+        if since is None:
+            return set()
+        return {
+            i for i in current.seats.keys() & presences.keys() if presences[i].silent_since < since
+        }
+
     def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
         """Judge the round as it is at ``now``."""
         state = self._state
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
             return RunSucceeds(reasons.all_succeeded(current, state.excused))
         if self.failed and (unable := self._unable()):
-            causes = root_causes(state.counted_failures(), current.round_id)
-            reason = reasons.start_impossible(current, causes, unable)
+            reason = reasons.start_impossible(current, self.causes(current), unable)
             return RunFails(reason, self._where(current, now))
         if self.lost:
             reason = reasons.round_lost(current, self.lost)
@@ -145,9 +165,8 @@ class RoundWatch:
         until = self._failed_since + self._policy.restart_grace_s
         if now < until and self._is_unsure(current):
             return RoundGoesOn(until)
-        causes = root_causes(self._state.counted_failures(), current.round_id)
         where = self._where(current, now)
-        what = reasons.round_failed(current, causes, self.failed, where)
+        what = reasons.round_failed(current, self.causes(current), self.failed, where)
         return self._after_failure(what, where)
 
     def _is_unsure(self, current: Round) -> bool:
@@ -160,14 +179,13 @@ class RoundWatch:
         if len(self._state.given_up) == len(current.seats):
             reason = reasons.nobody_left(current, why)
             return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
-        causes = root_causes(self._state.counted_failures(), current.round_id)
-        what = reasons.iterations_over(current, why, causes)
+        what = reasons.iterations_over(current, why, self.causes(current))
         return self._after_failure(what, self._where(current, now))
 
     def _after_failure(self, what: str, where: Standings) -> Outcome:
         """Charge a failed round to the budget."""
         state = self._state
-        allowed, used = state.spec.restarts_max, state.restart_count
+        allowed, used = state.spec.restarts_max, state.restarts_used
         in_process = state.iterations_restarted
         reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
         if used < allowed:

@@ -18,19 +18,20 @@ from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
-from coordinator.failures import TableRoom, is_telling_enough, make_report, root_causes
+from coordinator.failures import TableRoom, is_telling_enough
 from coordinator.gathering import GatheringWatch, Leading, Lineup
 from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, Pace, Verdict
+from coordinator.model import FailureRecord, GroupState, Pace, Round
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
 from coordinator.round_watch import RoundGoesOn, RoundIsOver, RoundWatch, RunFails, RunSucceeds
 from coordinator.run_state import Phase, RunState
 from coordinator.telling import Telling
+from coordinator.verdict import make_verdict
 
 
 class Run:
@@ -56,6 +57,9 @@ class Run:
             progress_interval_s=policy.progress_interval_s,
         )
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
+        # Participants of the round that failed last which were not heard since, with
+        # the restarts charged meanwhile.
+        self._unheard: dict[str, int] = {}
         self._wait: Wait | None = None
         self._review_at: float | None = None
         self._restore(now)
@@ -75,17 +79,23 @@ class Run:
             self._review_at = now if state.members else None
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
-        grace = max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
-        self.members.remember(state.members, until=now + grace)
+        self.members.remember(state.members, until=now + self._restart_grace_s)
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
             self._iterating.resume(now=now)
         elif state.phase is Phase.ENDING:
             self._ending.resume()
 
+    @property
+    def _restart_grace_s(self) -> float:
+        """How long members have to come back who could not for a time."""
+        return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
+
     # The interface of every core.
 
-    def handle(self, event: ev.RunEvent | ev.DeadlineReached, *, now: float) -> list[fx.Effect]:
+    def handle(
+        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
+    ) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         judged_at = self._judged_at(event, now)
         match event:
@@ -105,6 +115,8 @@ class Run:
                 self._end(is_success=False, reason=event.reason, now=now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
+            case ev.OutageEnded():
+                self.members.expect_missed(until=now + self._restart_grace_s)
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
@@ -174,6 +186,7 @@ class Run:
 
     def _on_agent_left(self, event: ev.AgentLeft, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
+            self._unheard.pop(event.incarnation, None)
             self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
@@ -217,6 +230,8 @@ class Run:
             return False
         if record.round_id >= self.state.next_round_id:
             return False
+        if record.round_id == self.state.round_id and not self.state.had_seat(record.incarnation):
+            return False  # of a run of this name in an earlier life: its rounds were others
         if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
             return False
         return record.sequence > heard.get(record.incarnation, 0)
@@ -244,8 +259,9 @@ class Run:
         self, incarnation: str, event: ev.SessionOpened | ev.BeatReceived, now: float
     ) -> None:
         beat = event.beat
-        self.members.sent_at(incarnation, event.uptime_s, now=now)
+        sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
+        self._unheard.pop(incarnation, None)
         if beat.master_port and not self._leading.port_of(incarnation):
             presence.master_port_spent = beat.master_port
             self._telling.one(incarnation)
@@ -261,9 +277,13 @@ class Run:
             self._learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
             self._iterating.reported(incarnation, beat.inprocess, now=now)
+        if beat.workers_done:
+            self._round_watch.done[incarnation] = beat.workers_done
         if beat.state is GroupState.FAILED:
             if incarnation not in self.state.excused:
                 self._round_watch.failed.add(incarnation)
+            if beat.failure is not None:
+                presence.failure = beat.failure.accepted(sent_at=sent_at)
         elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
             self._round_watch.note_success(now=now)
@@ -277,11 +297,20 @@ class Run:
         if self.state.phase is Phase.ENDED:
             return
         is_excused = self._iterating.lost(incarnation, reason)
+        is_cause, returned = incarnation in self._unheard, self._unheard.get(incarnation, 0)
         self._decide(
             rec.AgentRemoved(
-                incarnation=incarnation, reason=reason, at_s=now, is_excused=is_excused
+                incarnation=incarnation,
+                reason=reason,
+                at_s=now,
+                is_excused=is_excused,
+                restarts_returned=returned,
             )
         )
+        if is_cause:
+            self._unheard.clear()  # what is given back is given back once
+            if self.state.phase is Phase.ENDING:
+                self._go_on(incarnation, now)
         if self.state.is_awaited(incarnation):
             self._round_watch.lost.add(incarnation)
         self._note_change(now)
@@ -293,7 +322,9 @@ class Run:
 
     # Decisions.
 
-    def _judged_at(self, event: ev.RunEvent | ev.DeadlineReached, now: float) -> float:
+    def _judged_at(
+        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, now: float
+    ) -> float:
         """Return the instant by which to judge: no timeout is over before its deadline is due.
 
         Deadlines come when nothing waits to be read any more. A coordinator that stood
@@ -357,10 +388,10 @@ class Run:
                 self._wait, self._review_at = wait, wait.until
 
     def _review_ending(self, now: float, judged_at: float) -> None:
-        self._review_at = self._ending.review(now=judged_at)
+        self._review_at = self._ending.review(self._unheard, now=judged_at)
         if self._review_at is None:
             current = self.state.round
-            causes = root_causes(self.state.counted_failures(), current.round_id) if current else []
+            causes = self._round_watch.causes(current) if current else []
             reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
 
@@ -407,9 +438,23 @@ class Run:
         self._wait = None
         self._telling.everyone()
 
+    def _still_unheard(self, current: Round, *, charged: int) -> dict[str, int]:
+        """Return participants that perhaps were lost before the failure. Linear."""
+        unheard = self._round_watch.unheard(current)
+        return {i: self._unheard.get(i, 0) + charged for i in unheard}
+
+    def _go_on(self, lost: str, now: float) -> None:
+        """Take back that the run fails: a machine was lost before the failure that decided it."""
+        current = self.state.round
+        assert current is not None, "a run without a round fails at once"
+        reason = reasons.lost_before(current, lost, self.state.reason)
+        self._end_round(RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason), now)
+
     def _end_round(self, outcome: RoundIsOver, now: float) -> None:
         current = self.state.round
         assert current is not None, "no round to end"
+        if outcome.cause is RoundEnd.WORKER_FAILED:
+            self._unheard = self._still_unheard(current, charged=1)
         count = self.state.restart_count + (outcome.cause is RoundEnd.WORKER_FAILED)
         record = rec.RoundEnded(
             round_id=current.round_id,
@@ -430,6 +475,9 @@ class Run:
         self._telling.everyone()
 
     def _start_ending(self, outcome: RunFails, now: float) -> None:
+        current = self.state.round
+        assert current is not None, "a run without a round fails at once"
+        self._unheard = self._still_unheard(current, charged=0)
         self._decide(rec.EndingStarted(reason=outcome.reason, at_s=now, where=outcome.where))
         self._learning.due_at = None  # there is no round left that could use it
         self._ending.begin(now=now)
@@ -438,21 +486,9 @@ class Run:
         self._telling.everyone()
 
     def _end(self, *, is_success: bool, reason: str, now: float) -> None:
-        state = self.state
-        report = None
-        if state.round is not None and not is_success:
-            size = state.round.world_size
-            failures = state.counted_failures()
-            report = make_report(failures, state.round.round_id, world_size=size, where=state.where)
-        used, in_process = state.restart_count, state.iterations_restarted
-        verdict = Verdict(
-            is_success=is_success,
-            reason=reasons.with_budget(
-                reason, used=used, allowed=state.spec.restarts_max, in_process=in_process
-            ),
-            restart_count=state.restart_count,
-            round_id=state.round_id,
-            report=report,
+        watch = self._round_watch
+        verdict = make_verdict(
+            self.state, watch.failures(), watch.done, is_success=is_success, reason=reason
         )
         self._decide(rec.RunEnded(verdict=verdict, at_s=now))
         self._iterating.end()

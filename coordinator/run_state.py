@@ -50,6 +50,8 @@ class Phase(StrEnum):
 
     ::
 
+            +------------------------+
+            v                        |
         GATHERING <--> RUNNING --> ENDING --> ENDED
             |             |                     ^
             +-------------+---------------------+
@@ -60,7 +62,8 @@ class Phase(StrEnum):
     RUNNING = "RUNNING"
     """A round is assigned; waits for it to succeed, fail or lose an agent."""
     ENDING = "ENDING"
-    """Failed; waits for workers to stop and for failure records."""
+    """Failed; waits for workers to stop and for failure records. Goes on after all if
+    a participant turns out to have been lost before the failure."""
     ENDED = "ENDED"
     """Has a verdict; waits for nothing."""
 
@@ -68,7 +71,7 @@ class Phase(StrEnum):
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.GATHERING: frozenset({Phase.RUNNING, Phase.ENDED}),
     Phase.RUNNING: frozenset({Phase.GATHERING, Phase.ENDING, Phase.ENDED}),
-    Phase.ENDING: frozenset({Phase.ENDED}),
+    Phase.ENDING: frozenset({Phase.ENDED, Phase.GATHERING}),
     Phase.ENDED: frozenset(),
 }
 
@@ -115,6 +118,7 @@ class RunState:
     No round below ``rounds_seen`` is started any more.
     ``masters_spent`` are leaders' addresses with the ports of their rounds.
     ``where`` is who was where when the last round failed; empty while one runs.
+    ``restarts_returned`` are those of ``restart_count`` that are not charged after all.
     ``limits`` are those learned, ``None`` if nothing ever was.
     ``iterations`` are those of that round; ``iterations_restarted`` counts the
     restarts in process of all rounds. ``given_up`` are participants that were lost
@@ -138,6 +142,7 @@ class RunState:
     rounds_seen: int = 0
     founders: set[str] = field(default_factory=set)
     restart_count: int = 0
+    restarts_returned: int = 0
     succeeded: set[str] = field(default_factory=set)
     failures: list[FailureRecord] = field(default_factory=list)
     failures_heard: dict[str, int] = field(default_factory=dict)
@@ -195,6 +200,11 @@ class RunState:
         """The id of the round after that."""
         return max(self.round.round_id + 1 if self.round else 0, self.rounds_seen)
 
+    @property
+    def restarts_used(self) -> int:
+        """How much of the budget is spent."""
+        return self.restart_count - self.restarts_returned
+
     def group_ranks(self) -> dict[str, int]:
         """Return the group ranks of the current or last round, by incarnation, in order."""
         seats = self.round.seats if self.round else {}
@@ -212,6 +222,10 @@ class RunState:
         seats = self.round.seats if self.round else {}
         return incarnation in seats and incarnation not in self.given_up
 
+    def had_seat(self, incarnation: str) -> bool:
+        """Return whether this agent was in the current or last round."""
+        return self.round is not None and incarnation in self.round.seats
+
     def counted_failures(self) -> list[FailureRecord]:
         """Return the failures that no restart in process has healed. Linear."""
         return unhealed(self.failures, self.iterations)
@@ -225,7 +239,7 @@ class RunState:
         """Assert what must hold between records. Linear in agents; for tests."""
         current, spec = self.round, self.spec
         assert (self.verdict is not None) == (self.phase is Phase.ENDED), self.phase
-        assert self.restart_count <= spec.restarts_max, "budget overdrawn"
+        assert 0 <= self.restarts_used <= spec.restarts_max, "budget overdrawn"
         assert len(self.failures) <= self.failures_kept_max, "too many failure records"
         assert len(self.history) <= self.history_max, "too long a history"
         held = sum(record.size_bytes for record in self.failures)
@@ -314,6 +328,7 @@ class RunState:
         agent = self.members.pop(record.incarnation, None)
         host = agent.host if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+        self.restarts_returned += record.restarts_returned
         if record.is_excused:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)

@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import CoordinatorConfig
 from coordinator.driver import Driver
-from coordinator.errors import PortInUse, Unavailable
+from coordinator.errors import PortInUse, StartupError, Unavailable
 from coordinator.journal import SqliteJournal
 from coordinator.learned import LearningRules
 from coordinator.model import Pace
@@ -77,16 +78,17 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port. Raises ``StartupError``."""
+    status = health.aio.HealthServicer()
     try:
-        registry = Registry(registry_policy(config))
         driver = Driver(
-            registry,
+            Registry(registry_policy(config)),
             journal,
             queue_max=config.limits.event_queue_max,
             failure_bytes_max=config.limits.failure_queue_bytes_max,
+            on_serving=partial(_tell_health, status),
         )
         driver.restore()
-        server, status, port = await _start(config, Sessions(driver, config.limits))
+        server, port = await _start(config, Sessions(driver, config.limits), status)
     except BaseException:
         journal.close()
         raise
@@ -131,8 +133,8 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
 
 
 async def _start(
-    config: CoordinatorConfig, sessions: Sessions
-) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
+    config: CoordinatorConfig, sessions: Sessions, status: health.aio.HealthServicer
+) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor()],
         options=[
@@ -147,15 +149,19 @@ async def _start(
     session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(sessions), server)
     failure_pb2_grpc.add_FailureServiceServicer_to_server(FailureService(sessions), server)
     run_pb2_grpc.add_RunServiceServicer_to_server(RunService(sessions), server)
-    status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     port = _bind(server, config)
     await server.start()
+    await _tell_health(status, True)
+    return server, port
+
+
+async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> None:
+    response = health_pb2.HealthCheckResponse
     for name in ("", *SERVICES):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return server, status, port
+        await status.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
 
 def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
@@ -180,7 +186,11 @@ def _probe(config: CoordinatorConfig) -> None:
 
 
 def _crash_if_failed(owner: asyncio.Task[None]) -> None:
-    """End the process if the core broke: its journal is sound, a new process goes on from it."""
-    if not owner.cancelled() and (error := owner.exception()) is not None:
+    """End the process if its owner ended: the journal is sound, a new process goes on from it."""
+    if owner.cancelled() or (error := owner.exception()) is None:
+        return
+    if isinstance(error, StartupError):  # it could not even start now
+        log.critical("coordinator ends", reason=str(error), advice=error.hint)
+    else:
         log.critical("coordinator broken", exc_info=error)
-        os._exit(1)
+    os._exit(1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from inspect import iscoroutinefunction
+from typing import Any, Self
 
 import grpc
 
@@ -24,18 +25,33 @@ REFUSAL_KEY = "drumbeat-reason"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class _Requests:
+    """What a caller says. An object and not a generator: one that is left is no task's to close."""
+
+    def __init__(self, context: Context) -> None:
+        self._read = context.read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._read()
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return message
+
+
 class SessionService(session_pb2_grpc.SessionServiceServicer):
     """Registrations of agents."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def Open(
+    async def Open(  # type: ignore[override] # the stub knows handlers that yield only
         self, request_iterator: AsyncIterator[session_pb2.OpenRequest], context: Context
-    ) -> AsyncIterator[session_pb2.OpenResponse]:
+    ) -> None:
         """Hold one session."""
-        async for response in self._sessions.open(request_iterator):
-            yield response
+        await self._sessions.open(_Requests(context), context.write)
 
 
 class FailureService(failure_pb2_grpc.FailureServiceServicer):
@@ -44,12 +60,11 @@ class FailureService(failure_pb2_grpc.FailureServiceServicer):
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def Report(
+    async def Report(  # type: ignore[override] # the stub knows handlers that yield only
         self, request_iterator: AsyncIterator[failure_pb2.ReportRequest], context: Context
-    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+    ) -> None:
         """Journal and acknowledge records."""
-        async for response in self._sessions.report(request_iterator):
-            yield response
+        await self._sessions.report(_Requests(context), context.write)
 
 
 class RunService(run_pb2_grpc.RunServiceServicer):
@@ -97,27 +112,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return None
         codecs = (handler.request_deserializer, handler.response_serializer)
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), *codecs)
-        if handler.stream_stream:
-            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), *codecs)
+            return grpc.unary_unary_rpc_method_handler(_translated(handler.unary_unary), *codecs)
+        if iscoroutinefunction(handler.stream_stream):  # ours; that of reflection yields
+            behaviour = _translated(handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(behaviour, *codecs)
         return handler
 
 
-def _unary(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _translated(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
         try:
             return await behaviour(request, context)
-        except CoordinatorError as error:
-            await _abort(context, error)
-
-    return call
-
-
-def _stream(behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    async def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        try:
-            async for response in behaviour(requests, context):
-                yield response
         except CoordinatorError as error:
             await _abort(context, error)
 

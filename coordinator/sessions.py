@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 from google.protobuf.message import DecodeError, Message
@@ -24,6 +24,7 @@ from coordinator.model import Desired, Pace
 from coordinator.outbox import Item, Outbox, TellLimits, Welcome
 from coordinator.run_state import RunState
 from coordinator.view import run_page, summary_message
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 log = structlog.get_logger()
@@ -41,18 +42,17 @@ class Sessions:
         self._request_ids = itertools.count(1)
 
     async def open(
-        self, requests: AsyncIterator[session_pb2.OpenRequest]
-    ) -> AsyncIterator[session_pb2.OpenResponse]:
+        self,
+        requests: AsyncIterator[session_pb2.OpenRequest],
+        send: Callable[[session_pb2.OpenResponse], Awaitable[None]],
+    ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
         outbox = self._driver.open_outbox(opened.session_id)
-        reader = asyncio.create_task(self._read(requests, opened, outbox))
         try:
             self._driver.submit(opened)
-            async for item in outbox.items():
-                yield _response(item)
+            await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
         finally:
-            reader.cancel()
             self._driver.close_outbox(opened.session_id)
             self._driver.submit_always(
                 SessionClosed(
@@ -63,26 +63,20 @@ class Sessions:
             )
 
     async def report(
-        self, requests: AsyncIterator[failure_pb2.ReportRequest]
-    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+        self,
+        requests: AsyncIterator[failure_pb2.ReportRequest],
+        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+    ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
         asked: dict[int, asyncio.Future[int | None]] = {}
         pending: asyncio.Queue[FailureReported | CoordinatorError | None]
         pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        reader = asyncio.create_task(self._read_records(requests, pending, asked))
         try:
-            while (item := await pending.get()) is not None:
-                if isinstance(item, CoordinatorError):
-                    raise item
-                is_kept = bool(await asked[item.request_id])
-                del asked[item.request_id]
-                record = item.record
-                yield failure_pb2.ReportResponse(
-                    incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
-                )
-            await reader
+            await until_one_ends(
+                self._acknowledge(pending, asked, send),
+                self._read_records(requests, pending, asked),
+            )
         finally:
-            reader.cancel()
             for request_id in asked:
                 self._driver.drop_answer(request_id)
 
@@ -146,21 +140,14 @@ class Sessions:
         return opened
 
     async def _read(
-        self,
-        requests: AsyncIterator[session_pb2.OpenRequest],
-        opened: SessionOpened,
-        outbox: Outbox,
+        self, requests: AsyncIterator[session_pb2.OpenRequest], opened: SessionOpened
     ) -> None:
-        """Submit what the agent says; an error of its, or its end, ends the session."""
+        """Submit what the agent says, up to its end."""
         try:
             async for message in requests:
                 self._driver.submit(convert.session_event(message, opened))
-        except CoordinatorError as error:
-            outbox.fail(error)
         except DecodeError as error:
-            outbox.fail(_undecodable(session_pb2.OpenRequest, error))
-        else:
-            outbox.close()
+            raise _undecodable(session_pb2.OpenRequest, error) from None
 
     async def _read_records(
         self,
@@ -168,7 +155,7 @@ class Sessions:
         pending: asyncio.Queue[FailureReported | CoordinatorError | None],
         asked: dict[int, asyncio.Future[int | None]],
     ) -> None:
-        """Submit records in order, up to the first that can't be.
+        """Submit records in order, up to the first that can't be; then wait for their answers.
 
         One accepted behind that would make it look like one that was counted before.
         """
@@ -182,6 +169,26 @@ class Sessions:
         except DecodeError as error:
             end = _undecodable(failure_pb2.ReportRequest, error)
         await pending.put(end)
+        await asyncio.get_running_loop().create_future()
+
+    async def _acknowledge(
+        self,
+        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
+        asked: dict[int, asyncio.Future[int | None]],
+        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+    ) -> None:
+        """Answer records in order, up to the end; raise it if it is an error."""
+        while (item := await pending.get()) is not None:
+            if isinstance(item, CoordinatorError):
+                raise item
+            is_kept = bool(await asked[item.request_id])
+            del asked[item.request_id]
+            record = item.record
+            await send(
+                failure_pb2.ReportResponse(
+                    incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
+                )
+            )
 
     def _submit_record(
         self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[int | None]]
@@ -196,6 +203,13 @@ class Sessions:
         self._driver.submit(event)
         asked[event.request_id] = self._driver.expect_answer(event.request_id)
         return event
+
+
+async def _write(
+    outbox: Outbox, send: Callable[[session_pb2.OpenResponse], Awaitable[None]]
+) -> None:
+    while True:
+        await send(_response(await outbox.next()))
 
 
 def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:

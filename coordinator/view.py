@@ -7,11 +7,14 @@ from math import inf
 from coordinator import convert
 from coordinator.convert_progress import limits_message, progress_message
 from coordinator.errors import InvalidRequest
+from coordinator.isolation import IsolatedRun
 from coordinator.membership import Presence
 from coordinator.run import Run
 from coordinator.run_state import HistoryEntry, Phase, RunState
 from coordinator.wire import duration, duration_or_none
 from drumbeat.v1 import run_pb2
+
+AnyRun = Run | IsolatedRun
 
 # Agents in one answer: what the event loop writes within some 50 ms.
 PAGE_SIZE_MAX = 1_000
@@ -33,7 +36,7 @@ def summary_message(state: RunState, *, now: float) -> run_pb2.RunSummary:
 
 
 def run_page(
-    request: run_pb2.GetRunRequest, state: RunState, run: Run | None, *, now: float
+    request: run_pb2.GetRunRequest, state: RunState, run: AnyRun | None, *, now: float
 ) -> run_pb2.GetRunResponse:
     """Write a run as it is at ``now``, or the agents that follow those of an earlier page.
 
@@ -67,7 +70,7 @@ def _identity(state: RunState) -> run_pb2.Run:
     )
 
 
-def _run_message(state: RunState, run: Run | None, *, now: float) -> run_pb2.Run:
+def _run_message(state: RunState, run: AnyRun | None, *, now: float) -> run_pb2.Run:
     iterations = state.iterations
     message = run_pb2.Run(
         spec=convert.spec_message(state.spec),
@@ -106,9 +109,11 @@ def _round(state: RunState) -> run_pb2.Round | None:
     )
 
 
-def _reason(state: RunState, run: Run | None) -> str:
+def _reason(state: RunState, run: AnyRun | None) -> str:
     """Return what a run waits for, unless its core has decided what is not journaled yet."""
-    if run is None or run.state.phase is not state.phase or run.state.round_id != state.round_id:
+    if run is None:
+        return state.reason
+    if run.state.phase is not state.phase or run.state.round_id != state.round_id:
         return state.reason
     return run.reason()
 
@@ -127,7 +132,7 @@ def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
     )
 
 
-def _agent(state: RunState, run: Run | None, incarnation: str, *, now: float) -> run_pb2.Agent:
+def _agent(state: RunState, run: AnyRun | None, incarnation: str, *, now: float) -> run_pb2.Agent:
     identity = state.members[incarnation]
     message = run_pb2.Agent(
         incarnation=incarnation,

@@ -7,8 +7,9 @@ the coordinator can't outlive the agent it decides for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import TypeVar
 
 from agent.config import AgentConfig
 from agent.driver import drive
@@ -20,6 +21,9 @@ from coordinator.journal import MemoryJournal
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.sessions import Sessions
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+
+Q = TypeVar("Q")
+R = TypeVar("R")
 
 
 def run(config: AgentConfig) -> int:
@@ -67,24 +71,20 @@ class EmbeddedConnection:
         self._sessions = sessions
 
     async def open(
-        self, requests: AsyncIterator[session_pb2.OpenRequest]
-    ) -> AsyncIterator[session_pb2.OpenResponse]:
+        self,
+        requests: AsyncGenerator[session_pb2.OpenRequest, None],
+        take: Callable[[session_pb2.OpenResponse], None],
+    ) -> None:
         """Hold one session."""
-        try:
-            async for response in self._sessions.open(requests):
-                yield response
-        except CoordinatorError as error:
-            raise TransportError(str(error), error.refusal) from error
+        await _converse(self._sessions.open, requests, take)
 
     async def report(
-        self, requests: AsyncIterator[failure_pb2.ReportRequest]
-    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+        self,
+        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
+        take: Callable[[failure_pb2.ReportResponse], None],
+    ) -> None:
         """Deliver failure records."""
-        try:
-            async for response in self._sessions.report(requests):
-                yield response
-        except CoordinatorError as error:
-            raise TransportError(str(error), error.refusal) from error
+        await _converse(self._sessions.report, requests, take)
 
     async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
         """Return how a run ended."""
@@ -95,3 +95,18 @@ class EmbeddedConnection:
 
     async def close(self) -> None:
         """Do nothing: a call ends with the task that makes it."""
+
+
+async def _converse(
+    call: Callable[[AsyncIterator[Q], Callable[[R], Awaitable[None]]], Awaitable[None]],
+    requests: AsyncGenerator[Q, None],
+    take: Callable[[R], None],
+) -> None:
+    async def send(response: R) -> None:
+        take(response)
+
+    try:
+        async with aclosing(requests):
+            await call(requests, send)
+    except CoordinatorError as error:
+        raise TransportError(str(error), error.refusal) from error

@@ -35,6 +35,7 @@ RETRY_MAX_S = 5.0
 # A channel has a wait of its own, by default from a second upwards: that of the streams is
 # the one that counts.
 _OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # the agent is on this machine
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
@@ -79,6 +80,7 @@ class Attachment:
             "synced": self._on_synced,
             "order": self._on_order,
         }
+        self._greeted: worker_pb2.Greeted | None = None
         self._thread: threading.Thread | None = None
         self._stream: grpc.RpcContext | None = None
         self._asked = 0
@@ -109,6 +111,15 @@ class Attachment:
             self._receiver = receiver
             if self._order is not None:
                 self._tell(self._order)
+
+    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
+        """Return how the agent greeted this process, ``None`` if it does not in time."""
+        with self._changed:
+            if self._runs():
+                self._changed.wait_for(
+                    lambda: self._greeted is not None or self._thread is None, timeout_s
+                )
+            return self._greeted
 
     def confirm(self, timeout_s: float) -> bool:
         """Return whether the agent has seen the board as it is now, within ``timeout_s``."""
@@ -229,8 +240,10 @@ class Attachment:
                 handler(response)
                 self._changed.notify_all()
 
-    def _on_greeted(self, response: worker_pb2.AttachResponse) -> None:  # noqa: ARG002
+    def _on_greeted(self, response: worker_pb2.AttachResponse) -> None:
         self._attempts = 0
+        if self._greeted is None:  # later ones follow what this process itself has said
+            self._greeted = response.greeted
 
     def _on_synced(self, response: worker_pb2.AttachResponse) -> None:
         self._confirmed = max(self._confirmed, min(response.synced.sequence, self._asked))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import signal as signals
 import sys
 from datetime import timedelta
 from pathlib import PurePath
@@ -28,6 +27,7 @@ from worker_sdk.board_layout import (
     SLOTS_FROM,
 )
 from worker_sdk.runtime import STATE, start
+from worker_sdk.signal_numbers import ALLOWED, is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -351,10 +351,8 @@ def signal_word(signal: object) -> int:
     """
     if isinstance(signal, bool) or not isinstance(signal, int):
         raise TypeError(f"signal is {signal!r}; it must be an int or None")
-    if signal >= signals.NSIG:
-        raise ValueError(
-            f"signal is {signal!r}; it must be below {signals.NSIG}, or at most 0 to only report"
-        )
+    if signal > 0 and not is_signal(signal):
+        raise ValueError(f"signal is {signal!r}; it must be {ALLOWED}, or at most 0 to only report")
     return int(signal) if signal > 0 else _REPORT_ONLY
 
 

@@ -12,6 +12,7 @@ The only module that needs torch::
 
 from __future__ import annotations
 
+import math
 import time
 
 from torch.distributed.elastic import timer
@@ -30,7 +31,13 @@ class TimerClient(timer.TimerClient):  # type: ignore[misc] # torch is not there
     """
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Start the timer, or start it again. See ``worker_sdk.acquire``."""
+        """Start the timer, or start it again. See ``worker_sdk.acquire``.
+
+        A negative time releases it, as everywhere in torch; an endless one needs no watching.
+        """
+        if expiration_time < 0 or math.isinf(expiration_time):
+            release(scope_id)
+            return
         acquire(scope_id, max(expiration_time - time.time(), AFTER_MIN_S))
 
     def release(self, scope_id: str) -> None:

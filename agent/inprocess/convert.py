@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from agent.config import DURATION_MAX_S
 from agent.inprocess.model import (
+    Abort,
     Begin,
     Complete,
     Completed,
@@ -44,7 +45,7 @@ _SAID = frozenset(
         InterruptionKind.UNHEALTHY,
     }
 )
-_SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED}
+_SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED, InterruptionKind.EXITED}
 
 
 def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
@@ -133,13 +134,33 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
                     active_world_size=begin.active_world_size,
                     master_addr=begin.master_addr,
                     master_port=begin.master_port,
+                    role_rank=begin.role_rank,
+                    role_world_size=begin.role_world_size,
                 )
             )
         case Interrupt(reason=reason):
             message.interrupt.reason = reason
+        case Abort(reason=reason):
+            message.abort.reason = reason
         case Complete():
             message.complete.SetInParent()
     return message
+
+
+def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
+    """Write where a program begins, after what the worker said and was told last.
+
+    A worker may be several programs, one after the other.
+    """
+    if step is None:
+        return worker_pb2.Greeted()
+    told = order if order is not None and order.iteration >= step.iteration else None
+    left = ""
+    if told is not None and isinstance(told.kind, Abort):
+        left = f"no iteration follows: {told.kind.reason}"
+    elif isinstance(step.kind, Terminated) and not (told and isinstance(told.kind, Complete)):
+        left = f"it has left this round's iterations: {step.kind.interruption.message}"
+    return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)
 
 
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
@@ -150,6 +171,7 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
         terminated=map(interruption_message, report.terminated),
         interruptions=map(interruption_message, report.interruptions),
         groups=report.groups,
+        ahead=report.ahead,
     )
     if report.spec is not None:
         message.spec.MergeFromString(report.spec.encoded)
@@ -209,4 +231,6 @@ def _seat_from(message: inprocess_pb2.InprocessSeat) -> Seat:
         local_rank=message.local_rank,
         rank=message.rank,
         active_rank=message.active_rank if message.HasField("active_rank") else None,
+        role_rank=message.role_rank,
+        role_world_size=message.role_world_size,
     )

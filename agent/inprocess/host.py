@@ -55,6 +55,7 @@ class HostIterations:
         self._round_id = round_id
         self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
         self._has_started = self._is_stopping = self.has_failed = False
+        self._dismissed_until: float | None = None
         self._low = NO_ITERATION
         self._top = NO_ITERATION
         self._completed = NO_ITERATION
@@ -77,6 +78,27 @@ class HostIterations:
         self._is_stopping = True
         for worker in self._workers:
             worker.kill_at = None
+
+    def dismiss(self, reason: str, *, now: float) -> list[fx.Effect] | None:
+        """Let workers end by themselves, now that no iteration follows.
+
+        Those that wait for one are told so; those that have left already go on ending.
+        ``None``: all are to be stopped now, because one does something else, or because
+        they were given the time that workers have to end.
+        """
+        alive = [worker for worker in self._workers if not worker.is_gone]
+        effects: list[fx.Effect] = []
+        if self._dismissed_until is None:
+            if not self.is_on or not all(w.is_waiting or w.is_ending for w in alive):
+                return None
+            self._dismissed_until = now + self._shutdown_timeout_s
+            for worker in alive:
+                if worker.is_waiting:
+                    order, rank = worker.dismiss(reason, at=now), worker.local_rank
+                    effects.append(
+                        fx.OrderWorker(round_id=self._round_id, local_rank=rank, order=order)
+                    )
+        return effects if alive and now < self._dismissed_until else None
 
     def directed(self, directive: InprocessDirective) -> list[fx.Effect]:
         """Take the coordinator's word; a repeated or older one changes nothing."""
@@ -130,6 +152,9 @@ class HostIterations:
         fault, worker.fault = worker.fault, None
         if fault is not None:
             return fault
+        if worker.has_exited and self._is_engaged and not event.is_stopped and event.exit_code:
+            # It has failed after all, at what it did after the function.
+            return self._leave(worker, interruption_by(event), at=event.ended_at)
         is_by_itself = not event.is_stopped or event.hang is not None
         is_break = worker.takes_part and self._is_engaged and not self._is_well(worker, event)
         if is_by_itself and is_break:
@@ -168,7 +193,9 @@ class HostIterations:
     @property
     def deadline(self) -> float | None:
         """When to call ``settle`` again if nothing happens."""
-        instants = (worker.kill_at for worker in self._workers)
+        instants = [worker.kill_at for worker in self._workers]
+        if not self._is_stopping:
+            instants.append(self._dismissed_until)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def settle(self, *, now: float) -> list[fx.Effect]:
@@ -199,7 +226,7 @@ class HostIterations:
 
     @property
     def _is_running(self) -> bool:
-        return self._has_started and not self._is_stopping
+        return self._has_started and not self._is_stopping and self._dismissed_until is None
 
     @property
     def _is_engaged(self) -> bool:
@@ -250,13 +277,15 @@ class HostIterations:
         self._top = max(self._top, iteration)
         if why.kind.is_survived:
             why = replace(why, kind=InterruptionKind.TERMINATED)
-        worker.fault = self._leave(worker, why, at=now)
+        fault, worker.has_said_so = self._leave(worker, why, at=now), True
+        if not worker.has_exited:
+            worker.fault = fault
 
     def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
         is_inside = worker.iteration > self._completed
         fault = worker.leave(why, worker.iteration if is_inside else self._top, at=at)
         worker.left = _shortened(why)
-        if is_inside and worker.has_begun:
+        if is_inside and worker.has_begun and not worker.has_exited:
             self._broken.setdefault((worker.iteration, worker.local_rank), worker.left)
         return fault
 
@@ -285,7 +314,7 @@ class HostIterations:
         if not isinstance(directive.kind, Complete) or iteration <= self._completed:
             return False
         seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
-        return any(not worker.takes_part for worker in seated)
+        return any(not worker.takes_part and not worker.has_exited for worker in seated)
 
     def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
         """An iteration that counts on a worker that has left can't go on."""
@@ -293,8 +322,9 @@ class HostIterations:
             return
         for seat in directive.kind.seats:
             if seat.local_rank < self._size:
-                left = self._workers[seat.local_rank].left
-                if left is not None:
+                worker = self._workers[seat.local_rank]
+                has_done_it = worker.has_exited and worker.iteration == directive.iteration
+                if (left := worker.left) is not None and not has_done_it:
                     self._broken.setdefault((directive.iteration, seat.local_rank), left)
 
     def _settle(self, worker: Worker, directive: InprocessDirective, now: float) -> list[fx.Effect]:
@@ -322,32 +352,34 @@ class HostIterations:
         present = [worker for worker in self._workers if worker.takes_part]
         if present:
             self._low = max(self._low, min(worker.iteration for worker in present))
-            if self._low == NO_ITERATION:
-                return  # not all have entered the first one
         elif self._low == NO_ITERATION:
             self._low = self._top
         else:  # whoever was behind is gone
             self._low = max(self._low, *(worker.iteration for worker in self._workers))
-        low = self._low
+        low, step = self._low, self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
-        step = self._step(present)
-        is_entry = step is HostStep.ENTERED
+        ahead = [worker for worker in present if _is_ahead(worker, low, step)]
+        entered = present if step is HostStep.ENTERED else ahead
+        is_entry = bool(entered) and step is not HostStep.RUNNING
         groups = tuple(worker.group for worker in self._workers) if is_entry else ()
         self.report = InprocessReport(
-            iteration=low,
+            iteration=max(low, 0),
             step=step,
             terminated=tuple(w.left for w in self._workers if w.left is not None),
             interruptions=tuple(why for key, why in self._broken.items() if key[0] == low),
-            spec=present[0].spec if is_entry else None,
+            spec=entered[0].spec if is_entry else None,
             groups=groups if any(groups) else (),
+            ahead=tuple(worker.local_rank for worker in ahead),
         )
 
     def _step(self, present: list[Worker]) -> HostStep:
         """Return the least that any of those that take part has reached."""
         low = self._low
-        if low == self._completed:
-            return HostStep.COMPLETED
+        if low in (NO_ITERATION, self._completed):
+            return HostStep.OUTSIDE if low == NO_ITERATION else HostStep.COMPLETED
         is_broken = any(iteration == low for iteration, _ in self._broken)
+        if not present and not is_broken and self._have_all_exited(low):
+            return HostStep.COMPLETED
         if not present or is_broken or any(_has_broken_off(w, low) for w in present):
             return HostStep.INTERRUPTED
         if any(worker.phase is Phase.ENTERED for worker in present):
@@ -355,6 +387,17 @@ class HostIterations:
         if any(worker.phase is Phase.RUNNING and not worker.is_spare for worker in present):
             return HostStep.RUNNING
         return HostStep.COMPLETED
+
+    def _have_all_exited(self, iteration: int) -> bool:
+        last = [worker for worker in self._workers if worker.iteration == iteration]
+        return bool(last) and all(worker.has_exited for worker in last)
+
+
+def _is_ahead(worker: Worker, low: int, step: HostStep) -> bool:
+    """Return whether a worker need not be waited for in what its host is at."""
+    if step is HostStep.RUNNING:
+        return worker.phase is Phase.COMPLETED and not worker.is_spare
+    return worker.iteration == low + 1 and worker.phase is Phase.ENTERED
 
 
 def _has_broken_off(worker: Worker, iteration: int) -> bool:

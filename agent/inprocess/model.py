@@ -5,7 +5,7 @@ An iteration is one call of the training function by all workers that take part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 NO_ITERATION = -1
@@ -25,6 +25,7 @@ class InterruptionKind(StrEnum):
     HOST_LOST = "HOST_LOST"
     BARRIER_TIMEOUT = "BARRIER_TIMEOUT"
     DISCARDED = "DISCARDED"
+    EXITED = "EXITED"
 
     @property
     def is_survived(self) -> bool:
@@ -48,6 +49,7 @@ _WORDS = {
     InterruptionKind.HOST_LOST: "the loss of the host",
     InterruptionKind.BARRIER_TIMEOUT: "a worker that was late at the barrier",
     InterruptionKind.DISCARDED: "a rule that left the worker without a rank",
+    InterruptionKind.EXITED: "an exit with 0",
 }
 
 
@@ -58,6 +60,7 @@ class HostStep(StrEnum):
     RUNNING = "RUNNING"
     INTERRUPTED = "INTERRUPTED"
     COMPLETED = "COMPLETED"
+    OUTSIDE = "OUTSIDE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,19 @@ class InprocessReport:
     interruptions: tuple[Interruption, ...] = ()
     spec: InprocessSpec | None = None
     groups: tuple[str, ...] = ()
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def news(self) -> InprocessReport | None:
+        """What of it has to be told at once, ``None`` if nothing: the rest can wait for a beat.
+
+        Else each worker would be worth a message, where each host is.
+        """
+        if self.step is HostStep.OUTSIDE and not self.terminated:
+            return None
+        if self.step is HostStep.ENTERED:
+            return self
+        return replace(self, ahead=(), spec=None, groups=())
 
 
 # What is wanted.
@@ -142,11 +158,16 @@ class InprocessReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by."""
+    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
+
+    ``role_world_size`` is 0 if the coordinator does not tell places within a role.
+    """
 
     local_rank: int
     rank: int
     active_rank: int | None = None
+    role_rank: int = 0
+    role_world_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +222,15 @@ class WorkerBegin:
     active_world_size: int
     master_addr: str
     master_port: int
+    role_rank: int = 0
+    role_world_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """No iteration follows: end, with an exception for the caller of the function."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,4 +238,4 @@ class WorkerOrder:
     """What a worker shall do in an iteration; the latest wins."""
 
     iteration: int
-    kind: WorkerBegin | Interrupt | Complete
+    kind: WorkerBegin | Interrupt | Complete | Abort

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from agent.inprocess.model import (
     NO_ITERATION,
+    Abort,
     Begin,
     Complete,
     InprocessDirective,
@@ -80,6 +81,8 @@ class Worker:
     left: Interruption | None = None
     fault: Fault | None = None
     """Why it left, if it still has to be written down: when it ends."""
+    has_said_so: bool = False
+    """It left by its own word."""
     is_gone: bool = False
     kill_at: float | None = None
     """When it gets SIGKILL if it has not ended by then."""
@@ -90,6 +93,21 @@ class Worker:
     def takes_part(self) -> bool:
         """Whether it does, or may still."""
         return self.left is None
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether it takes no part any more and has failed at nothing, as it says."""
+        return self.left is not None and self.left.kind is InterruptionKind.EXITED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it can be told that no iteration follows: it waits for one, or soon will."""
+        return self.takes_part and self.phase in (Phase.ENTERED, Phase.INTERRUPTED)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has said that it takes no part any more, and was not told to end."""
+        return self.has_exited or (self.fault is not None and self.has_said_so)
 
     @property
     def has_begun(self) -> bool:
@@ -136,6 +154,14 @@ class Worker:
                 )
             case Interrupt():
                 return False
+
+    def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
+        """Return the order to end, because no iteration follows."""
+        kind = InterruptionKind.TERMINATED
+        message = f"was told that no iteration follows: {reason}"
+        why = Interruption(local_rank=self.local_rank, kind=kind, message=message)
+        self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
+        return WorkerOrder(iteration=self.iteration, kind=Abort(reason=reason))
 
     def discard(self, iteration: int, *, at: float) -> None:
         """Give it up, because an iteration goes on without it."""
@@ -191,4 +217,6 @@ class Worker:
             active_world_size=begin.active_world_size,
             master_addr=begin.master_addr,
             master_port=begin.master_port,
+            role_rank=self.seat.role_rank,
+            role_world_size=self.seat.role_world_size,
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -36,9 +35,10 @@ from agent.telemetry import catalog
 from drumbeat import options
 from drumbeat.violation import Violation
 from worker_sdk import context, error_file
+from worker_sdk.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent.config import AgentConfig
     from agent.launching.config import LaunchConfig
@@ -72,6 +72,13 @@ def launch(
 
 elastic_launch = launch
 """Its name in ``torch.distributed.launcher``."""
+
+
+def launch_agent(
+    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: Sequence[Any]
+) -> dict[int, Any]:
+    """Run an elastic job: ``launch(config, entrypoint)(*args)`` by its other name in torch."""
+    return _launch(config, entrypoint, tuple(args))
 
 
 def _launch(
@@ -210,9 +217,8 @@ def _sleep_until_ended(pid: int) -> None:
     except ProcessLookupError:
         return  # somebody else in this program has reaped it
     try:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        poll.poll()
+        while not wait_readable(pidfd, None):
+            pass  # after a signal whose handler did not raise
     finally:
         os.close(pidfd)
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,6 +20,7 @@ from agent.multiprocessing import signals
 from agent.multiprocessing.keeper import ROUND_ID, Keeper
 from agent.multiprocessing.tail import STALL_S, Tail
 from agent.worker_group import KILL_WAIT_S
+from worker_sdk.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class RunProcsResult:
     return_values: dict[int, Any] = field(default_factory=dict)
     """What the functions have returned, None for a command; empty if one has failed."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """What has failed, in the order of failing."""
+    """What has failed by itself, in the order of failing; if all were stopped, those."""
     stdouts: dict[int, str] = field(default_factory=dict)
     """File with the standard output; "" if it went to the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -81,6 +81,8 @@ class PContext(ABC):
         stdouts: Files of the standard outputs; "" is the console.
         stderrs: Files of the standard errors; "" is the console.
         error_files: Files for the errors that the workers die of.
+        filtered_stdout: Takes the selected lines of all standard outputs; None without filters.
+        filtered_stderr: The same for the standard errors.
         nprocs: How many workers there are.
     """
 
@@ -110,6 +112,8 @@ class PContext(ABC):
         self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
+        self.filtered_stdout = _opened(self._logs.filtered_stdout, self._filters[0])
+        self.filtered_stderr = _opened(self._logs.filtered_stderr, self._filters[1])
         self._lock = threading.RLock()
         self._keepers: list[Keeper] = []
         self._pids: dict[int, int] = {}
@@ -121,7 +125,7 @@ class PContext(ABC):
         self._is_started = False
         self._result: RunProcsResult | None = None
         self._waiters = 0
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: selectors.EpollSelector | None = None
         self._tail: Tail | None = None
         self._is_handling_signals = False
 
@@ -155,11 +159,11 @@ class PContext(ABC):
         if self._is_started:
             raise ValueError("the workers were started already, allowed is once")
         self._is_started = True
-        self._selector = selectors.DefaultSelector()
-        self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
-        self._is_handling_signals = signals.install()
         with signals.held(), self._lock:
+            self._selector = selectors.EpollSelector()
+            self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+            self._is_handling_signals = signals.install()
             for path in (*self.stdouts.values(), *self.stderrs.values()):
                 if path:
                     # Also a worker that is stopped before it has begun has these files.
@@ -207,6 +211,7 @@ class PContext(ABC):
             SignalException: See `start`. Close again.
         """
         if not self._is_started:
+            self._close_filtered()
             return
         with signals.held(), self._lock:
             self._stop(death_sig or signal.SIGTERM, timeout)
@@ -222,29 +227,23 @@ class PContext(ABC):
 
     def _start_tail(self) -> None:
         streams = (
-            (self._logs.tee_stdouts, sys.stdout, self._filters[0], self._logs.filtered_stdout),
-            (self._logs.tee_stderrs, sys.stderr, self._filters[1], self._logs.filtered_stderr),
+            (self._logs.tee_stdouts, sys.stdout, self._filters[0], self.filtered_stdout),
+            (self._logs.tee_stderrs, sys.stderr, self._filters[1], self.filtered_stderr),
         )
-        with ExitStack() as stack:
-            for paths, stream, filters, filtered_path in streams:
-                shown = {rank: path for rank, path in paths.items() if path != os.devnull}
-                filtered = None
-                if filters:
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                    filtered = os.open(filtered_path, flags, 0o666)
-                    stack.callback(os.close, filtered)
-                if not shown or stream is None:
-                    continue
-                self._tail = self._tail or Tail()
-                for rank, path in shown.items():
-                    prefix = self._prefixes.get(rank, f"[{self.name}{rank}]:")
-                    self._tail.add(
-                        path,
-                        _destination(stream),
-                        prefix=prefix.encode(),
-                        filters=filters,
-                        filtered=filtered,
-                    )
+        for paths, stream, filters, filtered in streams:
+            shown = {rank: path for rank, path in paths.items() if path != os.devnull}
+            if not shown or stream is None:
+                continue
+            self._tail = self._tail or Tail()
+            for rank, path in shown.items():
+                prefix = self._prefixes.get(rank, f"[{self.name}{rank}]:")
+                self._tail.add(
+                    path,
+                    _destination(stream),
+                    prefix=prefix.encode(),
+                    filters=filters,
+                    filtered=None if filtered is None else _destination(filtered),
+                )
 
     def _pump(self, deadline: float | None, is_over: Callable[[], bool]) -> None:
         """Take what the supervisors say until something is over, or until the deadline.
@@ -253,18 +252,18 @@ class PContext(ABC):
         """
         if not self._is_started:
             raise RuntimeError("the workers were not started")
-        with self._lock:
-            if self._selector is None:
-                signals.restore_unused()
-                return  # All is over.
-            selector = self._selector
-            self._waiters += 1
+        is_waiter = False
         try:
             with signals.held(), self._lock:
+                if self._selector is None:
+                    return  # All is over.
+                selector = self._selector
+                self._waiters += 1
+                is_waiter = True
                 self._advance()
             while not is_over():
-                left_s = self._left_s(deadline)
-                ready = [key.fileobj for key, _ in selector.select(left_s)]
+                wait_readable(selector.fileno(), self._left_s(deadline))
+                ready = [key.fileobj for key, _ in selector.select(0)]
                 with signals.held(), self._lock:
                     for keeper in [keeper for keeper in self._keepers if keeper in ready]:
                         if not keeper.is_done:
@@ -274,7 +273,7 @@ class PContext(ABC):
                     return
         finally:
             with signals.held(), self._lock:
-                self._waiters -= 1
+                self._waiters -= is_waiter
                 if self._result is not None and not self._waiters and self._selector is not None:
                     self._selector.close()
                     self._selector = None
@@ -386,6 +385,7 @@ class PContext(ABC):
         self._keepers.clear()
         if self._tail is not None:
             self._tail.close(self.tee_stall_s)
+        self._close_filtered()
         self._result = self._make_result()
         self._release()
         if self._is_handling_signals:
@@ -404,8 +404,19 @@ class PContext(ABC):
         )
 
     def _reported(self, failures: dict[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-        """Return the failures that belong into the result."""
-        return failures
+        """Return the failures without those of workers stopped because of another: its victims."""
+        own = {rank: fail for rank, fail in failures.items() if rank not in self._stopped_ranks}
+        return own or failures
+
+    def _close_filtered(self) -> None:
+        for file in (self.filtered_stdout, self.filtered_stderr):
+            if file is not None:
+                file.close()
+
+
+def _opened(path: str, filters: list[str]) -> TextIO | None:
+    """Return the emptied file for selected lines, if any are to be selected."""
+    return open(path, "w", errors="replace", buffering=1) if filters else None  # noqa: PTH123
 
 
 def _destination(stream: TextIO) -> int | TextIO:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
     from multiprocessing.process import BaseProcess
 
-    from agent.errors import ProcessFailure
     from agent.multiprocessing.logs import LogsSpecs
 
 _LOGGER = logging.getLogger(__name__)
@@ -141,11 +140,6 @@ class MultiprocessContext(PContext):
         self._results.clear()
         if self._finalizer is not None:
             self._finalizer.cancel()
-
-    def _reported(self, failures: dict[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-        """Leave out what was stopped because of another failure."""
-        own = {rank: fail for rank, fail in failures.items() if rank not in self._stopped_ranks}
-        return own or failures
 
 
 def _abandon(keepers: list[FunctionKeeper]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent import supervisor_protocol as protocol
 from agent.multiprocessing.context import PContext
+from agent.multiprocessing.handlers import SubprocessHandler, WorkerProcess
 from agent.multiprocessing.keeper import ROUND_ID, CommandKeeper
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ class SubprocessContext(PContext):
     """Runs a command for each worker; arguments of any type are passed as ``str(argument)``.
 
     All of them are below one supervisor process, which ends them when this process dies.
+
+    ``subprocess_handlers`` has each of them by local rank, once they have been started.
 
     Args:
         name: What the workers are, for people.
@@ -55,6 +60,7 @@ class SubprocessContext(PContext):
             duplicate_stdout_filters,
             duplicate_stderr_filters,
         )
+        self.subprocess_handlers: dict[int, SubprocessHandler] = {}
 
     def _start(self) -> None:
         workers = tuple(
@@ -85,6 +91,17 @@ class SubprocessContext(PContext):
             raise ValueError(failure.message)
         if not keeper.is_started:
             raise RuntimeError("the supervisor of the workers has ended while starting them")
+        for worker in workers:
+            rank = worker.local_rank
+            look = partial(self._exit_code, rank)
+            process = WorkerProcess(self._pids[rank], (*argv, *worker.args), look)
+            self.subprocess_handlers[rank] = SubprocessHandler(rank, process)
+
+    def _exit_code(self, local_rank: int, timeout_s: float | None) -> int | None:
+        """Return how a worker has ended, None if it has not within the time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._pump(deadline, lambda: local_rank in self._exit_codes)
+        return self._exit_codes.get(local_rank)
 
     def _take_return_values(self) -> dict[int, Any]:
         return dict.fromkeys(range(self.nprocs))

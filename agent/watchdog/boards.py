@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import struct
 import tempfile
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from agent.watchdog.model import AUTO, Limit, Slot, Snapshot, WorkerKey
 from worker_sdk import board_layout as layout
+from worker_sdk.signal_numbers import is_signal
 
 PID_MAX = 2**22
 """Highest process id of Linux."""
@@ -25,7 +25,6 @@ LOOKED_AT_NEVER_NS = 2**63 - 1
 """Until the first look is announced every deadline needs a kick."""
 
 _SECOND_NS = 1_000_000_000
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 _WORD = struct.Struct("=q")
 _ROW_BYTES = layout.SLOT_WORDS * layout.WORD_BYTES
 
@@ -192,7 +191,7 @@ class _Row:
         signum: int | None = self.signum
         if self.signum == layout.SIGNAL_DEFAULT:
             signum = None
-        elif self.signum not in _SIGNALS:
+        elif not is_signal(self.signum):
             signum = 0  # there is none such: only report
         return Slot(
             slot=index,

@@ -43,7 +43,7 @@ class Stage(Enum):
 class Case:
     """One worker's case. ``deadline``: when to go on by oneself, monotonic seconds.
 
-    ``expired`` is what was over when it began, in order.
+    ``expired`` is what was over when it began, in order; all of it is of one process.
     ``is_delivered``: SIGTERM has got through, so there is no way back.
     """
 
@@ -53,6 +53,11 @@ class Case:
     is_delivered: bool = False
     expired: tuple[Armed, ...] = ()
     _is_graced: bool = field(default=False, init=False)
+
+    @property
+    def pid(self) -> int:
+        """Return the process below the worker that it is about, 0 for the worker itself."""
+        return self.expired[0].pid if self.expired else 0
 
     def extend(self, stall: Stall) -> None:
         """Move the deadline by the time during which nobody could act; see ``Stall``."""

@@ -227,7 +227,7 @@ class WatchdogCore:
                 assert_never(event)
 
     def _on_acquired(self, worker: Patient, event: TimerAcquired, now: float) -> None:
-        is_room = worker.acquire(event.scope, event.timeout_s, event.signal, now=now)
+        is_room = worker.acquire(event, now=now)
         if not is_room and not worker.has_been_refused:
             worker.has_been_refused = True  # once is enough, or one worker fills the log
             why = f"more than {self._policy.timers_max} timers are open; further ones are ignored"
@@ -303,6 +303,10 @@ class WatchdogCore:
         if case is not None and case.stage is not Stage.CONFIRMED:
             return
         expired = worker.limits.expired(now)
+        if expired:
+            # One process at a time, for each has stacks and signals of its own.
+            pid = expired[0].pid if case is None else case.pid
+            expired = [armed for armed in expired if armed.pid == pid]
         if not expired:
             worker.case = None
         elif worker.snapshot.is_debugged:
@@ -310,7 +314,7 @@ class WatchdogCore:
         elif case is None:
             timeout_s = self._policy.evidence_timeout_s
             worker.case = Case(deadline=now + timeout_s + EVIDENCE_LATE_S, expired=tuple(expired))
-            self._effects.append(fx.TakeEvidence(worker=worker.key, timeout_s=timeout_s))
+            self._effects.append(fx.TakeEvidence(worker=worker.key, timeout_s=timeout_s, pid=pid))
         else:
             self._decide(worker, expired, case.evidence, now)
 
@@ -321,7 +325,7 @@ class WatchdogCore:
             return  # late: the case went on without
         if not evidence.is_alive:
             worker.case = None
-            worker.void()
+            self._on_dead(worker, case)
             return
         if evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no
@@ -330,6 +334,13 @@ class WatchdogCore:
             return
         case.stage, case.evidence, case.deadline = Stage.CONFIRMED, evidence, None
         self._read(worker)
+
+    def _on_dead(self, worker: Patient, case: Case) -> None:
+        """Forget the limits of a process that has gone."""
+        if not case.pid:
+            worker.void()
+        for armed in case.expired:
+            worker.forget(armed)
 
     def _decide(
         self, worker: Patient, expired: list[Armed], evidence: Evidence, now: float
@@ -346,6 +357,13 @@ class WatchdogCore:
             if not armed.is_deadly:
                 worker.forget(armed)
         if decider is None:
+            return
+        if decider.pid:
+            # Nothing of it is judged twice: it ends, or has been told what it asked for.
+            for armed in expired:
+                worker.forget(armed)
+            signum = SIGKILL if decider.signal is None else decider.signal
+            self._effects.append(fx.Signal(worker=worker.key, signum=signum, pid=decider.pid))
             return
         for armed in expired:
             worker.limits.handle(armed)

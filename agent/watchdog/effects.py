@@ -24,18 +24,26 @@ class AnnounceLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeEvidence:
-    """Take the stacks of a worker, within ``timeout_s``; answer with ``EvidenceTaken``."""
+    """Take the stacks of a worker, within ``timeout_s``; answer with ``EvidenceTaken``.
+
+    ``pid``: of this process below the worker instead, if it is not 0.
+    """
 
     worker: WorkerKey
     timeout_s: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Send a signal to a worker; answer only with ``SignalFailed``."""
+    """Send a signal to a worker; answer only with ``SignalFailed``.
+
+    ``pid``: to this process below the worker instead, if it is not 0; never answered.
+    """
 
     worker: WorkerKey
     signum: int
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

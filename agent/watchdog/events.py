@@ -32,12 +32,16 @@ class BoardRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerAcquired:
-    """A worker asked for a timer by a call. ``signal`` as in ``Slot``."""
+    """A worker asked for a timer by a call. ``signal`` as in ``Slot``.
+
+    ``pid`` is the process below the worker that gets the signal, 0 for the worker itself.
+    """
 
     worker: WorkerKey
     scope: str
     timeout_s: float
     signal: int | None = None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from signal import Signals
 from typing import TYPE_CHECKING
+
+from worker_sdk.signal_numbers import is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,20 +20,20 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 4096
 """PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn."""
 
-SIGNAL_MAX = 64
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTimerRequest:
     """One line. ``expires_at`` is the sender's wall clock; None: the timer is released.
 
-    ``signal`` of 0 or less: the expiry is only reported.
+    ``signal`` of 0 or less: the expiry is only reported. ``has_odd_signal``: it named one
+    that this system does not have, and gets the client's default instead.
     """
 
     pid: int
     scope: str
     expires_at: float | None
     signal: int
+    has_odd_signal: bool = False
 
 
 class Lines:
@@ -88,12 +91,15 @@ def parse(line: bytes) -> FileTimerRequest:
     scope = fields.get("scope_id")
     if not isinstance(scope, str):
         raise ValueError("scope_id is no text")  # noqa: TRY004 - as above
+    named = _integer(fields, "signal", -(2**31), 2**31 - 1)
+    is_odd = named > 0 and not is_signal(named)
     return FileTimerRequest(
         pid=_integer(fields, "pid", 1, 2**31 - 1),
         # Half a surrogate pair could not be sent on.
         scope=scope.encode("utf-8", "replace").decode(),
         expires_at=_instant(fields),
-        signal=_integer(fields, "signal", -(2**31), SIGNAL_MAX),
+        signal=int(Signals.SIGKILL) if is_odd else named,
+        has_odd_signal=is_odd,
     )
 
 

@@ -7,7 +7,8 @@ something is in it; what was read is worked off in small portions.
 
 A request names a process and a time of the wall clock. The time becomes a duration
 the moment it is read, so a clock that is set later changes nothing. The process may
-be one below the worker, under a wrapper say; its timers go with it.
+be one below the worker, a loader of data say; its timers go with it, and the signal of
+one that expires is for that process, as in torch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import stat
 import time
 from contextlib import suppress
@@ -182,6 +184,18 @@ class FileTimers:
             if self._apply(request, due):
                 del self._held[key]
 
+    def send_signal(self, pid: int, signum: int) -> None:
+        """Send a signal to a process below a worker; one that has gone does not get it."""
+        descendant = self._descendants.get(pid)
+        if descendant is None:
+            return
+        try:
+            signal.pidfd_send_signal(descendant.pidfd, signum)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            log.warning("signal failed", reason=error.strerror, pid=pid, signal=signum)
+
     def _on_readable(self) -> None:
         self._fill()
         if self._turn is None:
@@ -210,9 +224,14 @@ class FileTimers:
         requests = []
         for line in self._lines.take(LINES_PER_TURN):
             try:
-                requests.append(parse(line))
+                request = parse(line)
             except ValueError as error:
                 self._tell("a file timer request was not understood", str(error))
+                continue
+            if request.has_odd_signal:
+                why = f"process {request.pid} named one that this system does not have"
+                self._tell("a file timer sends SIGKILL instead of its signal", why)
+            requests.append(request)
         offset = self._loop.time() - self._wall_clock()
         for request in latest(requests):
             self._take(request, due=(request.expires_at or 0.0) + offset)
@@ -270,7 +289,11 @@ class FileTimers:
         else:
             timeout_s = max(0.0, due - self._loop.time())
             acquired = TimerAcquired(
-                worker=worker, scope=scope, timeout_s=timeout_s, signal=request.signal
+                worker=worker,
+                scope=scope,
+                timeout_s=timeout_s,
+                signal=request.signal,
+                pid=request.pid if request.pid in self._descendants else 0,
             )
             self._on_event(acquired)
         return True

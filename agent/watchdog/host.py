@@ -26,7 +26,7 @@ from agent.watchdog.core import WatchdogCore
 from agent.watchdog.door import Door
 from agent.watchdog.evidence import Suspect, take_evidence
 from agent.watchdog.file_timers import FileTimers, requested_path
-from agent.watchdog.model import Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
+from agent.watchdog.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
 from agent.watchdog.words import describe_hang
 from worker_sdk import context
@@ -62,8 +62,8 @@ class _Worker:
     """Where it stood when it was no longer watched."""
     hang: Hang | None = None
     """The one it is being ended for, or may be."""
-    signalled: tuple[int, float] | None = None
-    """Latest signal it got for that, and when."""
+    signalled: tuple[int | None, float] | None = None
+    """Latest signal it got for that, None if a process below it got one, and when."""
 
 
 def _hear_nothing(_worker: WorkerKey, _step: WorkerStep) -> None:
@@ -318,10 +318,14 @@ class Watchdog:
             case fx.AnnounceLook():
                 worker.board.announce(effect.look_at)
             case fx.TakeEvidence():
-                self._spawn(self._take_evidence(effect.worker, worker, effect.timeout_s))
-            case fx.Signal():
+                self._spawn(self._take_evidence(effect, worker))
+            case fx.Signal(pid=0):
                 worker.signalled = (effect.signum, time.monotonic())
                 self._send_signal(effect.worker, effect.signum)
+            case fx.Signal():
+                worker.signalled = (None, time.monotonic())
+                if self._file_timers is not None:
+                    self._file_timers.send_signal(effect.pid, effect.signum)
             case fx.Report():
                 self._report(effect, worker)
 
@@ -332,17 +336,22 @@ class Watchdog:
         worker.snapshot = worker.board.read()
         self._feed(ev.BoardRead(worker=key, snapshot=worker.snapshot))
 
-    async def _take_evidence(self, key: WorkerKey, worker: _Worker, timeout_s: float) -> None:
-        snapshot = worker.snapshot or Snapshot()
+    async def _take_evidence(self, effect: fx.TakeEvidence, worker: _Worker) -> None:
+        snapshot = worker.snapshot if worker.snapshot is not None and not effect.pid else Snapshot()
         suspect = Suspect(
-            worker_pid=worker.pid,
+            worker_pid=effect.pid or worker.pid,
             owner_pid=snapshot.owner_pid,
             stack_signal=snapshot.stack_signal,
             stacks_fd=worker.board.stacks_fd,
         )
-        evidence = await take_evidence(suspect, timeout_s=timeout_s)
+        try:
+            evidence = await take_evidence(suspect, timeout_s=effect.timeout_s)
+        except Exception as error:
+            # Whatever it is: a worker that hangs is ended, with its stacks or without.
+            log.exception("stacks not taken", **_place(effect.worker))
+            evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
         if worker.is_watched:
-            self._feed(ev.EvidenceTaken(worker=key, evidence=evidence))
+            self._feed(ev.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
     def _report(self, effect: fx.Report, worker: _Worker) -> None:
         what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
@@ -357,7 +366,15 @@ class Watchdog:
     def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # As the loop does with what a reader or a timer of ours raises.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "the watchdog failed", "exception": error, "task": task}
+            )
 
     # Kicks.
 
@@ -441,7 +458,7 @@ def _is_ended_by_hang(worker: _Worker, exit_code: int) -> bool:
     if worker.hang is None or worker.signalled is None:
         return False
     signum, sent_at = worker.signalled
-    if exit_code == -signum:
+    if signum is not None and exit_code == -signum:
         return True
     # One that was to handle a signal of its own choice, and then went on, has recovered.
     is_default = signum in (signal.SIGTERM, signal.SIGKILL)

@@ -61,7 +61,8 @@ NEVER_STALLED = Stall(float("-inf"), float("-inf"), float("-inf"))
 class Armed:
     """A limit that runs. ``since`` is where it counts from, ``due`` where it is over.
 
-    ``signal`` as in ``Slot``. ``is_graced``: it had its share of an uncertain stall.
+    ``signal`` as in ``Slot``; ``pid``, if not 0, is the process below the worker that gets
+    it. ``is_graced``: it had its share of an uncertain stall.
     ``is_handled``: what follows from its being over has been done.
     """
 
@@ -72,6 +73,7 @@ class Armed:
     limit_s: float
     due: float
     signal: int | None = None
+    pid: int = 0
     is_graced: bool = False
     is_handled: bool = False
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from agent.config import DURATION_MAX_S
-from agent.inprocess.convert import order_message, step_from
+from agent.inprocess.convert import greeting, order_message, step_from
 from agent.inprocess.model import WorkerOrder, WorkerStep
 from agent.watchdog.model import WorkerKey
 from agent.watchdog.refusals import (
@@ -29,6 +28,7 @@ from agent.watchdog.refusals import (
     WorkerIsGone,
 )
 from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from worker_sdk.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512
 MESSAGE_BYTES_MAX = 80 * 1024
@@ -36,7 +36,6 @@ MESSAGE_BYTES_MAX = 80 * 1024
 GREETING_TIMEOUT_S = 10.0
 
 _SCHEME = "bearer "
-_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -156,6 +155,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._calls = calls
         self._streams: dict[WorkerKey, _Stream] = {}
         self._orders: dict[WorkerKey, WorkerOrder] = {}
+        self._steps: dict[WorkerKey, WorkerStep] = {}
 
     async def AcquireTimer(
         self, request: worker_pb2.AcquireTimerRequest, context: Context
@@ -164,7 +164,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
         def act(key: WorkerKey) -> worker_pb2.AcquireTimerResponse:
             signum = request.signal if request.HasField("signal") else None
-            if signum is not None and signum > 0 and signum not in _SIGNALS:
+            if signum is not None and signum > 0 and not is_signal(signum):
                 raise InvalidField(f"signal: {signum} is not a signal of this system")
             if not request.HasField("timeout"):
                 raise InvalidField("timeout: is missing")
@@ -220,6 +220,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def worker_gone(self, key: WorkerKey) -> None:
         """End the conversation with a worker that has ended."""
         self._orders.pop(key, None)
+        self._steps.pop(key, None)
         if (stream := self._streams.get(key)) is not None:
             stream.end(WorkerIsGone())
 
@@ -230,7 +231,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             stream.tell(order)
 
     async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
-        await self._greet(stream)
+        await self._greet(key, stream)
         if stream.order is None:
             stream.order = self._orders.get(key)
         await stream.write_order()
@@ -244,19 +245,21 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 case "step":
                     step = step_from(request.step, key.local_rank)
                     if step is not None:
+                        self._steps[key] = step
                         self._calls.step(key, step)
                 case "greeting":
                     raise InvalidField("kind: there was a greeting already")
                 case _:
                     pass  # of a later version, which can do without an answer
 
-    async def _greet(self, stream: _Stream) -> None:
+    async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
         request = await stream.next(timeout_s=GREETING_TIMEOUT_S)
         if request is None or request.WhichOneof("kind") != "greeting":
             raise InvalidField("kind: the first message must be a greeting")
         if request.greeting.pid < 1:
             raise InvalidField(f"greeting.pid: {request.greeting.pid} is given, must be above 0")
-        await stream.write(greeted=worker_pb2.Greeted())
+        step, order = self._steps.get(key), self._orders.get(key)
+        await stream.write(greeted=greeting(step, order))
 
     async def _answer(self, context: Context, act: Callable[[WorkerKey], T]) -> T:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agent.watchdog.events import TimerAcquired
 from agent.watchdog.limits import (
     NEVER_STALLED,
     Armed,
@@ -72,8 +73,9 @@ class Watched:
         self._follow_slots(self.snapshot.slots if self._voided_pid is None else ())
         self._follow_runtime()
 
-    def acquire(self, scope: str, timeout_s: float, signal: int | None, *, now: float) -> bool:
+    def acquire(self, timer: TimerAcquired, *, now: float) -> bool:
         """Start a timer, or start it again; ``False`` if there are too many."""
+        scope = timer.scope
         if not self.may_acquire(scope):
             return False
         self._calls[scope] = armed = Armed(
@@ -81,9 +83,10 @@ class Watched:
             kind=HangKind.TIMER,
             scope=scope,
             since=now,
-            limit_s=timeout_s,
-            due=now + timeout_s,
-            signal=signal,
+            limit_s=timer.timeout_s,
+            due=now + timer.timeout_s,
+            signal=timer.signal,
+            pid=timer.pid,
         )
         self.limits.put(armed)
         return True

@@ -207,6 +207,17 @@ def option(*names: str, section: str = "Options", **attrs: Any) -> Callable[[F],
     return click.option(*spellings, cls=CommandOption, section=section, **declared)
 
 
+def proxy_option(section: str = "Options") -> Callable[[F], F]:
+    """Declare ``--use-proxy``: a coordinator is in the cluster, and proxies lead out of it."""
+    return option(
+        "--use-proxy",
+        section=section,
+        is_flag=True,
+        help="Reach the coordinator through the proxy of http_proxy, https_proxy or grpc_proxy, "
+        "which are ignored else.",
+    )
+
+
 def replaced_option(*names: str, hint: str) -> Callable[[F], F]:
     """Declare an option of torchrun that does not exist here, to say what to use instead."""
 

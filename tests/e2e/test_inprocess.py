@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,6 +108,33 @@ def test_a_base_exception_ends_its_rank_and_no_other(cluster: Cluster, fault: st
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     assert [line["worker"] for line in entered(agents, 1)] == ["0", "1", "3"]
     assert {line["world_size"] for line in entered(agents, 1)} == {"3"}
+
+
+def test_all_ranks_that_exit_with_0_succeed(cluster: Cluster) -> None:
+    """Without another iteration, although they don't do so at the same instant."""
+    coordinator = cluster.coordinator()
+    faults = {f"{rank}:0": "done" for rank in range(WORLD)}
+    agents = start(cluster, coordinator, faults=faults)
+    assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
+    assert entered(agents, 1) == []
+    assert coordinator.run("run").verdict.is_success
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "error"),
+    [
+        ("interrupt", {}, "KeyboardInterrupt"),
+        ("raise", {"max_iterations": 1}, "RestartAbort"),
+    ],
+)
+def test_the_caller_gets_the_exception_and_time_to_tidy_up(
+    cluster: Cluster, fault: str, options: dict[str, Any], error: str
+) -> None:
+    coordinator = cluster.coordinator()
+    faults = {f"{rank}:0": fault for rank in range(PER_HOST)}
+    (agent,) = start(cluster, coordinator, hosts=1, faults=faults, options=options, tidies_s=0.5)
+    assert agent.wait() == 1, cluster.logs()
+    assert [line["after"] for line in told([agent], "tidied")] == [error] * PER_HOST
 
 
 def test_no_ping_within_the_soft_timeout_interrupts_and_goes_on(cluster: Cluster) -> None:
@@ -211,6 +239,18 @@ def test_the_coordinator_dies_in_the_middle_of_an_interruption(cluster: Cluster)
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     assert len(entered(agents, 1)) == WORLD - 1
     assert coordinator.run("run").restart_count == 0
+
+
+def test_a_second_program_of_the_same_workers_restarts_as_well(cluster: Cluster) -> None:
+    plan = json.dumps({"faults": {"0:0": "raise"}})
+    program = f"{sys.executable} -m tests.support.workers.iterating '{plan}'"
+    coordinator = cluster.coordinator()
+    agent = cluster.agent(
+        *("--nproc-per-node", "2", "--no-python", "bash", "-c", f"{program} && {program}"),
+        coordinator=coordinator,
+    )
+    assert agent.wait() == 0, cluster.logs()
+    assert [len(entered([agent], iteration)) for iteration in (0, 1)] == [4, 4]
 
 
 def test_without_an_agent_the_function_runs_once(cluster: Cluster) -> None:

@@ -152,6 +152,7 @@ def test_a_command_has_no_values(cluster: Cluster) -> None:
         code = "import os, sys, pathlib; pathlib.Path(os.environ['RANK']).write_text(sys.argv[1])"
         assert agent.launch(config(), sys.executable)("-c", code, 5) == {0: None, 1: None}
         assert Path("1").read_text() == "5"
+        assert agent.launch_agent(config(), "true", []) == {0: None, 1: None}
         try:
             agent.launch(config(), "no-such-program")()
         except AgentError as error:

@@ -276,15 +276,12 @@ def test_commands_get_their_own_arguments_and_environment(start: Callable[..., P
     assert [Path(result.stdouts[rank]).read_text() for rank in range(2)] == ["x 0\n", "[1, 2]\n"]
 
 
-def test_a_command_that_fails_stops_the_others_and_comes_first(
+def test_those_that_were_stopped_because_of_a_command_have_not_failed(
     start: Callable[..., PContext],
 ) -> None:
     context = start("sh", sh("sleep 600"), sh("exit 3"))
     result = ended(context)
-    assert [(rank, failure.exitcode) for rank, failure in result.failures.items()] == [
-        (1, 3),
-        (0, -signal.SIGTERM),
-    ]
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 3}
     assert result.return_values == {}
     assert context.wait(0) is result
 
@@ -423,6 +420,22 @@ def test_a_signal_to_end_becomes_an_exception(start: Callable[..., PContext]) ->
     assert signal.getsignal(signal.SIGTERM) != before
     other.close()
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_another_thread_takes_is_not_lost(start: Callable[..., PContext]) -> None:
+    context = start("sleep", (600,))
+
+    def end_launcher() -> None:
+        wait_until_sync(lambda: context._waiters, DEADLINE_S)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    killer = threading.Thread(target=end_launcher)
+    began = time.monotonic()
+    killer.start()
+    with pytest.raises(SignalException, match="got SIGTERM"):
+        context.wait(DEADLINE_S)
+    killer.join()
+    assert time.monotonic() - began < DEADLINE_S / 2
 
 
 def test_a_dead_supervisor_takes_its_workers_with_it(start: Callable[..., PContext]) -> None:

@@ -12,6 +12,7 @@ from agent.inprocess.host import HostIterations
 from agent.inprocess.model import HostStep
 from agent.inprocess.worker import Phase as WorkerPhase
 from agent.model import Exit
+from coordinator import membership
 from coordinator.events import BeatReceived, SessionOpened
 from coordinator.gathering import Leading
 from coordinator.iterating import Iterating
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from agent.events import Event
     from agent.inprocess.worker import Worker
     from coordinator.iteration_model import InprocessReport, InprocessSeat
-    from coordinator.iteration_records import IterationBegan
+    from coordinator.iteration_records import IterationBegan, IterationState
     from coordinator.iteration_roster import Host
     from coordinator.model import FailureRecord, Round
     from coordinator.round_watch import Outcome
@@ -51,11 +52,11 @@ def reuses_ports(patch: pytest.MonkeyPatch) -> None:
 def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
     """The first group that is done speaks for all."""
 
-    def review(self: Run, now: float) -> None:
+    def review(self: Run, now: float, judged_at: float) -> None:
         if self.state.succeeded:
             self._end(is_success=True, reason="all workers succeeded", now=now)
         else:
-            original(self, now)
+            original(self, now, judged_at)
 
     original = Run._review_round
     patch.setattr(Run, "_review_round", review)
@@ -245,8 +246,8 @@ def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
     """A host's workers all get the rank of the first."""
 
-    def seats_of(self: Roster, host: Host, active: int) -> tuple[InprocessSeat, ...]:
-        seats = original(self, host, active)
+    def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+        seats = original(self, host, state)
         return tuple(replace(seat, rank=seats[0].rank) for seat in seats)
 
     original = Roster.seats_of
@@ -270,6 +271,22 @@ def excuses_for_good(patch: pytest.MonkeyPatch) -> None:
     """What was excused amid an iteration stays so when it turns out to be complete."""
     patch.setattr(HostIterations, "_is_late_loss", lambda _self, _directive: False)
 
+
+def seats_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """An agent that holds a session is there, however long it has been silent."""
+    patch.setattr(membership, "SUSPECT_INTERVALS", 1e6)
+
+
+def charges_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """What a machine lost just before a failure has cost is not given back."""
+    patch.setattr(RoundWatch, "unheard", lambda _self, _current: set())
+
+
+# Those that only machines that lose power together can show.
+BLACKOUT_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    seats_the_silent,
+    charges_the_dead,
+]
 
 # Those that only restarts in process can show.
 ITERATION_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [

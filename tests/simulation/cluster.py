@@ -72,6 +72,7 @@ class Cluster:
             self.clock.after(delay, None, host.start_agent)
         self.head.start()
         faults.schedule(self, self.clock.random("faults"))
+        faults.schedule_blackouts(self, self.clock.random("blackouts"))
         self.clock.run(until=self.clock.now + self.plan.chaos_s)
         self._heal()
         self._calm(lambda: self.checker.is_ended or self.is_training, "train on")

@@ -37,6 +37,34 @@ def schedule(cluster: Cluster, random: Random) -> None:
         instant += random.expovariate(1 / mean)
 
 
+def schedule_blackouts(cluster: Cluster, random: Random) -> None:
+    """Let machines lose power now and then. From a source of its own, drawn last."""
+    if cluster.plan.kind is not Kind.CHAOS or random.random() < 0.6:
+        return
+    instant = cluster.clock.now + random.uniform(0.0, 20.0)
+    while instant < cluster.clock.now + cluster.plan.chaos_s:
+        cluster.clock.at(instant, None, partial(black_out, cluster, random))
+        instant += random.expovariate(1 / 15.0)
+
+
+def black_out(cluster: Cluster, random: Random) -> None:
+    """Machines lose power in one moment, without a word; it comes back after a while."""
+    for host in random.sample(cluster.hosts, k=random.randint(1, len(cluster.hosts))):
+        lose_power(cluster, host, random.choice([2.0, 8.0, 30.0]) * random.random())
+
+
+def lose_power(cluster: Cluster, host: Host, duration: float) -> None:
+    """A machine is dead at once, and no stream breaks until it is back."""
+    _part(cluster, host, duration)
+    host.crash_agent()
+    cluster.clock.after(duration + _boot_s(host), None, host.start_agent)
+
+
+def _boot_s(host: Host) -> float:
+    """Return how long a machine takes from power to its agent."""
+    return host.clock.random(f"boot {host.name} {host.clock.now}").uniform(0.1, 5.0)
+
+
 def _host(cluster: Cluster, random: Random) -> Host:
     return random.choice(cluster.hosts)
 
@@ -120,6 +148,14 @@ def kill_worker(cluster: Cluster, random: Random) -> None:
         workers = [p for p in supervisor.processes if p.is_alive and p.local_rank is not None]
         if workers:
             supervisor.end(random.choice(workers), random.choice([1, -9, -11]))
+
+
+def fail_workers(host: Host) -> None:
+    """All workers of a host fail."""
+    supervisor = host.agent.supervisor if host.agent is not None else None
+    if supervisor is not None:
+        for process in [p for p in supervisor.processes if p.is_alive]:
+            supervisor.end(process, 1)
 
 
 def stall_worker(cluster: Cluster, random: Random) -> None:

@@ -173,7 +173,9 @@ class HeadLife:
     def restore(self) -> None:
         """Take over the journal, as it is read back from the disk."""
         states = fold(round_trip(self._machine.disk))
-        self._perform(self.registry.restore(list(states.values()), now=self.clock.now))
+        effects = self.registry.restore(list(states.values()), now=self.clock.now)
+        assert not any(isinstance(effect, fx.Persist) for effect in effects), "a run broke"
+        self._perform(effects)
 
     def open(self, link: Link) -> None:
         """Serve a new stream."""
@@ -218,6 +220,8 @@ class HeadLife:
         self.registry.check_invariants()
         for effect in effects:
             self.clock.note(self.actor.name, "  ->", effect)
+            if isinstance(effect, fx.ReadRun):
+                raise effect.error  # no world may break a core
         return effects
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:

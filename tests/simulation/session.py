@@ -86,7 +86,7 @@ class SimSession:
             address=host.address,
             role=config.role,
             local_world_size=config.local_world_size,
-            beat=convert.beat_message(self._beat),
+            beat=self._beat_message(),
         )
         self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), hello=hello))
         self._say()
@@ -111,8 +111,12 @@ class SimSession:
             self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye))
         elif self._is_changed:
             self._is_changed = False
-            beat = convert.beat_message(self._beat)
+            beat = self._beat_message()
             self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), beat=beat))
+
+    def _beat_message(self) -> session_pb2.Beat:
+        host, now = self._agent.host, self._agent.clock.now
+        return convert.beat_message(self._beat, now=now, host=host.name)
 
     def _on_timeout(self) -> None:
         if not self._session_id:

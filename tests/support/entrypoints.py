@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agent.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+
 FOREVER_S = 600.0
 IGNORES_SIGTERM = "trap '' TERM; echo $$ > {path}; while :; do sleep 600; done"
 SLEEP_ELSEWHERE = "setsid sh -c 'echo $$ > {path}.new && mv {path}.new {path}; sleep 600' &"
@@ -114,3 +116,15 @@ def run_nested() -> str:
         context.close(error.sigval)
         return error.sigval.name
     return "nothing"
+
+
+def launch_and_wait(queue: multiprocessing.Queue[dict[int, int]]) -> None:
+    """Be a launcher whose queue has a thread, and which waits as soon as it has told its pids."""
+    specs = DefaultLogsSpecs(os.devnull)
+    context = start_processes("worker", "sleep", {0: (FOREVER_S,)}, {0: {}}, specs)
+    try:
+        queue.put(context.pids())
+        context.wait()
+    except SignalException as error:
+        context.close(error.sigval)
+        sys.exit(128 + error.sigval)

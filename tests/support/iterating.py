@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agent import effects as fx
 from agent.events import InprocessDirected, InprocessStepTaken, WorkerExited
 from agent.inprocess.model import (
+    Abort,
     Begin,
     Complete,
     Completed,
@@ -145,6 +146,8 @@ def _named(order: WorkerOrder) -> str:
             return "interrupt"
         case Complete():
             return "complete"
+        case Abort(reason=reason):
+            return f"abort: {reason}"
 
 
 def exits(local_rank: int, code: int = 1, **more: object) -> WorkerExited:

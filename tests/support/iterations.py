@@ -216,6 +216,7 @@ class InMemory:
         self.who = 0
         self._receiver: Callable[[Order | None], None] | None = None
         self._latest: Order | None = None
+        self.greeted: worker_pb2.Greeted | None = worker_pb2.Greeted()
 
     def send_step(self, step: Step) -> None:
         """Hand a step to the model."""
@@ -231,6 +232,10 @@ class InMemory:
     def flush(self, timeout_s: float) -> bool:  # noqa: ARG002
         """All is sent at once."""
         return True
+
+    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:  # noqa: ARG002
+        """Return what the test has set."""
+        return self.greeted
 
     def deliver(self, order: Order) -> None:
         """Give an order to the worker."""

@@ -254,7 +254,7 @@ class Script:
     def _status(self) -> None:
         run = self.story.run()
         state = run.state
-        used = f"{state.restart_count} of {state.spec.restarts_max} restarts"
+        used = f"{state.restarts_used} of {state.spec.restarts_max} restarts"
         self._say(f"{state.phase}, round {state.round_id}, {used}: {run.reason()}")
         if state.iterations_restarted:
             self._say(f"{state.iterations_restarted} restarts in process")

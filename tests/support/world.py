@@ -42,8 +42,8 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.isolation import IsolatedRun
     from coordinator.records import Record
-    from coordinator.run import Run
     from coordinator.run_state import RunState
 
 RUN = "run"
@@ -107,6 +107,8 @@ class StoryAgent:
     has_exited: bool = False
     desired: Desired | None = None
     limits: dict[str, float] | None = None
+    failure: FailureRecord | None = None
+    workers_done: int = 0
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
     began_at: float | None = None
@@ -123,6 +125,8 @@ class StoryAgent:
             workers=self.workers,
             observations=self.observations,
             inprocess=self.inprocess.report() if self.inprocess is not None else None,
+            failure=self.failure,
+            workers_done=self.workers_done,
         )
 
     def iterates(self) -> InprocessHost:
@@ -151,7 +155,8 @@ class StoryAgent:
                     self.state, self.round_id = GroupState.RUNNING, round_id
                     self.workers_alive = self.identity.local_world_size
                     self.workers, self.observations = (), ()
-                    self.inprocess = None
+                    self.inprocess = self.failure = None
+                    self.workers_done = 0
                 self._obey_directive()
             case Standby():
                 self.state, self.round_id, self.workers_alive = GroupState.IDLE, None, 0
@@ -191,7 +196,7 @@ class Story:
 
     # What is there.
 
-    def run(self, run_id: str = RUN) -> Run:
+    def run(self, run_id: str = RUN) -> IsolatedRun:
         """Return the core of a run."""
         return self.registry.runs[run_id]
 
@@ -402,8 +407,7 @@ class Story:
 
     def advance(self, seconds: float) -> list[fx.Effect]:
         """Let time pass; agents that can, beat every second. Return all effects."""
-        end = self.now + seconds
-        effects: list[fx.Effect] = []
+        end, effects = self.now + seconds, list[fx.Effect]()
         for _ in range(100_000):
             due = self.registry.next_deadline()
             instant = self._beat_at if due is None else min(due, self._beat_at)
@@ -430,7 +434,9 @@ class Story:
     def restart(self) -> None:
         """Kill the coordinator and start another from its journal. No stream survives."""
         self.registry = Registry(self.policy)
-        self.registry.restore(list(fold(round_trip(self.journal)).values()), now=self.now)
+        states = fold(round_trip(self.journal))
+        effects = self.registry.restore(list(states.values()), now=self.now)
+        assert not any(isinstance(effect, fx.Persist) for effect in effects), "a run broke"
         for agent in self.agents.values():
             agent.session_id = None
         self.sessions.clear()
@@ -447,6 +453,8 @@ class Story:
     def _absorb(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
+                case fx.ReadRun(error=error):
+                    raise error  # no test may break a core unseen
                 case fx.Persist(run_id=run_id, record=record):
                     self.journal.append((run_id, record))
                 case fx.Forget(run_id=run_id):

@@ -11,7 +11,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment, garbage
-from worker_sdk.inprocess.errors import HealthCheckError, RankShouldRestart, RestartError
+from worker_sdk.inprocess.errors import (
+    HealthCheckError,
+    RankShouldRestart,
+    RestartAbort,
+    RestartError,
+)
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.interrupt import Atomic, Gate, Interrupter
 from worker_sdk.inprocess.progress import Progress, Ticker
@@ -165,6 +170,8 @@ class Call:
         self._local_rank = environment.local_rank()
         self._first = environment.initial_state()
         self._end_kind: int | None = None
+        self._remains: list[BaseException] = []
+        """What the function raised here in the iteration that was interrupted."""
         self._monitor = monitor.Monitor(
             link,
             self._abort,
@@ -206,12 +213,14 @@ class Call:
             answer = self._monitor.enter(step)
             self._link.iteration = number + 1
             self._check_not_lost(answer)
+            if isinstance(answer, self._messages.Aborted):
+                raise RestartAbort(answer.reason)
             if isinstance(answer, self._messages.Begun):
                 is_completed, value = self._run_iteration(answer, count)
                 if is_completed:
                     return value
             count += 1
-            garbage.collect()
+            garbage.free(self._remains)
 
     def _run_iteration(self, begun: Begun, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -236,6 +245,8 @@ class Call:
         self._clean_up(error if isinstance(error, Exception) else None)
         self._ticker.pause()
         self._call._state = replace(state, fn_exception=None)  # noqa: SLF001
+        if error is not None:
+            self._remains.append(error)
         return False, None
 
     def _check_not_lost(self, answer: object) -> None:
@@ -293,8 +304,9 @@ class Call:
         """Tell that this worker takes no part any more."""
         kind = self._end_kind
         if kind is None:
-            is_base = not isinstance(error, Exception)
-            name = "BASE_EXCEPTION" if is_base else "EXCEPTION"
+            name = "EXCEPTION" if isinstance(error, Exception) else "BASE_EXCEPTION"
+            if isinstance(error, SystemExit) and not error.code:
+                name = "EXITED"
             kind = self._messages.Kind.Value(f"INTERRUPTION_KIND_{name}")
         cause = self._messages.interruption(
             self._messages.Kind.ValueType(kind), self._local_rank, error
@@ -317,3 +329,4 @@ def _check_may_start(link: Link) -> None:
             "torch.distributed is initialized already: initialize it in the wrapped function,"
             " which is restarted with other ranks"
         )
+    link.begin()

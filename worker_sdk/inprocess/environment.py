@@ -40,10 +40,10 @@ def apply(state: State, place: Place) -> None:
     is_active = state.active_rank is not None
     rank = state.active_rank if is_active else state.rank
     size = state.active_world_size if is_active else state.world_size
-    for name in (context.RANK, context.ROLE_RANK):
-        os.environ[name] = str(rank)
-    for name in (context.WORLD_SIZE, context.ROLE_WORLD_SIZE):
-        os.environ[name] = str(size)
+    os.environ[context.RANK], os.environ[context.WORLD_SIZE] = str(rank), str(size)
+    if place.role_world_size:
+        os.environ[context.ROLE_RANK] = str(place.role_rank)
+        os.environ[context.ROLE_WORLD_SIZE] = str(place.role_world_size)
     if place.master_addr:
         os.environ[context.MASTER_ADDR] = place.master_addr
         os.environ[context.MASTER_PORT] = str(place.master_port)

@@ -8,7 +8,11 @@ class RestartError(Exception):
 
 
 class RestartAbort(BaseException):
-    """Raised by user code: this worker takes no further part in restarts of this round."""
+    """This worker takes no further part in restarts of this round.
+
+    Raised by user code; or by the wrapper, when no iteration follows: the call has used up
+    its iterations, or too few workers are left.
+    """
 
 
 class HealthCheckError(RestartError):

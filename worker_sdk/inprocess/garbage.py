@@ -8,13 +8,63 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 COLLECTIONS_MAX = 3
 """A collection may make more garbage; a program that always does must not hold us up."""
+
+
+CHAIN_MAX = 64
+"""Exceptions whose frames are emptied: one, what it came from, and so on."""
+
+LOADER_JOIN_S = 0.02
+"""How long a worker process of a loader that is freed may take to end, before it is ended."""
+
+
+def free(remains: list[BaseException]) -> None:
+    """Free what these exceptions left behind, and forget them; then all other garbage.
+
+    Their frames first: a loader in a frame that is part of a cycle would be freed by the
+    collector, which takes its queues apart before. What it then tells its worker processes
+    never reaches them, and it waits for each of them for 5 s.
+    """
+    with _loaders_freed_quickly():
+        while remains:
+            _empty_frames(remains.pop())
+        collect()
+
+
+def _empty_frames(error: BaseException | None) -> None:
+    for _ in range(CHAIN_MAX):
+        if error is None:
+            return
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+@contextlib.contextmanager
+def _loaders_freed_quickly() -> Iterator[None]:
+    """Have loaders of torch end worker processes that are busy, not wait for their batch.
+
+    Source: ``_MultiProcessingDataLoaderIter._shutdown_workers`` of torch 2.13, which looks
+    the time up when it waits.
+    """
+    utils: ModuleType | None = sys.modules.get("torch.utils.data._utils")
+    wait_s = getattr(utils, "MP_STATUS_CHECK_INTERVAL", None)
+    if utils is None or wait_s is None:
+        yield
+        return
+    utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        utils.MP_STATUS_CHECK_INTERVAL = wait_s  # type: ignore[attr-defined]
 
 
 def collect() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from worker_sdk import runtime, timers
+from worker_sdk.inprocess.errors import RestartError
 
 if TYPE_CHECKING:
     from drumbeat.v1 import worker_pb2
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 FLUSH_TIMEOUT_S = 2.0
 """How long a worker that ends may try to tell why. The agent learns of its end anyway."""
+
+GREETING_TIMEOUT_S = 60.0
+"""How long the agent may take to answer a process that wants to take part."""
 
 Receiver = Callable[["worker_pb2.WorkerOrder | None"], None]
 """Takes orders; ``None`` says that no more will come."""
@@ -36,6 +40,9 @@ class Transport(Protocol):
     def flush(self, timeout_s: float) -> bool:
         """Wait until the latest step has arrived; return whether it has."""
 
+    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
+        """Return how the agent greeted this process, ``None`` if it does not in time."""
+
 
 class Link:
     """What this process has with its agent, over all its calls of wrappers."""
@@ -47,7 +54,23 @@ class Link:
         """The next one; it goes on from call to call."""
         self.is_ended = False
         """This process takes no part any more."""
+        self._is_greeted = False
         self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Learn where this process begins: it may not be the first one of its worker.
+
+        Raises:
+            RestartError: The agent does not answer, or lets the worker take no part any more.
+        """
+        if self._is_greeted:
+            return
+        greeted = self.transport.greeting(GREETING_TIMEOUT_S)
+        if greeted is None:
+            raise RestartError(f"the agent did not answer within {GREETING_TIMEOUT_S:g} s")
+        if greeted.left:
+            raise RestartError(f"this worker can't restart in process any more: {greeted.left}")
+        self.iteration, self._is_greeted = greeted.next_iteration, True
 
     def send_step(self, step: worker_pb2.WorkerStep) -> None:
         """Send a step, unless the last one was sent."""
@@ -110,6 +133,10 @@ class AttachedTransport:
     def flush(self, timeout_s: float) -> bool:
         """Wait until the agent has the latest step."""
         return self._attachment.confirm(timeout_s)
+
+    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
+        """Return how the agent greeted this process."""
+        return self._attachment.greeting(timeout_s)
 
 
 class Process:

@@ -41,7 +41,14 @@ class AllCompleted:
     """All have completed the iteration."""
 
 
-Order = Begun | InterruptOrdered | AllCompleted
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """No iteration follows."""
+
+    reason: str
+
+
+Order = Begun | InterruptOrdered | AllCompleted | Aborted
 
 
 def order_of(message: worker_pb2.WorkerOrder) -> Order | None:
@@ -57,10 +64,14 @@ def order_of(message: worker_pb2.WorkerOrder) -> Order | None:
                 active_world_size=begin.active_world_size,
                 master_addr=begin.master_addr,
                 master_port=begin.master_port,
+                role_rank=begin.role_rank,
+                role_world_size=begin.role_world_size,
             )
         )
     if which == "interrupt":
         return InterruptOrdered(message.interrupt.reason or "interrupted")
+    if which == "abort":
+        return Aborted(message.abort.reason or "no iteration follows")
     return AllCompleted() if which == "complete" else None
 
 

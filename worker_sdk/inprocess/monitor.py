@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
+from drumbeat.v1 import worker_pb2
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
-from worker_sdk.inprocess.messages import AllCompleted, Begun, InterruptOrdered, Kind
+from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drumbeat.v1 import inprocess_pb2, worker_pb2
+    from drumbeat.v1 import inprocess_pb2
     from worker_sdk.inprocess.link import Link
 
 log = logging.getLogger("worker_sdk")
@@ -87,7 +88,7 @@ class Interrupted:
     reason: str
 
 
-Answer = Begun | Interrupted | AllCompleted | Lost
+Answer = Begun | Interrupted | AllCompleted | Aborted | Lost
 
 
 class Monitor:
@@ -122,6 +123,8 @@ class Monitor:
         """Has the main thread look at the gate."""
         self._iteration = -1
         self._is_lost = False
+        self._aborted: Aborted | None = None
+        """That no iteration follows; said while the main thread may still clean up."""
         self._handle: Callable[[Note], None] = self._idle
         self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
 
@@ -170,11 +173,21 @@ class Monitor:
                 return
             if isinstance(note, Lost):
                 self._is_lost = True
+            self._note_abort(note)
             self._handle(note)
+            if self._handle == self._entering and self._aborted is not None:
+                self._handle = self._idle
+                self._answers.put(self._aborted)
             if self._is_lost and self._handle in (self._entering, self._completed):
                 self._handle = self._idle
                 self._answers.put(Lost())
             del note  # it would keep alive what it tells of, for as long as nothing comes
+
+    def _note_abort(self, note: Note) -> None:
+        if isinstance(note, worker_pb2.WorkerOrder):
+            order = messages.order_of(note)
+            if isinstance(order, Aborted):
+                self._aborted = order
 
     def _idle(self, note: Note) -> None:
         if isinstance(note, Entering):

@@ -74,6 +74,10 @@ class Place:
     master_addr: str
     """Where active rank 0 listens in this iteration alone; empty: as before."""
     master_port: int
+    role_rank: int = 0
+    """Among those of its role, of those that call the function if it does."""
+    role_world_size: int = 0
+    """How many these are; 0 if the agent does not tell."""
 
 
 def initial(rank: int, world_size: int) -> State:

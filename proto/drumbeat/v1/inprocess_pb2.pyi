@@ -48,6 +48,8 @@ class _InterruptionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """It did not come to a barrier in time."""
     INTERRUPTION_KIND_DISCARDED: _InterruptionKind.ValueType  # 10
     """A rule left it without a rank; it ends."""
+    INTERRUPTION_KIND_EXITED: _InterruptionKind.ValueType  # 11
+    """The function called `sys.exit` with 0: the worker ends, and has failed at nothing."""
 
 class InterruptionKind(_InterruptionKind, metaclass=_InterruptionKindEnumTypeWrapper):
     """What ended an iteration for a worker."""
@@ -74,6 +76,8 @@ INTERRUPTION_KIND_BARRIER_TIMEOUT: InterruptionKind.ValueType  # 9
 """It did not come to a barrier in time."""
 INTERRUPTION_KIND_DISCARDED: InterruptionKind.ValueType  # 10
 """A rule left it without a rank; it ends."""
+INTERRUPTION_KIND_EXITED: InterruptionKind.ValueType  # 11
+"""The function called `sys.exit` with 0: the worker ends, and has failed at nothing."""
 Global___InterruptionKind: typing_extensions.TypeAlias = InterruptionKind
 
 class _InprocessStep:
@@ -92,6 +96,10 @@ class _InprocessStepEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """At least one was interrupted; they clean up."""
     INPROCESS_STEP_COMPLETED: _InprocessStep.ValueType  # 4
     """All have completed it."""
+    INPROCESS_STEP_OUTSIDE: _InprocessStep.ValueType  # 5
+    """Some have not entered the first one of the round yet; `ahead` are those that have.
+    `iteration` is 0.
+    """
 
 class InprocessStep(_InprocessStep, metaclass=_InprocessStepEnumTypeWrapper):
     """How far all workers of a host are in an iteration."""
@@ -106,6 +114,10 @@ INPROCESS_STEP_INTERRUPTED: InprocessStep.ValueType  # 3
 """At least one was interrupted; they clean up."""
 INPROCESS_STEP_COMPLETED: InprocessStep.ValueType  # 4
 """All have completed it."""
+INPROCESS_STEP_OUTSIDE: InprocessStep.ValueType  # 5
+"""Some have not entered the first one of the round yet; `ahead` are those that have.
+`iteration` is 0.
+"""
 Global___InprocessStep: typing_extensions.TypeAlias = InprocessStep
 
 @typing.final
@@ -298,6 +310,7 @@ class InprocessReport(google.protobuf.message.Message):
     INTERRUPTIONS_FIELD_NUMBER: builtins.int
     SPEC_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    AHEAD_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The iteration that `step` speaks of."""
     step: Global___InprocessStep.ValueType
@@ -312,11 +325,18 @@ class InprocessReport(google.protobuf.message.Message):
 
     @property
     def spec(self) -> Global___InprocessSpec:
-        """What they agreed on; with the first report of a call."""
+        """What they agreed on; with the first reports of a call."""
 
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Group of each worker, by local rank; empty if no rule asks for it."""
+
+    @property
+    def ahead(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Local ranks of workers that are further than `step` says, ascending: they have
+        completed an iteration that is RUNNING, or wait for the next one. Spares are not
+        counted.
+        """
 
     def __init__(
         self,
@@ -327,9 +347,10 @@ class InprocessReport(google.protobuf.message.Message):
         interruptions: collections.abc.Iterable[Global___Interruption] | None = ...,
         spec: Global___InprocessSpec | None = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        ahead: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups", "interruptions", b"interruptions", "iteration", b"iteration", "spec", b"spec", "step", b"step", "terminated", b"terminated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "groups", b"groups", "interruptions", b"interruptions", "iteration", b"iteration", "spec", b"spec", "step", b"step", "terminated", b"terminated"]) -> None: ...
 
 Global___InprocessReport: typing_extensions.TypeAlias = InprocessReport
 
@@ -428,21 +449,29 @@ class InprocessSeat(google.protobuf.message.Message):
     LOCAL_RANK_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
     ACTIVE_RANK_FIELD_NUMBER: builtins.int
+    ROLE_RANK_FIELD_NUMBER: builtins.int
+    ROLE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     local_rank: builtins.int
     """Which worker of the host."""
     rank: builtins.int
     """Its rank."""
     active_rank: builtins.int
     """Its rank among those that call the function; unset: it stands by."""
+    role_rank: builtins.int
+    """Its rank among the workers of its role; of those that call the function, if it does."""
+    role_world_size: builtins.int
+    """How many these are. 0: not told."""
     def __init__(
         self,
         *,
         local_rank: builtins.int = ...,
         rank: builtins.int = ...,
         active_rank: builtins.int | None = ...,
+        role_rank: builtins.int = ...,
+        role_world_size: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "local_rank", b"local_rank", "rank", b"rank"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "local_rank", b"local_rank", "rank", b"rank", "role_rank", b"role_rank", "role_world_size", b"role_world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_active_rank", b"_active_rank"]) -> typing.Literal["active_rank"] | None: ...
 
 Global___InprocessSeat: typing_extensions.TypeAlias = InprocessSeat

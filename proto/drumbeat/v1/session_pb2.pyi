@@ -212,6 +212,8 @@ class Beat(google.protobuf.message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     OBSERVATIONS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    WORKERS_DONE_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -226,6 +228,10 @@ class Beat(google.protobuf.message.Message):
     """Only with `GROUP_STATE_FAILED`: the command could not even be started, and
     this agent has never had a worker that ran. A restart would meet the same,
     so the run ends with what is wrong, whatever restarts are left.
+    """
+    workers_done: builtins.int
+    """Workers of the fence's round that exited with 0 before they were told to stop:
+    a failure elsewhere does not make victims of them.
     """
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.failure_pb2.WorkerProgress]:
@@ -245,6 +251,14 @@ class Beat(google.protobuf.message.Message):
         restart in process.
         """
 
+    @property
+    def failure(self) -> drumbeat.v1.failure_pb2.FailureRecord:
+        """Only with `GROUP_STATE_FAILED`: the failure that made the group fail, so that
+        the reason of a decision that is taken on this beat can name it; the record
+        itself may arrive later. The same identity (`sequence`), without a fence,
+        `message` cut to one line, and without traceback, stderr, stacks and explanation.
+        """
+
     def __init__(
         self,
         *,
@@ -256,9 +270,11 @@ class Beat(google.protobuf.message.Message):
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
         observations: collections.abc.Iterable[Global___Observation] | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
+        failure: drumbeat.v1.failure_pb2.FailureRecord | None = ...,
+        workers_done: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["inprocess", b"inprocess"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
 
 Global___Beat: typing_extensions.TypeAlias = Beat
 

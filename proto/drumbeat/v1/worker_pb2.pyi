@@ -367,6 +367,7 @@ class WorkerOrder(google.protobuf.message.Message):
     BEGIN_FIELD_NUMBER: builtins.int
     INTERRUPT_FIELD_NUMBER: builtins.int
     COMPLETE_FIELD_NUMBER: builtins.int
+    ABORT_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The iteration."""
     @property
@@ -381,6 +382,10 @@ class WorkerOrder(google.protobuf.message.Message):
     def complete(self) -> drumbeat.v1.inprocess_pb2.IterationComplete:
         """All have completed: return."""
 
+    @property
+    def abort(self) -> Global___WorkerAbort:
+        """No iteration follows: end, as the round does."""
+
     def __init__(
         self,
         *,
@@ -388,12 +393,31 @@ class WorkerOrder(google.protobuf.message.Message):
         begin: Global___WorkerBegin | None = ...,
         interrupt: drumbeat.v1.inprocess_pb2.IterationInterrupt | None = ...,
         complete: drumbeat.v1.inprocess_pb2.IterationComplete | None = ...,
+        abort: Global___WorkerAbort | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "iteration", b"iteration", "kind", b"kind"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["begin", "interrupt", "complete"] | None: ...
+    def HasField(self, field_name: typing.Literal["abort", b"abort", "begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["abort", b"abort", "begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "iteration", b"iteration", "kind", b"kind"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["begin", "interrupt", "complete", "abort"] | None: ...
 
 Global___WorkerOrder: typing_extensions.TypeAlias = WorkerOrder
+
+@typing.final
+class WorkerAbort(google.protobuf.message.Message):
+    """No iteration follows; the worker has the agent's usual grace to end by itself."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, for people."""
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+Global___WorkerAbort: typing_extensions.TypeAlias = WorkerAbort
 
 @typing.final
 class WorkerBegin(google.protobuf.message.Message):
@@ -407,6 +431,8 @@ class WorkerBegin(google.protobuf.message.Message):
     ACTIVE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     MASTER_ADDR_FIELD_NUMBER: builtins.int
     MASTER_PORT_FIELD_NUMBER: builtins.int
+    ROLE_RANK_FIELD_NUMBER: builtins.int
+    ROLE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     rank: builtins.int
     """Its rank among all workers that still take part."""
     world_size: builtins.int
@@ -419,6 +445,10 @@ class WorkerBegin(google.protobuf.message.Message):
     """Where active rank 0 listens in this iteration, and in no other."""
     master_port: builtins.int
     """Its port."""
+    role_rank: builtins.int
+    """Its rank among the workers of its role; of those that call the function, if it does."""
+    role_world_size: builtins.int
+    """How many these are. 0: not told."""
     def __init__(
         self,
         *,
@@ -428,9 +458,11 @@ class WorkerBegin(google.protobuf.message.Message):
         active_world_size: builtins.int = ...,
         master_addr: builtins.str = ...,
         master_port: builtins.int = ...,
+        role_rank: builtins.int = ...,
+        role_world_size: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "active_world_size", b"active_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank", b"rank", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_active_rank", b"_active_rank", "active_rank", b"active_rank", "active_world_size", b"active_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank", b"rank", "role_rank", b"role_rank", "role_world_size", b"role_world_size", "world_size", b"world_size"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_active_rank", b"_active_rank"]) -> typing.Literal["active_rank"] | None: ...
 
 Global___WorkerBegin: typing_extensions.TypeAlias = WorkerBegin
@@ -441,9 +473,21 @@ class Greeted(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    NEXT_ITERATION_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
+    next_iteration: builtins.int
+    """The iteration that this process may enter first: one worker may be several programs,
+    one after the other.
+    """
+    left: builtins.str
+    """Why the worker can enter none any more; empty: it can."""
     def __init__(
         self,
+        *,
+        next_iteration: builtins.int = ...,
+        left: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["left", b"left", "next_iteration", b"next_iteration"]) -> None: ...
 
 Global___Greeted: typing_extensions.TypeAlias = Greeted
 

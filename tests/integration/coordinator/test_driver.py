@@ -38,6 +38,7 @@ from coordinator.records import (
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run_state import Phase
 from coordinator.sessions import Sessions
+from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import spec
@@ -68,6 +69,12 @@ class GatedJournal:
 
     def load(self) -> list[RunState]:
         return []
+
+    def load_run(self, run_id: str) -> RunState | None:  # noqa: ARG002
+        return None
+
+    def sizes(self) -> dict[str, int]:
+        return {}
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
         self._loop.call_soon_threadsafe(self.began.set)
@@ -137,11 +144,13 @@ def failure(sequence: int, request_id: int = 0, size_bytes: int = 0) -> FailureR
 
 async def take(outbox: Outbox, count: int) -> list[Item]:
     items: list[Item] = []
+
+    async def collect() -> None:
+        while len(items) < count:
+            items.append(await outbox.next())
+
     async with asyncio.timeout(DEADLINE_S):
-        async for item in outbox.items():
-            items.append(item)
-            if len(items) == count:
-                break
+        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
     return items
 
 
@@ -356,9 +365,12 @@ async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         scene.driver.submit_always(SessionClosed(run_id="r", session_id="x", incarnation="x"))
         with pytest.raises(LimitReached, match="event_queue_max"):
-            async for _ in sessions.open(one_hello()):
-                pass
+            await sessions.open(one_hello(), unheard)
         scene.journal.gate.set()
+
+
+async def unheard(_: object) -> None:
+    pass
 
 
 async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
@@ -426,16 +438,18 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
         scene.shut()
         scene.driver.submit(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        given_up = asyncio.ensure_future(anext(sessions.report(records(1, 9))))
-        answers = sessions.report(records(2, 9))
-        first = asyncio.ensure_future(anext(answers))
+        heard: list[failure_pb2.ReportResponse] = []
+
+        async def hear(response: failure_pb2.ReportResponse) -> None:
+            heard.append(response)
+
+        given_up = asyncio.create_task(sessions.report(records(1, 9), hear))
+        answers = asyncio.create_task(sessions.report(records(2, 9), hear))
         for _ in range(100):  # two find room, the others don't
             await asyncio.sleep(0)
         given_up.cancel()
         scene.journal.gate.set()
-        heard = [await asyncio.wait_for(first, DEADLINE_S)]
-        async with asyncio.timeout(DEADLINE_S):
-            heard += [answer async for answer in answers]
+        await asyncio.wait_for(answers, DEADLINE_S)
         assert [answer.sequence for answer in heard] == list(range(2, 9))
         assert scene.driver.registry.runs["r"].state.failures_count == 8
 

@@ -30,7 +30,10 @@ def test_torch_s_timers_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert board.is_idle()
             client.acquire("long ago", 5.0)
             (late,) = board.slots()
-            client.release("long ago")
+            client.acquire("long ago", -1)
+            assert board.is_idle(), "as torch has it, a negative time releases"
+            client.acquire("for ever", float("inf"))
+            assert board.is_idle()
             client.release("never acquired")
         finally:
             timer.configure(None)

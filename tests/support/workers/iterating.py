@@ -35,6 +35,8 @@ def fail(fault: str) -> None:
             raise ValueError("told to raise")
         case "exit":
             raise SystemExit(7)
+        case "done":
+            raise SystemExit(0)
         case "interrupt":
             raise KeyboardInterrupt
         case "kill":
@@ -94,7 +96,13 @@ def train(call: inprocess.CallWrapper) -> str:
 
 
 if __name__ == "__main__":
-    value = train()
+    try:
+        value = train()
+    except BaseException as error:
+        if "tidies_s" in PLAN:
+            time.sleep(PLAN["tidies_s"])
+            tell("tidied", after=type(error).__name__)
+        raise
     tell("returned", value=value)
     if PLAN.get("twice"):
         tell("returned again", value=train())

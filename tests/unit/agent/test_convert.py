@@ -187,3 +187,27 @@ def test_signals_have_names(code: int, name: str) -> None:
 def test_durations_are_exact_to_the_nanosecond() -> None:
     message = convert.duration(1.000000001)
     assert (message.seconds, message.nanos) == (1, 1)
+
+
+def test_a_beat_names_a_failure_in_one_line_with_its_age() -> None:
+    failure = Failure(
+        sequence=2, round_id=3, rank=5, local_rank=1, group_rank=2, role_rank=5, happened_at=90.0,
+        pid=77, exit_code=-6, message="ValueError: boom\nmore of it", traceback="where",
+        stderr_tail="tail", explanation="because",
+    )  # fmt: skip
+    beat = Beat(
+        state=GroupState.FAILED, round_id=3, master_port=1, failures_written=2, workers_alive=0,
+        failure=failure, workers_done=3,
+    )  # fmt: skip
+    message = convert.beat_message(beat, now=92.5, host="gpu7")
+    assert message.workers_done == 3
+    assert message.failure == failure_pb2.FailureRecord(
+        sequence=2,
+        age=convert.duration(2.5),
+        host="gpu7",
+        worker=failure_pb2.WorkerRanks(rank=5, local_rank=1, group_rank=2, role_rank=5),
+        pid=77,
+        exit_code=-6,
+        signal_name="SIGABRT",
+        message="ValueError: boom",
+    )

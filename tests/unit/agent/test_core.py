@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent import effects as fx
@@ -72,7 +74,7 @@ def a_record(event: WorkerExited, sequence: int = 1) -> fx.WriteFailure:
     return fx.WriteFailure(failure=ended_by(assignment, event, sequence))
 
 
-def beat(state: S = S.IDLE, round_id: int | None = None, **more: int) -> fx.SendBeat:
+def beat(state: S = S.IDLE, round_id: int | None = None, **more: Any) -> fx.SendBeat:
     return fx.SendBeat(beat=a_beat(state, round_id, **more))
 
 
@@ -105,12 +107,12 @@ def test_a_round_from_its_assignment_to_success() -> None:
         beat(S.STARTING, 0, workers_alive=2),
     ]
     assert story.feed(WorkersStarted(round_id=0)) == [beat(S.RUNNING, 0, workers_alive=2)]
-    assert story.feed(an_exit(1, 0)) == [beat(S.RUNNING, 0, workers_alive=1)]
-    assert story.feed(an_exit(0, 0)) == [beat(S.SUCCEEDED, 0)]
+    assert story.feed(an_exit(1, 0)) == [beat(S.RUNNING, 0, workers_alive=1, workers_done=1)]
+    assert story.feed(an_exit(0, 0)) == [beat(S.SUCCEEDED, 0, workers_done=2)]
     assert story.feed(desired(SUCCEEDED)) == [
         fx.Tell(what="run ended", why="all workers succeeded"),
         a_stop(),
-        beat(S.STOPPING, 0, workers_alive=1),
+        beat(S.STOPPING, 0, workers_alive=1, workers_done=2),
     ]
     assert story.feed(WorkersStopped(round_id=0)) == [fx.CloseSession(), fx.Finish(exit_code=0)]
     assert story.feed(SignalReceived(signum=TERM), LOST) == []
@@ -126,17 +128,20 @@ def test_a_repeated_assignment_changes_nothing() -> None:
 def test_a_failure_is_written_before_the_beat_that_counts_it_and_stops_the_others() -> None:
     story = AgentStory().running()
     bad = an_exit(1, -11)
+    why = a_record(bad).failure
     assert story.feed(bad) == [
         a_record(bad),
         a_stop(),
-        beat(S.FAILED, 0, workers_alive=1, failures_written=1),
+        beat(S.FAILED, 0, workers_alive=1, failures_written=1, failure=why),
     ]
     victim = an_exit(0, -15, stopped=True)
     assert story.feed(victim) == [
         a_record(victim, 2),
-        beat(S.FAILED, 0, workers_alive=1, failures_written=2),
+        beat(S.FAILED, 0, workers_alive=1, failures_written=2, failure=why),
     ]
-    assert story.feed(WorkersStopped(round_id=0)) == [beat(S.FAILED, 0, failures_written=2)]
+    assert story.feed(WorkersStopped(round_id=0)) == [
+        beat(S.FAILED, 0, failures_written=2, failure=why)
+    ]
     assert of(story.feed(desired(an_assignment(1))), fx.StartWorkers) == [
         fx.StartWorkers(assignment=an_assignment(1))
     ]
@@ -146,10 +151,11 @@ def test_a_worker_that_cannot_be_started_is_a_failure() -> None:
     story = AgentStory().connected()
     story.feed(desired(an_assignment()))
     event = WorkerStartFailed(round_id=0, local_rank=1, message="cannot start x")
+    why = not_started(an_assignment(), event, 1, now=story.now)
     assert story.feed(event) == [
-        fx.WriteFailure(failure=not_started(an_assignment(), event, 1, now=story.now)),
+        fx.WriteFailure(failure=why),
         a_stop(),
-        beat(S.FAILED, 0, workers_alive=1, failures_written=1),
+        beat(S.FAILED, 0, workers_alive=1, failures_written=1, failure=why),
     ]
 
 
@@ -394,7 +400,7 @@ def test_workers_that_died_with_their_supervisor_are_recorded_each() -> None:
         fx.Tell(what="supervisor died", why=ending),
         fx.StartSupervisor(),
         *records,
-        beat(S.FAILED, 0, failures_written=2),
+        beat(S.FAILED, 0, failures_written=2, failure=records[0].failure),
     ]
 
 

@@ -13,6 +13,7 @@ from agent.events import (
     PortReserved,
     SessionLost,
     SessionWelcomed,
+    SignalReceived,
     SupervisorDied,
     WorkerExited,
     WorkersStarted,
@@ -25,7 +26,7 @@ from agent.inprocess.model import (
     WorkerBegin,
     WorkerOrder,
 )
-from agent.model import Beat, Exit, Failure, GroupState, WorkerError
+from agent.model import Beat, Exit, Failure, GroupState, Stop, WorkerError
 from tests.support.agents import (
     PACE,
     POLICY,
@@ -292,6 +293,43 @@ def test_an_exit_is_heard_once() -> None:
     ending: WorkerExited = exits(1, -9)
     assert of(story.feed(ending), fx.WriteFailure)
     assert story.feed(ending) == []
+
+
+def test_a_round_that_is_given_up_lets_its_workers_end_by_themselves() -> None:
+    """No signal as long as they are about it, and the usual ones if they are not done in time."""
+    story = Story().iterating()
+    story.feed(leaves(1, 0), directed(an_interrupt(0)), breaks(0, 0, None), enters(0, 1))
+    effects = story.feed(desired(Stop(reason="round 0 failed")))
+    assert orders(effects) == [(0, 1, "abort: round 0 failed")]
+    assert of(effects, fx.StopWorkers) == []
+    assert of(story.feed(exits(0, 1)), fx.StopWorkers) == []
+    failure = record_of(effects := story.feed(exits(1, 1)))
+    assert (failure.interruption, failure.is_stopped_by_agent) == (K.BASE_EXCEPTION, False)
+    assert of(effects, fx.StopWorkers), "what they left behind"
+
+
+def test_workers_that_do_not_end_by_themselves_are_stopped() -> None:
+    story = Story().iterating()
+    story.feed(leaves(0, 0), leaves(1, 0), desired(Stop(reason="all left")))
+    due = story.now + POLICY.shutdown_timeout_s
+    while (deadline := story.core.next_deadline()) is not None and deadline < due:
+        assert of(story.feed(DeadlineReached(), after_s=deadline - story.now), fx.StopWorkers) == []
+    assert of(story.feed(DeadlineReached(), after_s=due - story.now), fx.StopWorkers)
+
+
+def test_a_signal_to_the_agent_stops_those_as_well_that_are_ending() -> None:
+    story = Story().iterating()
+    story.feed(leaves(0, 0), leaves(1, 0), desired(Stop(reason="all left")))
+    assert of(story.feed(SignalReceived(signum=15)), fx.StopWorkers)
+
+
+def test_workers_that_all_exit_with_0_succeed() -> None:
+    story = Story().iterating()
+    story.feed(leaves(0, 0, K.EXITED), exits(0, 0), leaves(1, 0, K.EXITED))
+    assert beat_of(story.feed(exits(1, 0))).state is S.RUNNING, "others may be at it still"
+    effects = story.feed(directed(a_complete(0)))
+    assert beat_of(effects).state is S.SUCCEEDED
+    assert of(effects, fx.WriteFailure) == []
 
 
 # Ports.

@@ -86,7 +86,9 @@ def test_a_signal_to_forward_reaches_the_workers_and_stops_nobody() -> None:
         fx.SignalWorkers(round_id=0, signum=10),
         fx.Tell(what="signal forwarded", why="signal 10 goes to the workers", round_id=0),
     ]
-    assert story.feed(an_exit(0, 0)) == [fx.SendBeat(beat=a_beat(S.RUNNING, 0, workers_alive=1))]
+    assert story.feed(an_exit(0, 0)) == [
+        fx.SendBeat(beat=a_beat(S.RUNNING, 0, workers_alive=1, workers_done=1))
+    ]
 
 
 def test_a_signal_to_forward_finds_nobody_before_after_and_during_a_stop() -> None:

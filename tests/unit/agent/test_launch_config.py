@@ -95,6 +95,7 @@ def test_what_is_impossible_is_named(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         LaunchConfig(**given)
     assert str(caught.value) == text
+    assert isinstance(caught.value, ValueError), "what programs expect of an impossible argument"
 
 
 def test_numa_modes_are_those_of_the_command_line() -> None:

@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from coordinator.admission import differences, refusal
+from coordinator import effects as fx
+from coordinator.admission import ROUNDS_AHEAD_MAX, differences, refusal
 from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
 from coordinator.events import SessionOpened
 from coordinator.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict
 from coordinator.records import AgentAdmitted, RunCreated, RunEnded
 from coordinator.run_state import RunState
 from drumbeat.v1 import common_pb2
-from tests.support.world import a_spec, an_agent
+from tests.support.world import a_running_story, a_spec, a_story, an_agent
 
 SPEC = a_spec(1, 4)
 
 
-def hello(agent: AgentIdentity, spec: RunSpec = SPEC) -> SessionOpened:
-    beat = Beat(state=GroupState.IDLE)
+def hello(agent: AgentIdentity, spec: RunSpec = SPEC, round_id: int | None = None) -> SessionOpened:
+    beat = Beat(state=GroupState.IDLE, round_id=round_id)
     return SessionOpened(run_id="run", session_id="s", spec=spec, agent=agent, beat=beat)
 
 
@@ -55,6 +56,42 @@ def test_a_full_table_refuses_the_next() -> None:
     error = refusal(a_state(), hello(an_agent("b")), agents_max=1)
     assert isinstance(error, LimitReached)
     assert (error.limit_name, error.limit) == ("agents_per_run_max", 1)
+
+
+def test_a_newcomer_may_have_held_a_round_far_above_what_is_known_but_not_any() -> None:
+    """Far, because a journal may have been lost; one message must not use the numbers up."""
+    state = a_state()
+    assert refusal(state, hello(an_agent("b"), round_id=ROUNDS_AHEAD_MAX - 1), agents_max=9) is None
+    for round_id in (ROUNDS_AHEAD_MAX, 2**53):
+        error = refusal(state, hello(an_agent("b"), round_id=round_id), agents_max=9)
+        assert isinstance(error, InvalidRequest)
+        assert str(error) == (
+            f"fence.round_id: {round_id} is given, allowed is less than {ROUNDS_AHEAD_MAX}"
+        )
+
+
+def test_an_absurd_round_neither_founds_a_run_nor_harms_one() -> None:
+    story = a_story(1)
+    story.join("a")
+    for name, run_id in (("b", "run"), ("c", "other")):
+        effects = story.registry.handle(
+            replace(hello(an_agent(name), story.spec, round_id=2**53), run_id=run_id),
+            now=story.now,
+        )
+        assert [type(effect) for effect in effects] == [fx.Reject]
+    assert list(story.registry.runs) == ["run"]
+    assert story.state().next_round_id == 1
+
+
+def test_agents_of_a_lost_journal_meet_above_all_they_held() -> None:
+    story = a_running_story(2)
+    for agent in story.agents.values():
+        agent.round_id = 70_000 + len(agent.name)
+    story.journal.clear()
+    story.restart()
+    for name in ("a", "b"):
+        story.back(name)
+    assert story.state().round_id == 70_002
 
 
 def test_a_mismatch_shows_both_values_of_every_field_that_differs() -> None:

@@ -174,8 +174,8 @@ def test_nobody_needs_to_wait_for_interruptions_of_others() -> None:
 def test_a_directive_is_written_whole() -> None:
     begin = IterationBegin(
         seats=(
-            InprocessSeat(local_rank=0, rank=4, active_rank=4),
-            InprocessSeat(local_rank=2, rank=5, active_rank=None),
+            InprocessSeat(local_rank=0, rank=4, active_rank=4, role_rank=1, role_world_size=2),
+            InprocessSeat(local_rank=2, rank=5, active_rank=None, role_rank=2, role_world_size=3),
         ),
         world_size=6,
         active_world_size=5,
@@ -187,6 +187,8 @@ def test_a_directive_is_written_whole() -> None:
     assert [seat.rank for seat in message.begin.seats] == [4, 5]
     assert [seat.local_rank for seat in message.begin.seats] == [0, 2]
     assert [seat.HasField("active_rank") for seat in message.begin.seats] == [True, False]
+    roles = [(seat.role_rank, seat.role_world_size) for seat in message.begin.seats]
+    assert roles == [(1, 2), (2, 3)]
     assert (message.begin.world_size, message.begin.active_world_size) == (6, 5)
     assert (message.begin.master_addr, message.begin.master_port) == ("10.0.0.1", 4000)
     interrupt = InprocessDirective(round_id=3, iteration=7, kind=IterationInterrupt(reason="why"))

@@ -74,6 +74,8 @@ STARTUP = [
         "the state directory /x cannot be used: Permission denied",
     ),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
+    (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
+    (errors.JournalUnwritable("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
 ]
 CALL_FAILED = errors.CallFailed("there is no run 'r'", 2, "look")
 
@@ -133,5 +135,6 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
     seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
-    assert seen == classes - {"CoordinatorError", "StartupError", "CallFailed"}
+    bases = {"CoordinatorError", "StartupError", "JournalError", "JournalOutage"}
+    assert seen == classes - bases - {"CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)

@@ -85,7 +85,7 @@ def test_completion_has_its_time() -> None:
     assert story.advance(119.9) == []
     interrupt = only(story.advance(0.1))
     assert isinstance(interrupt, Interrupt)
-    late = "not completed by a, c within 120 s of the first host that did"
+    late = "not completed by a, c within 120 s of the first that did"
     assert interrupt.reason == f"iteration 0 was interrupted: {late}"
 
 

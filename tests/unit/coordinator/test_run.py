@@ -279,7 +279,9 @@ def test_records_of_rounds_that_never_were_are_not_kept() -> None:
 
 
 def test_records_of_too_many_incarnations_are_not_kept() -> None:
-    story = a_running_story(1, policy=RegistryPolicy(run=RunPolicy(incarnations_heard_max=2)))
+    policy = RegistryPolicy(run=RunPolicy(incarnations_heard_max=2))
+    story = a_running_story(1, restarts_max=1, policy=policy)
+    story.fail("a")
     for name in "xyz":
         story.record("a", incarnation=name, sequence=1)
     story.record("a", incarnation="x", sequence=2)

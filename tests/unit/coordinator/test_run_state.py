@@ -102,7 +102,7 @@ def test_which_phases_follow_which() -> None:
     assert follow == {
         "GATHERING": ["ENDED", "RUNNING"],
         "RUNNING": ["ENDED", "ENDING", "GATHERING"],
-        "ENDING": ["ENDED"],
+        "ENDING": ["ENDED", "GATHERING"],
         "ENDED": [],
     }
 

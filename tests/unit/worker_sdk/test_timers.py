@@ -83,7 +83,8 @@ def test_the_other_wrong_arguments_are_named() -> None:
     calls: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: expires(1, "a", True), TypeError, "signal is True; it must be an int or None"),
         (lambda: expires(1, "a", "SIGUSR1"), TypeError, "signal is 'SIGUSR1'"),  # type: ignore[arg-type]
-        (lambda: expires(1, "a", 99), ValueError, "signal is 99; it must be below 65"),
+        (lambda: expires(1, "a", 99), ValueError, "signal is 99; it must be 1 to 31 or 34 to 64"),
+        (lambda: acquire("a", 1, 32), ValueError, "signal is 32; it must be"),
         (lambda: expires(1, 5), TypeError, "scope is 5; it must be a str"),  # type: ignore[arg-type]
         (lambda: expires(1, ""), ValueError, "scope is empty"),
         (lambda: acquire("", 1), ValueError, "scope is empty"),

@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from agent.convert import beat_message, failure_message
 from agent.inprocess import convert
 from agent.inprocess.model import (
+    Abort,
     Begin,
     Complete,
     Completed,
@@ -297,3 +298,34 @@ def test_a_record_says_which_iteration_it_was() -> None:
     assert isinstance(record, failure_pb2.FailureRecord)
     assert record.interruption == inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT
     assert record.iteration == 12
+
+
+BEFORE = Entered(spec=InprocessSpec(b""))
+LEFT = Terminated(interruption=READ)
+TOLD = [
+    (None, None, (0, "")),
+    (BEFORE, None, (4, "")),
+    (Completed(), Complete(), (4, "")),
+    (LEFT, Interrupt(reason="it left"), (4, "it has left this round's iterations: boom")),
+    (LEFT, Complete(), (4, "")),
+    (BEFORE, Abort(reason="too few"), (4, "no iteration follows: too few")),
+]
+
+
+@pytest.mark.parametrize(("step", "order", "expected"), TOLD)
+def test_a_program_hears_where_its_worker_stands(
+    step: Entered | Completed | Terminated | None,
+    order: Interrupt | Complete | Abort | None,
+    expected: tuple[int, str],
+) -> None:
+    """It may be the second one; what the first did outside of an iteration is of no matter."""
+    greeted = convert.greeting(
+        None if step is None else WorkerStep(iteration=3, kind=step),
+        None if order is None else WorkerOrder(iteration=3, kind=order),
+    )
+    assert (greeted.next_iteration, greeted.left) == expected
+
+
+def test_an_abort_is_written_with_its_reason() -> None:
+    order = WorkerOrder(iteration=3, kind=Abort(reason="too few"))
+    assert convert.order_message(order).abort.reason == "too few"

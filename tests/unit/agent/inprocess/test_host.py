@@ -88,7 +88,9 @@ class Story:
 def test_a_host_has_entered_when_all_its_workers_have() -> None:
     story = Story()
     story.feed(enters(0, 0))
-    assert story.host.report is None
+    waits = InprocessReport(iteration=0, step=S.OUTSIDE, spec=SPEC, ahead=(0,))
+    assert story.report == waits
+    assert waits.news is None, "no message of its own"
     assert story.host.is_on
     story.feed(enters(1, 0))
     assert story.report == InprocessReport(iteration=0, step=S.ENTERED, spec=SPEC)
@@ -473,3 +475,96 @@ def test_a_new_round_begins_anew() -> None:
     story.feed(enters(0, 0, round_id=1), enters(1, 0, round_id=1))
     assert story.at == (0, S.ENTERED)
     assert story.report.terminated == ()
+
+
+# Workers that are ahead of their host.
+
+
+def test_who_has_completed_is_named_while_others_run() -> None:
+    story = Story().running()
+    story.feed(completes(1, 0))
+    assert story.report == InprocessReport(iteration=0, step=S.RUNNING, ahead=(1,))
+    assert story.report.news == replace(story.report, ahead=())
+
+
+def test_a_spare_has_not_completed_anything() -> None:
+    story = Story()
+    story.feed(enters(0, 0), enters(1, 0), a_begin(0, [0], [1]))
+    story.feed(completes(1, 0))
+    assert story.report == InprocessReport(iteration=0, step=S.RUNNING)
+
+
+def test_who_waits_for_the_next_iteration_is_named_with_all_it_brings() -> None:
+    story = Story().running()
+    story.feed(breaks(1, 0), an_interrupt(0), breaks(0, 0, None), enters(0, 1, group="x"))
+    assert story.report == InprocessReport(
+        iteration=0,
+        step=S.INTERRUPTED,
+        interruptions=(why(1),),
+        spec=SPEC,
+        groups=("x", ""),
+        ahead=(0,),
+    )
+    effects = story.feed(a_begin(1, [0]))
+    assert ended(effects) == [(1, 15)], "and no other"
+    assert orders(effects) == [(0, 1, "begin 2")]
+
+
+# An exit with 0.
+
+
+def test_a_worker_that_exits_with_0_has_failed_at_nothing() -> None:
+    story = Story().running()
+    story.feed(leaves(0, 0, K.EXITED))
+    assert story.at == (0, S.RUNNING)
+    assert [left.kind for left in story.report.terminated] == [K.EXITED]
+    assert story.ends(0, 0) is None
+    story.feed(leaves(1, 0, K.EXITED))
+    assert story.at == (0, S.COMPLETED)
+    story.feed(a_complete(0))
+    assert not story.host.has_failed
+    assert not story.host.is_on
+
+
+def test_one_that_fails_after_it_said_so_has_failed() -> None:
+    story = Story().running()
+    story.feed(leaves(0, 0, K.EXITED))
+    fault = story.ends(0, 3)
+    assert fault is not None
+    assert fault.interruption.kind is K.TERMINATED
+    story.feed(leaves(1, 0, K.EXITED), a_complete(0))
+    assert story.host.has_failed
+
+
+# The end of a round.
+
+
+def test_workers_that_wait_are_told_that_no_iteration_follows() -> None:
+    story = Story().running()
+    story.feed(breaks(1, 0), an_interrupt(0), breaks(0, 0, None), enters(0, 1))
+    told = story.host.dismiss("too few", now=story.now)
+    assert told is not None
+    assert orders(told) == [(0, 1, "abort: too few"), (1, 0, "abort: too few")]
+    assert story.host.dismiss("too few", now=story.now) == [], "and have time"
+    assert story.host.deadline == story.now + GRACE_S
+    assert story.settle() == []
+    fault = story.ends(0, 1)
+    assert fault is not None
+    assert fault.is_victim
+    assert story.host.dismiss("too few", now=story.now + GRACE_S) is None, "which ends"
+
+
+def test_workers_that_have_left_are_given_time_as_well_and_no_longer_than_they_need() -> None:
+    story = Story().running()
+    story.feed(leaves(0, 0), leaves(1, 0, K.EXITED))
+    assert story.host.dismiss("all left", now=story.now) == []
+    story.ends(0, 1)
+    story.ends(1, 0)
+    assert story.host.dismiss("all left", now=story.now) is None
+
+
+@pytest.mark.parametrize("others", [(), (completes(1, 0), a_complete(0))])
+def test_workers_that_do_anything_else_are_stopped_at_once(others: tuple[Any, ...]) -> None:
+    story = Story().running()
+    story.feed(*others)
+    assert story.host.dismiss("why", now=story.now) is None

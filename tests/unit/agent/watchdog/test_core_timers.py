@@ -52,6 +52,31 @@ def test_a_timer_of_a_call_that_runs_out_ends_its_worker() -> None:
     assert story.signals() == [(0, SIGTERM)]
 
 
+def test_a_timer_of_a_process_below_a_worker_ends_that_process() -> None:
+    story = WatchStory()
+    child = TimerAcquired(worker=WORKER, scope="load", timeout_s=2.0, signal=SIGKILL, pid=78)
+    story.feed(child, acquired(timeout_s=2.0, signal=SIGUSR1))
+    effects = story.run(NOW + 2.0)
+    sent = [(each.pid, each.signum) for each in effects if isinstance(each, fx.Signal)]
+    taken = [each.pid for each in effects if isinstance(each, fx.TakeEvidence)]
+    assert (sent, taken) == ([(78, SIGKILL), (0, SIGUSR1)], [78, 0])
+    assert [hang.scope for hang in story.hangs()] == ["load", "a"]
+    story.run(NOW + 60.0)
+    assert len(story.signals()) == 2
+
+
+def test_a_process_below_a_worker_that_has_gone_takes_its_timers_with_it() -> None:
+    story = WatchStory()
+    story.evidence[WORKER] = Evidence(is_alive=False)
+    story.feed(TimerAcquired(worker=WORKER, scope="load", timeout_s=2.0, signal=SIGKILL, pid=78))
+    story.feed(acquired(timeout_s=3.0))
+    story.run(NOW + 2.0)
+    assert not story.signals()
+    story.evidence.clear()
+    story.run(NOW + 3.0)
+    assert story.signals() == [(0, SIGTERM)], "the worker is watched all the same"
+
+
 def test_evidence_is_taken_and_reported_before_the_signal() -> None:
     story = WatchStory()
     story.kick(a_board(a_slot(limit_s=4.0)))

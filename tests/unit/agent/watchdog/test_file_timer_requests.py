@@ -31,6 +31,12 @@ def test_a_request_is_understood() -> None:
     assert parse(line(signal=-3)).signal == -3
 
 
+@pytest.mark.parametrize("signal", [32, 33, 65, 2**31 - 1])
+def test_a_signal_that_there_is_not_becomes_the_clients_default(signal: int) -> None:
+    found = parse(line(signal=signal))
+    assert (found.signal, found.has_odd_signal) == (9, True)
+
+
 @pytest.mark.parametrize("value", [-1, -1.0, -math.inf, math.inf])
 def test_a_negative_or_endless_time_releases(value: float) -> None:
     assert parse(line(expiration_time=value)).expires_at is None
@@ -57,7 +63,7 @@ def test_half_a_character_becomes_one_that_can_be_sent() -> None:
         (line(expiration_time=True), "expiration_time is no number"),
         (line(expiration_time=math.nan), "expiration_time is no number"),
         (line(expiration_time=10**400), "out of range"),
-        (line(signal=65), "signal"),
+        (line(signal=2**31), "signal"),
         (line(signal=9.0), "signal"),
     ],
 )

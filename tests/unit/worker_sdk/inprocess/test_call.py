@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
+from drumbeat.v1 import inprocess_pb2, worker_pb2
 from tests.support.calls import Noted, kind_of
+from tests.support.iterations import Iterations
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
 
@@ -292,3 +295,93 @@ def test_when_the_agent_takes_no_more_part_waiting_ends(
 
     with pytest.raises(inprocess.RestartError, match="no more part"):
         train()
+
+
+# Ends.
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, "EXITED"), (None, "EXITED"), (3, "BASE_EXCEPTION")])
+def test_an_exit_says_whether_it_is_a_failure(
+    make_world: Callable[..., World], code: int | None, kind: str
+) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def train() -> None:
+        sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        train()
+    said = world.model.said[-1][1].terminated.interruption
+    assert said.kind == inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
+
+
+def test_the_caller_is_told_that_no_iteration_follows(make_world: Callable[..., World]) -> None:
+    """Also if that was said while this worker still cleaned up."""
+    world = make_world(2, 0)
+    abort = worker_pb2.WorkerAbort(reason="all 3 iterations are used")
+
+    class Told(inprocess.Finalize):
+        def __call__(self, state: State) -> None:
+            order = worker_pb2.WorkerOrder(iteration=state.iteration, abort=abort)
+            world.transport.deliver(order)
+
+    @Wrapper(finalize=Told())
+    def train() -> None:
+        raise ValueError("again")
+
+    with pytest.raises(inprocess.RestartAbort, match="all 3 iterations are used"):
+        train()
+    assert world.model.kinds(0)[-1] == (1, "terminated")
+
+
+def test_ranks_within_a_role_are_those_of_the_iteration(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the agent does not tell stays as it was."""
+    make_world()
+    monkeypatch.setenv("ROLE_RANK", "5")
+    begin_of = Iterations._begin_of
+
+    def with_role(*args: Any) -> worker_pb2.WorkerOrder:
+        order = begin_of(*args)
+        if order.iteration:
+            order.begin.role_rank, order.begin.role_world_size = 1, 2
+        return order
+
+    monkeypatch.setattr(Iterations, "_begin_of", with_role)
+
+    @Wrapper()
+    def train() -> tuple[str, str]:
+        return os.environ["ROLE_RANK"], os.environ["RANK"]
+
+    assert train() == ("5", "0")
+    assert train() == ("1", "0")
+    assert os.environ["ROLE_WORLD_SIZE"] == "2"
+
+
+def test_a_program_goes_on_where_another_of_its_worker_ended(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    world.transport.greeted = worker_pb2.Greeted(next_iteration=4)
+    world.model.iteration = 4
+
+    @Wrapper()
+    def train(call: CallWrapper) -> int:
+        return call.iteration
+
+    assert (train(), train()) == (0, 0)
+    assert [begin.iteration for begin in world.model.begins] == [4, 5]
+
+
+@pytest.mark.parametrize("greeted", [None, worker_pb2.Greeted(left="it left: boom")])
+def test_a_program_that_can_not_take_part_is_told_so(
+    make_world: Callable[..., World], greeted: worker_pb2.Greeted | None
+) -> None:
+    world = make_world()
+    world.transport.greeted = greeted
+    train = Wrapper()(lambda: None)
+    with pytest.raises(inprocess.RestartError, match=r"did not answer|any more: it left: boom"):
+        train()
+    assert world.model.said == []

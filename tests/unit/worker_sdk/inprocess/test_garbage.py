@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+import torch.utils.data
 
+from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess import garbage
 
 if TYPE_CHECKING:
@@ -69,3 +73,71 @@ def test_an_exception_ends_it_too() -> None:
     with pytest.raises(KeyboardInterrupt), garbage.older_objects_left_out():
         raise KeyboardInterrupt
     assert gc.get_freeze_count() == 0
+
+
+class Slow:
+    """Its second batch takes for ever."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        if index > 1:
+            time.sleep(600)
+        return index
+
+
+def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseException], list[int]]:
+    """Return what a function that iterates raised, and its loader's processes."""
+    data: Any = range(100) if is_cycle else Slow()
+    loader: Any = torch.utils.data.DataLoader(data, num_workers=2)
+    batches = iter(loader)
+    pids = [process.pid for process in batches._workers]
+
+    def iterate() -> None:
+        here: list[object] = [batches]
+        if is_cycle:
+            here.append(here)
+        next(batches)
+        raise ValueError("interrupted")
+
+    try:
+        iterate()
+    except ValueError as error:
+        return [error], pids
+    raise AssertionError
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("is_cycle", [False, True])
+def test_a_loader_whose_processes_do_not_end_is_freed_at_once(*, is_cycle: bool) -> None:
+    """They are busy with a batch; or the loader is part of a cycle, and can't tell them."""
+    remains, pids = a_loader_is_interrupted(is_cycle=is_cycle)
+    begun = time.monotonic()
+    garbage.free(remains)
+    assert time.monotonic() - begun < 2000 * MS, "torch waits for 5 s, for each of them"
+    wait_until_sync(lambda: not any(map(_is_alive, pids)), 10_000 * MS)
+    assert torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL == 5.0, "of other loaders"
+
+
+def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:
+    thing = Thing()
+    freed = weakref.ref(thing)
+
+    def fail(held: Thing | None) -> None:
+        raise ValueError(held)
+
+    try:
+        fail(thing)
+    except ValueError as error:
+        del thing
+        error.args = ()
+        error.__cause__ = error
+        garbage.free([error])
+    assert freed() is None

@@ -1,0 +1,46 @@
+"""Pure. How a run ended, as all its agents are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coordinator import reasons
+from coordinator.failures import make_report
+from coordinator.model import FailureRecord, Verdict
+from coordinator.run_state import RunState
+
+
+def make_verdict(
+    state: RunState,
+    failures: Iterable[FailureRecord],
+    done: Mapping[str, int],
+    *,
+    is_success: bool,
+    reason: str,
+) -> Verdict:
+    """Return the verdict on a run, with a report on its last round if that failed.
+
+    ``failures`` are those that count, ``done`` the workers of each participant that
+    had ended well before.
+    """
+    report = None
+    if state.round is not None and not is_success:
+        report = make_report(
+            failures,
+            state.round.round_id,
+            world_size=state.round.world_size,
+            done=sum(done.values()),
+            where=state.where,
+        )
+    return Verdict(
+        is_success=is_success,
+        reason=reasons.with_budget(
+            reason,
+            used=state.restarts_used,
+            allowed=state.spec.restarts_max,
+            in_process=state.iterations_restarted,
+        ),
+        restart_count=state.restart_count,
+        round_id=state.round_id,
+        report=report,
+    )

@@ -1,0 +1,228 @@
+"""The agent's end of a session: however it ends, the agent hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import socket
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from agent.config import AgentConfig
+from agent.events import Event, SessionLost, SessionWelcomed
+from agent.grpc_transport import GrpcTransport
+from agent.model import Beat, GroupState
+from agent.reporter import Reporter
+from agent.session import Identity, Session
+from agent.spool import Spool
+from agent.transport import TransportError
+from coordinator.client import reset_limits
+from coordinator.config import ResetLimits
+from coordinator.errors import CallFailed
+from drumbeat.v1 import session_pb2
+from tests.support.fake_coordinator import DEADLINE_S, fake_coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from pathlib import Path
+
+    from agent.watchdog.model import Standing
+
+BEAT = Beat(
+    state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0
+)
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy")
+
+
+class Watched:
+    """A watchdog of no workers, that breaks when it is told to."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def standings(self, _round_id: int | None) -> list[Standing]:
+        if self.error is not None:
+            raise self.error
+        return []
+
+    def observations(self, _round_id: int | None) -> Mapping[str, tuple[int, float]]:
+        return {}
+
+    def learned(self, limits: Mapping[str, float]) -> None:
+        pass
+
+
+class Scene:
+    """One session with a coordinator."""
+
+    def __init__(self, port: int, reporter: Reporter) -> None:
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.watched = Watched()
+        config = AgentConfig(coordinator=f"127.0.0.1:{port}", run_id="r", command=("true",))
+        identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
+        self.session = Session(
+            attempt=1,
+            config=config,
+            identity=identity,
+            beat=BEAT,
+            on_event=self.events.put_nowait,
+            watchdog=self.watched,
+        )
+        transport = GrpcTransport(f"127.0.0.1:{port}")
+        self.task = asyncio.create_task(
+            self.session.run(transport, reporter, delay_max_s=0.0, random=random.Random(0))
+        )
+
+    async def event(self, kind: type[Event]) -> Any:
+        """Return the next event, which is of this kind."""
+        async with asyncio.timeout(DEADLINE_S):
+            event = await self.events.get()
+        assert isinstance(event, kind), event
+        return event
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Iterator[Reporter]:
+    made = Reporter(Spool(tmp_path / "spool", "i"), incarnation="i", began_at=time.monotonic())
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def a_session(port: int, reporter: Reporter) -> AsyncIterator[Scene]:
+    scene = Scene(port, reporter)
+    try:
+        yield scene
+    finally:
+        scene.task.cancel()
+        with suppress(asyncio.CancelledError, ValueError):
+            await scene.task
+
+
+async def test_an_error_in_what_the_agent_says_is_raised_and_not_taken_for_a_cancel(
+    reporter: Reporter,
+) -> None:
+    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+        await head.session()
+        await scene.event(SessionWelcomed)
+        scene.watched.error = ValueError("a beat that cannot be written")
+        scene.session.send_beat(BEAT)
+        with pytest.raises(ValueError, match="cannot be written"):
+            await asyncio.wait_for(asyncio.shield(scene.task), DEADLINE_S)
+        assert scene.events.empty()
+
+
+async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: Reporter) -> None:
+    """A server that is overrun ends calls as CANCELLED, which grpc.aio raises as a cancel."""
+
+    async def cancel(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await context.read()
+        await context.abort(grpc.StatusCode.CANCELLED, "too many at once")
+
+    server = grpc.aio.server()
+    handler: Any = grpc.stream_stream_rpc_method_handler(cancel)
+    name = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(name, {"Open": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with a_session(port, reporter) as scene:
+            lost = await scene.event(SessionLost)
+            assert "cancelled" in lost.reason
+            await asyncio.wait_for(scene.task, DEADLINE_S)
+    finally:
+        await server.stop(0)
+
+
+async def test_a_failure_stream_that_breaks_on_a_mistake_ends_the_session(
+    reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no record would ever be delivered again."""
+
+    async def broken(_connection: object) -> None:
+        raise ValueError("a record that cannot be read")
+
+    monkeypatch.setattr(reporter, "deliver", broken)
+    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+        with pytest.raises(ValueError, match="cannot be read"):
+            await asyncio.wait_for(asyncio.shield(scene.task), DEADLINE_S)
+
+
+async def test_sessions_that_end_leave_nothing_behind_that_asyncio_complains_of(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+            session = await head.session()
+            await scene.event(SessionWelcomed)
+            scene.session.send_beat(BEAT)
+            session.cut()
+            await scene.event(SessionLost)
+    gc.collect()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    said = [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    assert [line for line in said if "Task " in line] == []
+
+
+@pytest.fixture
+def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the environment name a proxy that refuses every connection."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        for name in PROXIES:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{holder.getsockname()[1]}")
+        for name in ("no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        yield
+
+
+@pytest.mark.usefixtures("dead_proxy")
+async def test_a_proxy_of_the_environment_is_ignored_unless_asked_for() -> None:
+    async with fake_coordinator() as head:
+        address = f"127.0.0.1:{head.port}"
+        kinds = await answers(GrpcTransport(address))
+        assert kinds == ["welcome"]
+        with pytest.raises(TransportError, match="unavailable"):
+            await answers(GrpcTransport(address, is_proxied=True))
+
+
+@pytest.mark.usefixtures("dead_proxy")
+async def test_the_command_line_ignores_it_as_well() -> None:
+    async with fake_coordinator() as head:
+        for is_proxied, problem in ((False, "UNIMPLEMENTED"), (True, "cannot be reached")):
+            asked = ResetLimits(
+                run_id="r", coordinator=f"127.0.0.1:{head.port}", is_proxied=is_proxied
+            )
+            with pytest.raises(CallFailed, match=problem):
+                await asyncio.to_thread(reset_limits, asked)
+
+
+async def answers(transport: GrpcTransport) -> list[str | None]:
+    """Say hello; return the kinds of what is answered until the first answer."""
+    heard: list[str | None] = []
+    has_answer = asyncio.Event()
+
+    async def requests() -> AsyncGenerator[session_pb2.OpenRequest, None]:
+        yield session_pb2.OpenRequest(hello=session_pb2.Hello(host="h"))
+        await has_answer.wait()
+
+    def take(response: session_pb2.OpenResponse) -> None:
+        heard.append(response.WhichOneof("kind"))
+        has_answer.set()
+
+    connection = transport.connect()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await connection.open(requests(), take)
+    finally:
+        await connection.close()
+    return heard

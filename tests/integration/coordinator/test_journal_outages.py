@@ -1,0 +1,309 @@
+"""A journal that can't be written: what is said, what is kept, and whose it is in the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sqlite3
+from collections import namedtuple
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator import journal as journal_module
+from coordinator import storage
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalFull,
+    JournalOutage,
+    JournalUnwritable,
+    StateDirectoryInUse,
+    StateDirectoryUnusable,
+)
+from coordinator.journal import Append, Change, Compact, Erase, MemoryJournal, SqliteJournal
+from coordinator.model import FailureRecord, RunSpec, WorkerRanks
+from coordinator.records import AgentAdmitted, FailureRecorded, RunCreated
+from coordinator.run_state import RunState
+from tests.support.world import an_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPEC = RunSpec(agents_min=1, agents_max=2)
+
+
+def created(run_id: str) -> Append:
+    return Append(run_id=run_id, record=RunCreated(run_id=run_id, spec=SPEC))
+
+
+def admitted(run_id: str, name: str) -> Append:
+    return Append(run_id=run_id, record=AgentAdmitted(agent=an_agent(name)))
+
+
+def failed(sequence: int, message: str) -> FailureRecorded:
+    worker = WorkerRanks(rank=0, local_rank=0, group_rank=0, role_rank=0, role="default")
+    record = FailureRecord(
+        incarnation="a.1", sequence=sequence, round_id=0, host="a", worker=worker, message=message
+    )
+    return FailureRecorded(record=record)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Let no file of this process grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[SqliteJournal]:
+    journal = SqliteJournal(directory)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def names(journal: SqliteJournal) -> list[str]:
+    return [state.run_id for state in journal.load()]
+
+
+# What is said at the start.
+
+
+def test_a_start_without_room_says_so_and_touches_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write([created("r")], now=1.0)
+    with no_room(), pytest.raises(JournalFull, match="has no room to grow: File too large") as full:
+        SqliteJournal(tmp_path)
+    assert "leave it where it is" in full.value.hint
+    with opened(tmp_path) as journal:
+        assert names(journal) == ["r"]
+    assert not (tmp_path / "probe").exists()
+
+
+def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("coordinator.storage.Path.mkdir", mkdir)
+    with pytest.raises(JournalFull, match="No space left on device"):
+        SqliteJournal(tmp_path)
+
+
+def test_a_journal_that_cannot_be_opened_is_not_called_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite3").mkdir()
+    with pytest.raises(JournalUnwritable, match="unable to open database file") as caught:
+        SqliteJournal(tmp_path)
+    assert "leave it where it is" in caught.value.hint
+
+
+def test_a_journal_that_another_program_holds_is_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path):
+        pass
+    monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_S", 0.0)
+    with sqlite3.connect(tmp_path / "journal.sqlite3") as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalUnwritable, match="database is locked"):
+            SqliteJournal(tmp_path)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (errno.ENOSPC, JournalFull),
+        (errno.EDQUOT, JournalFull),
+        (errno.EROFS, JournalUnwritable),
+        (errno.EACCES, JournalUnwritable),
+        (errno.EIO, JournalUnwritable),
+    ],
+)
+def test_what_the_system_says_counts_where_sqlite_is_vague(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[JournalOutage]
+) -> None:
+    vague = sqlite3.OperationalError("disk I/O error")
+    vague.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+
+    def pwrite(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("coordinator.storage.os.pwrite", pwrite)
+    error = storage.journal_error(vague, tmp_path / "journal.sqlite3")
+    assert type(error) is expected
+    assert os.strerror(code) in str(error)
+
+
+def test_a_file_without_sense_is_corrupt_even_without_room(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite3").write_text("this is no database, but long enough\n" * 50)
+    with no_room(), pytest.raises(JournalCorrupt, match="not a database"):
+        SqliteJournal(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_directory_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("coordinator.storage.fcntl.flock", flock)
+    with pytest.raises(StateDirectoryUnusable, match="it cannot be locked"):
+        SqliteJournal(tmp_path)
+
+
+# While it runs.
+
+
+def test_a_write_without_room_fails_whole_and_succeeds_later(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write([created("r")], now=1.0)
+        with no_room():
+            for _ in range(3):
+                with pytest.raises(JournalFull, match="has no room to grow"):
+                    journal.write([created("s"), admitted("s", "a")], now=2.0)
+            assert names(journal) == ["r"]  # what it holds can be read all the time
+        journal.write([created("s"), admitted("s", "a")], now=2.0)
+        assert names(journal) == ["r", "s"]
+    with opened(tmp_path) as journal:
+        assert names(journal) == ["r", "s"]
+
+
+def test_a_write_beyond_the_room_of_the_database_fails_whole(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write([created("r")], now=1.0)
+        pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+        journal._database.execute(f"PRAGMA max_page_count={pages + 2}")
+        long = [Append(run_id="r", record=failed(n, "x" * 50_000)) for n in range(1, 9)]
+        with pytest.raises(JournalFull, match="database or disk is full"):
+            journal.write(long, now=2.0)
+        journal._database.execute("PRAGMA max_page_count=1000000")
+        journal.write(long, now=2.0)
+        assert [state.failures_count for state in journal.load()] == [8]
+
+
+# Snapshots.
+
+
+def test_a_large_snapshot_is_written_in_bounded_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_PART_BYTES", 1_000)
+    state = RunState.created(RunCreated(run_id="r", spec=SPEC))
+    for sequence in range(1, 9):
+        state.apply(failed(sequence, "\x01" * 500))
+    with opened(tmp_path) as journal:
+        journal.write([created("r"), created("s"), Compact(state=state)], now=1.0)
+        journal.write([admitted("r", "a"), admitted("s", "b")], now=2.0)
+        sizes = [row[0] for row in journal._database.execute("SELECT LENGTH(body) FROM records")]
+        assert max(sizes) == 1_000
+        assert len(sizes) > 20
+        assert journal.sizes() == {"r": 1, "s": 2}
+        state.apply(AgentAdmitted(agent=an_agent("a")))
+        assert names(journal) == ["r", "s"]
+        assert journal.load()[0] == journal.load_run("r") == state
+        journal.write([Compact(state=state), Erase(run_id="s")], now=3.0)
+        assert journal.load() == [state]
+        assert journal.sizes() == {"r": 0}
+
+
+def test_a_snapshot_without_its_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "SNAPSHOT_PART_BYTES", 100)
+    with opened(tmp_path) as journal:
+        state = RunState.created(RunCreated(run_id="r", spec=SPEC))
+        journal.write([Compact(state=state)], now=1.0)
+        journal._database.execute("DELETE FROM records WHERE kind = 'Snapshot'")
+        with pytest.raises(JournalCorrupt, match=r"snapshots without their end: \['r'\]"):
+            journal.load()
+
+
+@pytest.mark.parametrize("kind", [SqliteJournal, MemoryJournal])
+def test_one_run_is_read_alone_and_belongs_to_who_read_it(tmp_path: Path, kind: type) -> None:
+    journal = SqliteJournal(tmp_path) if kind is SqliteJournal else MemoryJournal()
+    changes: list[Change] = [created("r"), admitted("r", "a"), created("s")]
+    journal.write(changes, now=1.0)
+    state = journal.load_run("r")
+    assert state is not None
+    assert list(state.members) == ["a.1"]
+    state.members.clear()
+    again = journal.load_run("r")
+    assert again is not None
+    assert list(again.members) == ["a.1"]
+    assert journal.load_run("t") is None
+    journal.write([Erase(run_id="r")], now=1.0)
+    assert [state.run_id for state in journal.load()] == ["s"]
+    journal.close()
+
+
+# Several hosts.
+
+Mount = namedtuple("Mount", "mountpoint fstype")  # noqa: PYI024 - as psutil has it
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        ([Mount("/", "ext4")], "ext4"),
+        ([Mount("/", "ext4"), Mount("/home", "nfs4"), Mount("/home/u/x", "xfs")], "nfs4"),
+        ([Mount("/home/u", "lustre"), Mount("/home/u", "tmpfs"), Mount("/", "xfs")], "tmpfs"),
+        ([Mount("/ho", "nfs")], ""),
+    ],
+)
+def test_the_file_system_is_that_of_the_innermost_mount(
+    monkeypatch: pytest.MonkeyPatch, mounts: list[Mount], kind: str
+) -> None:
+    monkeypatch.setattr("coordinator.storage.psutil.disk_partitions", lambda **_: mounts)
+    assert storage.kind_of_file_system(Path("/home/u/state")) == kind
+
+
+def on(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(journal_module, "kind_of_file_system", lambda _: kind)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "lustre", "fuse.sshfs", ""])
+def test_a_network_file_system_gets_no_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Also for a journal that has one, and with nothing lost either way."""
+    on(monkeypatch, "ext4")
+    with opened(tmp_path) as journal:
+        journal.write([created("r")], now=1.0)
+        assert (tmp_path / "journal.sqlite3-wal").exists()
+    on(monkeypatch, kind)
+    with opened(tmp_path) as journal:
+        assert names(journal) == ["r"]
+        journal.write([created("s")], now=1.0)
+        assert journal.mode == "delete"
+        assert {path.name for path in tmp_path.iterdir()} == {"journal.sqlite3", "lock"}
+        with no_room(), pytest.raises(JournalFull):
+            journal.write([created("t")], now=1.0)
+    on(monkeypatch, "ext4")
+    with opened(tmp_path) as journal:
+        assert names(journal) == ["r", "s"]
+
+
+@pytest.mark.parametrize("kind", ["ext4", "nfs4"])
+def test_who_was_replaced_by_another_host_writes_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The lock of the directory may be worth nothing across hosts."""
+    on(monkeypatch, kind)
+    monkeypatch.setattr("coordinator.storage.fcntl.flock", lambda *_: None)
+    with opened(tmp_path) as first:
+        first.write([created("r")], now=1.0)
+        with opened(tmp_path) as second:
+            with pytest.raises(StateDirectoryInUse, match=str(tmp_path)):
+                first.write([created("lost")], now=2.0)
+            second.write([created("s")], now=2.0)
+            assert names(second) == ["r", "s"]

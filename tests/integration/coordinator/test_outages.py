@@ -1,0 +1,369 @@
+"""A driver whose journal can't be written for a while: it decides nothing, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator import driver as driver_module
+from coordinator import outage as outage_module
+from coordinator import writer as writer_module
+from coordinator.driver import Driver
+from coordinator.errors import JournalCorrupt, JournalError, JournalFull, Unavailable
+from coordinator.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
+from coordinator.events import SessionOpened as Opened
+from coordinator.journal import Change, MemoryJournal, SqliteJournal
+from coordinator.model import Assignment, Beat, Desired, GroupState
+from coordinator.outbox import Welcome
+from coordinator.registry import Registry, RegistryPolicy
+from coordinator.run import Run
+from coordinator.run_state import Phase
+from tests.support.waiting import MS, wait_until
+from tests.support.world import a_record, a_spec, an_agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from coordinator import effects as fx
+    from coordinator.outbox import Outbox
+    from coordinator.run_state import RunState
+
+DEADLINE_S = 20_000 * MS
+
+
+class FlakyJournal:
+    """Keeps what is written, but while it has an ``error`` or its gate is shut."""
+
+    def __init__(self) -> None:
+        self.kept = MemoryJournal()
+        self.error: JournalError | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.tries = 0
+        self.writes = 0
+        self._tried = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def load(self) -> list[RunState]:
+        return self.kept.load()
+
+    def load_run(self, run_id: str) -> RunState | None:
+        self._try()
+        return self.kept.load_run(run_id)
+
+    def sizes(self) -> dict[str, int]:
+        return self.kept.sizes()
+
+    def write(self, changes: Sequence[Change], *, now: float) -> None:
+        self._try()
+        self.kept.write(changes, now=now)
+        self.writes += 1
+
+    def clock_offset(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass
+
+    async def wait_for_tries(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.tries < count:
+                await self._tried.wait()
+                self._tried.clear()
+
+    def _try(self) -> None:
+        self.tries += 1
+        self._loop.call_soon_threadsafe(self._tried.set)
+        assert self.gate.wait(DEADLINE_S), "a test left the gate shut"
+        if self.error is not None:
+            raise self.error
+
+
+class Scene:
+    """A driver on a journal that may fail, and what health was told."""
+
+    def __init__(self) -> None:
+        self.journal = FlakyJournal()
+        self.serving: list[bool] = []
+        self.driver = Driver(
+            Registry(RegistryPolicy()), self.journal, on_serving=self._note_serving
+        )
+
+    async def _note_serving(self, is_serving: bool) -> None:
+        self.serving.append(is_serving)
+
+    def open(self, name: str, run_id: str = "r") -> Outbox:
+        outbox = self.driver.open_outbox(name)
+        self.driver.submit(hello(name, run_id))
+        return outbox
+
+    async def fill(self) -> None:
+        """Let the journal fail, and return when it has."""
+        self.journal.error = JournalFull("/x/journal", "No space left on device")
+        tries = self.journal.tries
+        self.driver.submit(failed("a"))
+        await self.journal.wait_for_tries(tries + 2)
+
+    def clear(self) -> None:
+        self.journal.error = None
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Scene]:
+    """Run a driver with one agent in its first round, of each of the runs r and q."""
+    scene = Scene()
+    task = asyncio.create_task(scene.driver.run())
+    try:
+        for run_id, name in (("r", "a"), ("q", "b")):
+            await take(scene.open(name, run_id), 2)
+            running = beat(name, GroupState.RUNNING, run_id)
+            scene.driver.submit(running)
+        yield scene
+    finally:
+        scene.journal.gate.set()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def hello(name: str, run_id: str = "r") -> Opened:
+    return Opened(
+        run_id=run_id,
+        session_id=name,
+        spec=a_spec(1, restarts_max=3),
+        agent=an_agent(name),
+        beat=Beat(state=GroupState.IDLE, master_port=4000),
+    )
+
+
+def beat(name: str, state: GroupState, run_id: str = "r", port: int = 4001) -> BeatReceived:
+    told = Beat(state=state, round_id=0, master_port=port)
+    return BeatReceived(run_id=run_id, session_id=name, incarnation=f"{name}.1", beat=told)
+
+
+def failed(name: str) -> BeatReceived:
+    return beat(name, GroupState.FAILED)
+
+
+def report(sequence: int) -> FailureReported:
+    return FailureReported(run_id="r", request_id=sequence, record=a_record(sequence))
+
+
+async def take(outbox: Outbox, count: int) -> list[object]:
+    items: list[object] = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for item in outbox.items():
+            items.append(item)
+            if len(items) == count:
+                break
+    return items
+
+
+async def turns() -> None:
+    """Let the loop do whatever it can do at once."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterwards() -> None:
+    async with running() as scene:
+        outbox = scene.driver._outboxes["a"]
+        await scene.fill()
+        told = asyncio.create_task(take(outbox, 1))
+        scene.driver.submit(beat("b", GroupState.RUNNING, "q"))  # sessions stay
+        answer = scene.driver.expect_answer(1)
+        scene.driver.submit(report(1))
+        await scene.journal.wait_for_tries(scene.journal.tries + 2)
+        await turns()
+        assert not told.done()
+        assert not answer.done()
+        assert scene.serving == [False]
+        kept = scene.journal.kept.load_run("r")
+        assert kept is not None
+        assert (kept.round_id, kept.phase) == (0, Phase.RUNNING)
+
+        scene.clear()
+        (desired,) = await told
+        assert isinstance(desired, Desired)
+        assert isinstance(desired.state, Assignment)
+        assert desired.state.round_id == 1
+        assert await asyncio.wait_for(answer, DEADLINE_S) is True
+        assert scene.serving == [False, True]
+        kept = scene.journal.kept.load_run("r")
+        assert kept is not None
+        assert (kept.round_id, kept.restart_count, kept.failures_count) == (1, 1, 1)
+
+
+async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -> None:
+    async with running() as scene:
+        await scene.fill()
+        for event in (hello("c"), LimitsReset(run_id="r", request_id=9)):
+            with pytest.raises(Unavailable, match="no room to grow: No space left on device"):
+                scene.driver.submit(event)
+        scene.clear()
+        await scene.journal.wait_for_tries(scene.journal.tries + 1)
+        await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
+        (welcome, *_) = await take(scene.open("c"), 1)
+        assert isinstance(welcome, Welcome)
+
+
+async def test_a_run_with_a_decision_that_is_not_written_is_not_shown() -> None:
+    async with running() as scene:
+        await scene.fill()
+        assert scene.driver.find_run("q").state.round_id == 0
+        with pytest.raises(Unavailable, match="no room to grow"):
+            scene.driver.find_run("r")
+
+
+async def test_failure_records_that_wait_for_the_journal_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_module, "OUTAGE_QUEUE_MAX", 2)
+    async with running() as scene:
+        await scene.fill()
+        answers = [scene.driver.expect_answer(number) for number in (1, 2)]
+        for number in (1, 2):
+            scene.driver.submit(report(number))
+        with pytest.raises(Unavailable):
+            scene.driver.submit(report(3))
+        scene.driver.submit(beat("a", GroupState.RUNNING))
+        closed = SessionClosed(run_id="q", session_id="b", incarnation="b.1")
+        scene.driver.submit_always(closed)
+        scene.clear()
+        assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True, True]
+
+
+async def test_an_agent_whose_stream_broke_in_an_outage_is_expected_back() -> None:
+    async with running() as scene:
+        await scene.fill()
+        closed = SessionClosed(run_id="q", session_id="b", incarnation="b.1")
+        scene.driver.submit_always(closed)
+        scene.clear()
+        await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
+        await turns()
+        run = scene.driver.registry.runs["q"]
+        deadline = run.members.next_deadline()
+        assert deadline is not None
+        assert deadline - scene.driver.now() > 10
+
+
+async def test_a_disk_that_does_not_answer_is_an_outage_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as scene:
+        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
+        scene.journal.gate.clear()
+        scene.driver.submit(failed("a"))
+        await wait_until(lambda: scene.serving == [False], DEADLINE_S)
+        with pytest.raises(Unavailable, match="the disk of the journal has not answered"):
+            scene.driver.submit(hello("c"))
+        scene.journal.gate.set()
+        await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
+        assert scene.journal.writes == 3
+
+
+async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
+    async with running() as scene:
+        await scene.fill()
+        scene.driver.stop(Unavailable("it is stopping"))
+    assert scene.serving == [False]
+
+
+async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
+    scene = Scene()
+    scene.journal.error = JournalCorrupt("/x/journal", "database disk image is malformed")
+    task = asyncio.create_task(scene.driver.run())
+    scene.open("a")
+    with pytest.raises(JournalCorrupt, match="malformed"):
+        await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy loop would try thousands of times."""
+    monkeypatch.setattr(outage_module, "RETRY_FIRST_S", 40 * MS)
+    async with running() as scene:
+        tries = scene.journal.tries
+        began = scene.driver.now()
+        await scene.fill()
+        await scene.journal.wait_for_tries(tries + 4)
+        assert scene.driver.now() - began >= (40 + 80 + 160) * MS
+
+
+# A run that breaks.
+
+
+async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Run.handle
+
+    def handle(run: Run, event: object, *, now: float) -> list[fx.Effect]:
+        effects = original(run, event, now=now)  # type: ignore[arg-type]
+        if isinstance(event, BeatReceived) and event.beat.master_port == 666:
+            raise ZeroDivisionError
+        return effects
+
+    monkeypatch.setattr(Run, "handle", handle)
+    async with running() as scene:
+        outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
+        # What was decided before it, in the same batch, stays decided.
+        scene.driver.submit(failed("a"))
+        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+        with pytest.raises(Unavailable, match="run r is read again after an internal error"):
+            await take(outbox, 9)
+        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+        assert scene.driver.find_run("r").state.restart_count == 1
+        welcome, desired = await take(scene.open("a"), 2)
+        assert isinstance(welcome, Welcome)
+        assert isinstance(desired, Desired)
+        assert isinstance(desired.state, Assignment)
+        assert desired.state.round_id == 1
+
+        refused = scene.driver.expect_answer(1)
+        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+        scene.driver.submit(report(1))
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(refused, DEADLINE_S)
+        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+        kept = scene.journal.kept.load_run("r")
+        assert kept is not None
+        assert kept.verdict is not None
+        assert "ZeroDivisionError" in kept.verdict.reason
+        assert other._error is None
+        assert scene.driver.find_run("q").state.phase is Phase.RUNNING
+
+
+# Compaction.
+
+
+async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.journal.RECORDS_PER_SNAPSHOT", 10)
+    sizes = []
+    for life in range(4):
+        journal = SqliteJournal(tmp_path)
+        driver = Driver(Registry(RegistryPolicy()), journal)
+        driver.restore()
+        task = asyncio.create_task(driver.run())
+        await take(scene_outbox(driver), 2)
+        for number in range(4 * life + 1, 4 * life + 5):
+            answer = driver.expect_answer(number)
+            driver.submit(report(number))
+            await asyncio.wait_for(answer, DEADLINE_S)
+        sizes.append(journal.sizes()["r"])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert sizes == [7, 1, 5, 9], "three records of the first round, and four in each life"
+
+
+def scene_outbox(driver: Driver) -> Outbox:
+    outbox = driver.open_outbox("a")
+    driver.submit(hello("a"))
+    return outbox

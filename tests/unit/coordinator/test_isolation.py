@@ -1,0 +1,289 @@
+"""One run can't hurt another: what happens when a run's core raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator import effects as fx
+from coordinator.errors import RunClosed, Unavailable
+from coordinator.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
+from coordinator.isolation import BREAKS_AGAIN_WITHIN_S
+from coordinator.model import GroupState
+from coordinator.records import RunEnded
+from coordinator.registry import Registry
+from coordinator.run import Run
+from coordinator.run_state import Phase
+from coordinator.view import run_message
+from tests.support.journal import fold, round_trip
+from tests.support.world import Story, a_spec
+
+if TYPE_CHECKING:
+    from coordinator.records import Record
+
+
+class Bug(Exception):
+    """A mistake of ours."""
+
+
+@dataclass
+class Bugs:
+    """Makes the core of run "x" raise at the end of each event, with its state changed."""
+
+    left: int = 0
+
+    def install(self, patch: pytest.MonkeyPatch) -> Bugs:
+        original = Run.handle
+
+        def handle(run: Run, event: object, *, now: float) -> list[fx.Effect]:
+            effects = original(run, event, now=now)  # type: ignore[arg-type]
+            if run.state.run_id == "x" and self.left:
+                self.left -= 1
+                raise Bug("of the test")
+            return effects
+
+        patch.setattr(Run, "handle", handle)
+        return self
+
+
+class BreakableStory(Story):
+    """Lets a core break, and reads its run from the journal when it is told to."""
+
+    def _absorb(self, effects: list[fx.Effect]) -> None:
+        super()._absorb([e for e in effects if not isinstance(e, fx.ReadRun)])
+
+    def read(self, run_id: str = "x") -> list[fx.Effect]:
+        state = fold(round_trip(self.journal)).get(run_id)
+        effects = self.handle(RunRead(run_id=run_id, state=state))
+        self.registry.check_invariants()
+        return effects
+
+    def told(self) -> dict[str, object]:
+        """Return what sessions and requests were told by the last call, by run."""
+        told: dict[str, object] = {}
+        for effect in self.effects:
+            if isinstance(effect, fx.Welcome | fx.Direct | fx.Reject):
+                told[self.agents[self.sessions[effect.session_id]].run_id] = effect
+        return told
+
+
+@pytest.fixture
+def bugs(monkeypatch: pytest.MonkeyPatch) -> Bugs:
+    return Bugs().install(monkeypatch)
+
+
+@pytest.fixture
+def story() -> BreakableStory:
+    """Return two runs of two agents each, both in their first round."""
+    story = BreakableStory(spec=a_spec(2, restarts_max=3))
+    for run_id in ("x", "y"):
+        for name in ("a", "b"):
+            story.join(run_id + name, run_id=run_id)
+    story.obey_all()
+    return story
+
+
+def comes_back(story: BreakableStory, *names: str) -> None:
+    for name in names:
+        story.back(name)
+        story.obey(name)
+
+
+def test_a_run_that_breaks_lets_go_of_its_sessions_and_is_read_again(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    before, other = story.state("x"), list(story.state("y").history)
+    bugs.left = 1
+    effects = story.fail("xa")  # decides the next round, and breaks
+    (read,) = story.of(fx.ReadRun)
+    assert (read.run_id, type(read.error)) == ("x", Bug)
+    assert not story.of(fx.Persist), "half a decision is none"
+    rejected = {e.session_id: e.error for e in effects if isinstance(e, fx.Reject)}
+    assert len(rejected) == 2
+    assert {type(error) for error in rejected.values()} == {Unavailable}
+    assert set(story.told()) == {"x"}
+
+    story.read()
+    assert story.state("x") is not before
+    assert (story.state("x").round_id, story.state("x").restart_count) == (0, 0)
+    comes_back(story, "xb")
+    story.back("xa")  # and says again what had failed
+    assert (story.state("x").round_id, story.state("x").restart_count) == (1, 1)
+    assert story.state("y").history == other
+    story.registry.check_invariants()
+
+
+def test_workers_of_a_run_that_is_read_again_are_left_alone(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 1
+    story.beat("xa")
+    story.read()
+    for name in ("xa", "xb"):
+        story.back(name)
+        assert story.assignment(name).round_id == 0
+    story.advance(60.0)
+    assert (story.state("x").round_id, len(story.state("x").members)) == (0, 2)
+
+
+def test_a_run_that_breaks_again_ends_with_a_reason_its_users_can_read(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 2
+    story.beat("xa")
+    story.read()
+    story.back("xa")
+    assert story.of(fx.ReadRun)
+    story.read()
+    (ended,) = story.of(fx.Persist)
+    assert isinstance(ended.record, RunEnded)
+    assert story.registry.ended == ["x"]
+    for name in ("xa", "xb"):
+        story.back(name)
+        verdict = story.verdict(name)
+        assert not verdict.is_success
+        assert "internal error of the coordinator, Bug: of the test" in verdict.reason
+    assert "Bug: of the test" in run_message(story.run("x"), now=story.now).verdict.reason
+    assert fold(round_trip(story.journal))["x"].phase is Phase.ENDED
+    assert story.state("y").phase is Phase.RUNNING
+    assert isinstance(story.join("xc", run_id="x")[0], fx.Reject)
+
+
+def test_a_run_that_breaks_even_when_it_has_ended_is_closed(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 3
+    for _ in range(2):
+        story.back("xa")
+        story.read()
+    story.back("xa")
+    story.read()
+    assert not story.of(fx.Persist)
+    (reject,) = story.back("xa")
+    assert isinstance(reject, fx.Reject)
+    assert isinstance(reject.error, RunClosed)
+    assert "Bug: of the test" in str(reject.error)
+    story.registry.check_invariants()
+
+
+def test_a_run_that_breaks_once_in_a_long_time_goes_on(story: BreakableStory, bugs: Bugs) -> None:
+    for _ in range(3):
+        bugs.left = 1
+        story.beat("xa")
+        story.read()
+        comes_back(story, "xa", "xb")
+        story.advance(BREAKS_AGAIN_WITHIN_S + 1)
+    assert story.state("x").phase is Phase.RUNNING
+
+
+def test_while_a_run_is_read_its_agents_are_told_to_come_again(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 1
+    story.beat("xa")
+    assert story.registry.state("x") is None
+    for effects in (story.back("xa"), story.beat("xb"), story.leave("xb")):
+        (reject,) = effects
+        assert isinstance(reject, fx.Reject)
+        assert isinstance(reject.error, Unavailable)
+    assert story.break_session("xb") == []
+    (refused,) = story.record("xa")
+    assert isinstance(refused, fx.RefuseRequest), "an answer would end the record"
+    (refused,) = story.handle(LimitsReset(run_id="x", request_id=77))
+    assert isinstance(refused, fx.RefuseRequest)
+    story.advance(100.0)
+    assert story.state("y").phase is Phase.RUNNING
+    story.registry.check_invariants()
+
+
+def test_a_record_that_breaks_its_run_is_not_acknowledged(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 1
+    story.record("xa")
+    assert not story.of(fx.AcknowledgeFailure)
+    assert len(story.of(fx.RefuseRequest)) == 1
+
+
+def test_a_deadline_that_breaks_one_run_comes_to_the_others(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    for run_id in ("x", "y"):
+        story.break_session(f"{run_id}a")
+    due = story.registry.next_deadline()
+    assert due is not None
+    bugs.left, story.now = 1, due
+    story.handle(DeadlineReached())
+    assert [effect.run_id for effect in story.of(fx.ReadRun)] == ["x"]
+    assert "ya.1" not in story.state("y").members
+
+
+def test_a_run_that_breaks_when_it_is_created_is_read_again(bugs: Bugs) -> None:
+    story = BreakableStory(spec=a_spec(1))
+    bugs.left = 1
+    story.join("xa", run_id="x")
+    story.read()
+    comes_back(story, "xa")
+    assert story.state("x").phase is Phase.RUNNING
+
+
+def test_a_run_that_was_forgotten_while_it_was_read_stays_forgotten(
+    story: BreakableStory, bugs: Bugs
+) -> None:
+    bugs.left = 1
+    story.beat("xa")
+    assert story.handle(RunRead(run_id="z", state=fold(story.journal)["x"])) == []
+    assert "z" not in story.registry.runs
+
+
+def test_a_run_whose_journal_cannot_be_read_is_closed(story: BreakableStory, bugs: Bugs) -> None:
+    bugs.left = 1
+    story.beat("xa")
+    story.handle(RunRead(run_id="x", state=None))
+    (reject,) = story.back("xa")
+    assert isinstance(reject, fx.Reject)
+    assert isinstance(reject.error, RunClosed)
+
+
+def test_what_was_read_and_not_asked_for_changes_nothing(story: BreakableStory) -> None:
+    before = story.state("x")
+    assert story.read() == []
+    assert story.state("x") is before
+
+
+def test_a_run_that_cannot_begin_after_a_restart_ends_and_the_others_go_on(
+    story: BreakableStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Run._restore
+
+    def restore(run: Run, now: float) -> None:
+        if run.state.run_id == "x" and run.state.phase is not Phase.ENDED:
+            raise Bug("of the test")
+        original(run, now)
+
+    monkeypatch.setattr(Run, "_restore", restore)
+    registry = Registry(story.policy)
+    effects = registry.restore(list(fold(story.journal).values()), now=story.now)
+    records: list[Record] = [e.record for e in effects if isinstance(e, fx.Persist)]
+    assert [type(record) for record in records] == [RunEnded]
+    assert [run.state.phase for run in registry.runs.values()] == [Phase.ENDED, Phase.RUNNING]
+    assert registry.ended == ["x"]
+    registry.check_invariants()
+
+
+# After an outage of the journal.
+
+
+def test_agents_whose_streams_broke_in_an_outage_have_time_to_come_back(
+    story: BreakableStory,
+) -> None:
+    """Meanwhile they were refused, so that their next attempt may be a second away."""
+    story.break_session("xa")
+    story.handle(OutageEnded())
+    story.advance(10.0)
+    assert "xa.1" in story.state("x").members
+    story.back("xa")
+    story.advance(60.0)
+    assert (story.state("x").round_id, story.agents["xa"].state) == (0, GroupState.RUNNING)

@@ -1,0 +1,105 @@
+"""Shell. A wait of the main thread that a signal ends, whichever thread the signal met.
+
+The interpreter runs a signal's handler in the main thread only, between two of its
+instructions. A signal that another thread takes, or that comes just before a system
+call, would wait there for as long as the call does. So while the main thread waits, the
+interpreter writes each signal to a descriptor that the wait looks at as well.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+from contextlib import suppress
+from functools import partial
+
+WAIT_MAX_S = 24 * 3600.0
+"""The longest wait at once; callers that have not seen their event wait again."""
+
+_BYTES_MAX = 64 * 1024
+
+_set_quietly = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
+
+
+class _Waits:
+    """The waits of the main thread; a handler that runs in one of them may wait, too."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, int] = {}
+        """By the descriptor that a wait has set: the one it has replaced."""
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """Keep a child, which another thread has just forked, from telling its signals here."""
+        if self.before:
+            current = signal.set_wakeup_fd(-1)
+            while current in self.before:
+                current = self.before.pop(current)
+            signal.set_wakeup_fd(current)
+            self.before.clear()
+
+
+_WAITS = _Waits()
+
+
+def wait_readable(fd: int, timeout_s: float | None) -> bool:
+    """Wait until a descriptor is readable; return whether it is.
+
+    In the main thread the wait ends early, with False, after any signal that has a
+    handler in Python. What the handler raises comes out of the call. The wakeup
+    descriptor of an event loop, or of the program, gets what it would have got, and is
+    set again afterwards.
+
+    Args:
+        fd: Any descriptor that can be polled.
+        timeout_s: None waits for as long as it takes; at most ``WAIT_MAX_S`` at once.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    limit_ms = None if timeout_s is None else min(max(timeout_s, 0.0), WAIT_MAX_S) * 1000
+    if threading.current_thread() is not threading.main_thread():
+        return bool(poll.poll(limit_ms))
+    heard, told = socket.socketpair()
+    with heard, told:
+        heard.setblocking(False)
+        told.setblocking(False)
+        poll.register(heard, select.POLLIN)
+        ready = _poll_woken(poll, limit_ms, heard, told.fileno())
+    return any(found == fd for found, _ in ready)
+
+
+def _poll_woken(
+    poll: select.poll, limit_ms: float | None, heard: socket.socket, told: int
+) -> list[tuple[int, int]]:
+    """Poll, while the interpreter writes signals to ``told``, which ``heard`` reads."""
+    # A handler may raise after each call. What must not be torn apart is one call each.
+    before: list[int] = []
+    replaced: list[int] = []
+    put_back, former = replaced.extend, map(signal.set_wakeup_fd, before)
+    try:
+        before.extend(map(_set_quietly, (told,)))
+        _WAITS.before[told] = before[0]
+        return poll.poll(limit_ms)
+    finally:
+        try:
+            put_back(former)
+        except (OSError, ValueError):
+            if replaced:
+                raise  # by a handler, not by the former descriptor, which is closed by now
+            signal.set_wakeup_fd(-1)
+        if replaced and replaced[0] != told:
+            signal.set_wakeup_fd(replaced[0])  # A handler has set it meanwhile.
+        _WAITS.before.pop(told, None)
+        _hand_on(heard, before)
+
+
+def _hand_on(heard: socket.socket, before: list[int]) -> None:
+    """Write the signals that were told here to where they would have been written."""
+    with suppress(BlockingIOError):
+        signals = heard.recv(_BYTES_MAX)
+        if signals and before and before[0] >= 0:
+            with suppress(OSError):
+                os.write(before[0], signals)
