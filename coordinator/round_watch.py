@@ -59,6 +59,8 @@ class RoundWatch:
     ``failed`` are participants whose group failed; ``lost`` those given up before
     they succeeded; ``extras`` connected members that are not in the round; ``done``
     how many workers of a participant exited with 0 before they were told to stop.
+    ``unheard`` are participants of the round that failed last which were not heard
+    since, each with the restarts charged meanwhile.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class RoundWatch:
         self.lost: set[str] = set()
         self.extras: set[str] = set()
         self.done: dict[str, int] = {}
+        self.unheard: dict[str, int] = {}
         self._state = state
         self._members = members
         self._policy = policy
@@ -122,14 +125,26 @@ class RoundWatch:
         """Return what explains the failure of the round, as far as it is known. Linear."""
         return root_causes(self.failures(), current.round_id)
 
-    def unheard(self, current: Round) -> set[str]:
-        """Return participants that were last heard before the round failed. Linear."""
+    def note_unheard(self, current: Round, *, charged: int) -> None:
+        """Note participants that perhaps were lost before the round failed. Linear."""
         since, presences = self._failed_since, self._members.presences
-        if since is None:
-            return set()
-        return {
-            i for i in current.seats.keys() & presences.keys() if presences[i].silent_since < since
-        }
+        silent = [
+            i
+            for i in current.seats.keys() & presences.keys()
+            if since is not None and presences[i].silent_since < since
+        ]
+        self.unheard = {i: self.unheard.get(i, 0) + charged for i in silent}
+
+    def take_back(self, incarnation: str) -> int | None:
+        """Return the restarts that the loss of this agent gives back.
+
+        ``None`` if it was heard after the latest failure. What is given back once
+        is not given back for another agent.
+        """
+        returned = self.unheard.get(incarnation)
+        if returned is not None:
+            self.unheard.clear()
+        return returned
 
     def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
         """Judge the round as it is at ``now``."""

@@ -18,13 +18,13 @@ from coordinator import records as rec
 from coordinator.admission import refusal
 from coordinator.ending import EndingWatch
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
-from coordinator.failures import TableRoom, is_telling_enough
+from coordinator.failure_intake import is_wanted, taken
 from coordinator.gathering import GatheringWatch, Leading, Lineup
 from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, Pace, Round
+from coordinator.model import GroupState, Pace
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
@@ -57,9 +57,6 @@ class Run:
             progress_interval_s=policy.progress_interval_s,
         )
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
-        # Participants of the round that failed last which were not heard since, with
-        # the restarts charged meanwhile.
-        self._unheard: dict[str, int] = {}
         self._wait: Wait | None = None
         self._review_at: float | None = None
         self._restore(now)
@@ -186,7 +183,7 @@ class Run:
 
     def _on_agent_left(self, event: ev.AgentLeft, now: float) -> None:
         if self._is_current(event.incarnation, event.session_id):
-            self._unheard.pop(event.incarnation, None)
+            self._round_watch.unheard.pop(event.incarnation, None)
             self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_session_closed(self, event: ev.SessionClosed, now: float) -> None:
@@ -199,42 +196,21 @@ class Run:
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
-        is_kept = self._is_wanted(record)
-        if is_kept:
+        is_kept = False
+        if is_wanted(self.state, record, incarnations_max=self._policy.incarnations_heard_max):
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            is_kept = self._take_failure(record.accepted(sent_at=sent_at))
+            accepted = record.accepted(sent_at=sent_at)
+            what = taken(self.state, accepted, bytes_max=self.failures_bytes_max)
+            is_kept = isinstance(what, rec.FailureRecorded)
+            self._commit(what)
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
-
-    def _take_failure(self, record: FailureRecord) -> bool:
-        """Keep a record if it is among the most telling, else only count it."""
-        count_max, bytes_max = self.state.failures_kept_max, self.failures_bytes_max
-        room = TableRoom(count_max=count_max, bytes_max=bytes_max)
-        if is_telling_enough(self.state.failures, record, room):
-            self._commit(rec.FailureRecorded(record=record, bytes_max=bytes_max))
-            return True
-        heard = {record.incarnation: record.sequence}
-        self._commit(rec.FailuresCounted(heard=heard, count=1))
-        return False
 
     def _on_limits_reset(self, event: ev.LimitsReset) -> None:
         forgotten = len(self.state.limits or ())
         self._learning.forget()
         self._tell_limits()
         self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
-
-    def _is_wanted(self, record: FailureRecord) -> bool:
-        """Return whether a record is new, of a round there was, and can be told from others."""
-        heard = self.state.failures_heard
-        if self.state.phase is Phase.ENDED:
-            return False
-        if record.round_id >= self.state.next_round_id:
-            return False
-        if record.round_id == self.state.round_id and not self.state.had_seat(record.incarnation):
-            return False  # of a run of this name in an earlier life: its rounds were others
-        if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
-            return False
-        return record.sequence > heard.get(record.incarnation, 0)
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
@@ -261,7 +237,7 @@ class Run:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
-        self._unheard.pop(incarnation, None)
+        self._round_watch.unheard.pop(incarnation, None)
         if beat.master_port and not self._leading.port_of(incarnation):
             presence.master_port_spent = beat.master_port
             self._telling.one(incarnation)
@@ -297,20 +273,18 @@ class Run:
         if self.state.phase is Phase.ENDED:
             return
         is_excused = self._iterating.lost(incarnation, reason)
-        is_cause, returned = incarnation in self._unheard, self._unheard.get(incarnation, 0)
+        returned = self._round_watch.take_back(incarnation)
         self._decide(
             rec.AgentRemoved(
                 incarnation=incarnation,
                 reason=reason,
                 at_s=now,
                 is_excused=is_excused,
-                restarts_returned=returned,
+                restarts_returned=returned or 0,
             )
         )
-        if is_cause:
-            self._unheard.clear()  # what is given back is given back once
-            if self.state.phase is Phase.ENDING:
-                self._go_on(incarnation, now)
+        if returned is not None and self.state.phase is Phase.ENDING:
+            self._go_on(incarnation, now)
         if self.state.is_awaited(incarnation):
             self._round_watch.lost.add(incarnation)
         self._note_change(now)
@@ -388,7 +362,7 @@ class Run:
                 self._wait, self._review_at = wait, wait.until
 
     def _review_ending(self, now: float, judged_at: float) -> None:
-        self._review_at = self._ending.review(self._unheard, now=judged_at)
+        self._review_at = self._ending.review(self._round_watch.unheard, now=judged_at)
         if self._review_at is None:
             current = self.state.round
             causes = self._round_watch.causes(current) if current else []
@@ -438,11 +412,6 @@ class Run:
         self._wait = None
         self._telling.everyone()
 
-    def _still_unheard(self, current: Round, *, charged: int) -> dict[str, int]:
-        """Return participants that perhaps were lost before the failure. Linear."""
-        unheard = self._round_watch.unheard(current)
-        return {i: self._unheard.get(i, 0) + charged for i in unheard}
-
     def _go_on(self, lost: str, now: float) -> None:
         """Take back that the run fails: a machine was lost before the failure that decided it."""
         current = self.state.round
@@ -454,7 +423,7 @@ class Run:
         current = self.state.round
         assert current is not None, "no round to end"
         if outcome.cause is RoundEnd.WORKER_FAILED:
-            self._unheard = self._still_unheard(current, charged=1)
+            self._round_watch.note_unheard(current, charged=1)
         count = self.state.restart_count + (outcome.cause is RoundEnd.WORKER_FAILED)
         record = rec.RoundEnded(
             round_id=current.round_id,
@@ -477,7 +446,7 @@ class Run:
     def _start_ending(self, outcome: RunFails, now: float) -> None:
         current = self.state.round
         assert current is not None, "a run without a round fails at once"
-        self._unheard = self._still_unheard(current, charged=0)
+        self._round_watch.note_unheard(current, charged=0)
         self._decide(rec.EndingStarted(reason=outcome.reason, at_s=now, where=outcome.where))
         self._learning.due_at = None  # there is no round left that could use it
         self._ending.begin(now=now)

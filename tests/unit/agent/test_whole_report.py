@@ -10,11 +10,11 @@ import pytest
 from agent.convert import desired_from
 from agent.model import Exit
 from agent.transport import TransportError
-from agent.whole_report import complete
+from agent.whole_report import complete, is_to_be_completed
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, Callable
 
 WHOLE = session_pb2.Verdict(
     reason="too bad",
@@ -37,18 +37,31 @@ class FakeConnection:
             raise self._error
         return WHOLE
 
-    def open(
-        self, requests: AsyncIterator[session_pb2.OpenRequest]
-    ) -> AsyncIterator[session_pb2.OpenResponse]:
+    async def open(
+        self,
+        requests: AsyncGenerator[session_pb2.OpenRequest, None],
+        take: Callable[[session_pb2.OpenResponse], None],
+    ) -> None:
         raise NotImplementedError
 
-    def report(
-        self, requests: AsyncIterator[failure_pb2.ReportRequest]
-    ) -> AsyncIterator[failure_pb2.ReportResponse]:
+    async def report(
+        self,
+        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
+        take: Callable[[failure_pb2.ReportResponse], None],
+    ) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
         raise NotImplementedError
+
+
+class SilentConnection(FakeConnection):
+    """A coordinator that never answers."""
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        self.asked.append(request)
+        await asyncio.Event().wait()
+        return WHOLE
 
 
 def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
@@ -70,6 +83,7 @@ def shown(message: session_pb2.Exit) -> str:
 
 async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
     message, connection = an_exit(is_cut=True, shows=True), FakeConnection()
+    assert is_to_be_completed(message)
     await complete(message, connection, run_id="r")
     assert connection.asked == [run_pb2.GetVerdictRequest(run_id="r", generation=3)]
     assert "all of it" in shown(message)
@@ -77,10 +91,9 @@ async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(("is_cut", "shows"), [(False, True), (True, False), (False, False)])
-async def test_no_other_agent_asks(is_cut: bool, shows: bool) -> None:
-    message, connection = an_exit(is_cut=is_cut, shows=shows), FakeConnection()
-    await complete(message, connection, run_id="r")
-    assert not connection.asked
+def test_no_other_agent_asks(is_cut: bool, shows: bool) -> None:
+    message = an_exit(is_cut=is_cut, shows=shows)
+    assert not is_to_be_completed(message)
     assert ("on the console of the agent on first-host" in shown(message)) == is_cut
 
 
@@ -96,8 +109,7 @@ async def test_a_coordinator_that_says_nothing_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agent.whole_report.FETCH_TIMEOUT_S", 0.0)
-    connection = FakeConnection()
-    connection.verdict = lambda _request: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+    connection = SilentConnection()
     message = an_exit(is_cut=True, shows=True)
     await complete(message, connection, run_id="r")
     assert "did not answer" in shown(message)
