@@ -42,6 +42,18 @@ def round_failed(
     return f"round {current.round_id} failed: {what}"
 
 
+def undecided(
+    current: Round,
+    causes: Sequence[FailureRecord],
+    failed: Collection[str],
+    unsure: Collection[str],
+) -> str:
+    """Say which agents may be lost, so that a failure is not judged yet."""
+    verb = "is" if len(unsure) == 1 else "are"
+    whether = f"waiting to hear whether {_hosts(current, unsure)} {verb} alive"
+    return f"{round_failed(current, causes, failed)}; {whether}"
+
+
 def start_impossible(
     current: Round, causes: Sequence[FailureRecord], unable: Collection[str]
 ) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordinator import reasons
@@ -12,7 +14,7 @@ from coordinator.model import FailureRecord, Round
 from coordinator.policy import RunPolicy
 from coordinator.progress import NOWHERE, Standings
 from coordinator.records import RoundEnd
-from coordinator.rendezvous import last_call_deadline
+from coordinator.rendezvous import Wait, last_call_deadline
 from coordinator.run_state import RunState
 from coordinator.standings import standings
 
@@ -43,9 +45,13 @@ class RoundIsOver:
 
 @dataclass(frozen=True, slots=True)
 class RoundGoesOn:
-    """Nothing yet; look again at ``until`` if nothing happens before (``None``: never)."""
+    """Nothing yet; look again at ``until`` if nothing happens before (``None``: never).
+
+    ``waits`` says what a decision that is due waits for.
+    """
 
     until: float | None = None
+    waits: Wait | None = None
 
 
 _GOES_ON = RoundGoesOn()  # the answer at nearly every beat
@@ -79,12 +85,15 @@ class RoundWatch:
         self._barrier_since: float | None = None
         self._failed_since: float | None = None
         self._extra_since: float | None = None
+        # What a failure waits for before it is judged.
+        self._undecided: Wait | None = None
 
     def begin(self) -> None:
         """Start anew with the round that has just started. Linear in members."""
         self.failed, self.lost, self.done = set(), set(), {}
         self.extras = self._members.connected - self._state.group_ranks().keys()
         self._barrier_since = self._failed_since = self._extra_since = None
+        self._undecided = None
 
     def resume(self, *, now: float) -> None:
         """Go on with the round of an earlier life of the coordinator."""
@@ -174,20 +183,27 @@ class RoundWatch:
 
         A machine's death makes workers elsewhere fail, before its own lease is over.
         """
-        if self._iterating.give_up is not None:
-            return self._review_give_up(current, self._iterating.give_up, now)
         self._failed_since = now if self._failed_since is None else self._failed_since
         until = self._failed_since + self._policy.restart_grace_s
-        if now < until and self._is_unsure(current):
-            return RoundGoesOn(until)
+        if now < until and any(self._unsure(current)):
+            self._undecided = self._undecided or self._await_certainty(current, until)
+            return RoundGoesOn(until, waits=self._undecided)
+        if self._iterating.give_up is not None:
+            return self._review_give_up(current, self._iterating.give_up, now)
         where = self._where(current, now)
         what = reasons.round_failed(current, self.causes(current), self.failed, where)
         return self._after_failure(what, where)
 
-    def _is_unsure(self, current: Round) -> bool:
-        """Return whether a participant may be lost: its stream broke, or it is silent."""
-        seats, members = current.seats.keys(), self._members
-        return not (seats.isdisjoint(members.missed) and seats.isdisjoint(members.suspects))
+    def _unsure(self, current: Round) -> Iterator[str]:
+        """Find participants that may be lost: their stream broke, or they are silent."""
+        unsure = itertools.chain(self._members.missed, self._members.suspects)
+        return (incarnation for incarnation in unsure if incarnation in current.seats)
+
+    def _await_certainty(self, current: Round, until: float) -> Wait:
+        """Say what a failure waits for. Linear, so not at every beat meanwhile."""
+        unsure = list(self._unsure(current))
+        reason = reasons.undecided(current, self.causes(current), self.failed, unsure)
+        return Wait(reason=reason, agents_wanted=0, until=until)
 
     def _review_give_up(self, current: Round, why: str, now: float) -> Outcome:
         """Judge a round that can't go on in process: it failed, unless nobody is left."""

@@ -88,8 +88,6 @@ class Run:
         """How long members have to come back who could not for a time."""
         return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
 
-    # The interface of every core.
-
     def handle(
         self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
     ) -> list[fx.Effect]:
@@ -139,7 +137,7 @@ class Run:
             self._iterating.check_invariants()
 
     def reason(self) -> str:
-        """Return why the run is as it is, for people."""
+        """Return why the run is as it is."""
         if self._wait is not None:
             return self._wait.reason
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
@@ -328,7 +326,8 @@ class Run:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
-            case RoundGoesOn(until):
+            case RoundGoesOn(until, waits):
+                self._await_decision(waits)
                 self._review_at = until
                 due = self._iterating.next_deadline() if self._iterating.is_watching else None
                 if due is not None:
@@ -339,6 +338,13 @@ class Run:
                 self._start_ending(outcome, now)
             case RoundIsOver() as outcome:
                 self._end_round(outcome, now)
+
+    def _await_decision(self, waits: Wait | None) -> None:
+        """Show what a decision waits for, and tell it once."""
+        if waits is not None and self._wait is None:
+            self._tell_decision("decision waits", waits.reason)
+        if waits is not None or not self._iterating.is_watching:
+            self._wait = waits
 
     def _review_iterations(self, now: float) -> None:
         """Journal what follows for the workers that restart in process, if any do."""

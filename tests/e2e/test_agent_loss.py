@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.support.cluster import exit_all
+from tests.support.cluster import DEADLINE_S, exit_all
 from tests.support.waiting import MS, wait_until_sync
 
 if TYPE_CHECKING:
@@ -105,6 +106,27 @@ def test_a_killed_supervisor_fails_its_workers_and_is_replaced(
     exit_all(again)
     assert [agent.wait() for agent in agents] == [0] * len(agents)
     assert job.state().failures_count == 2
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 1.2], ids=["at once", "within the lease"])
+def test_workers_that_fail_because_of_a_dead_machine_cost_nothing(
+    cluster: Cluster, silent_s: float
+) -> None:
+    """Without a restart to spend: a worker elsewhere fails before the machine's lease is over."""
+    coordinator = cluster.coordinator("--heartbeat-interval", "0.4", "--lease", "2")
+    job = cluster.job("--nnodes", "2:3", "--max-restarts", "0", *LONG, coordinator=coordinator)
+    dead, *others = [job.join() for _ in range(3)]
+    workers = job.server.wait_for(3)
+    victim = of_agent(others[0], workers)
+    dead.stop()
+    deadline = time.monotonic() + silent_s
+    wait_until_sync(lambda: time.monotonic() >= deadline, DEADLINE_S)
+    exit_all(victim, 1)
+    again = job.server.wait_for_round(1, 2)
+    assert {worker.restart_count for worker in again} == {0}
+    exit_all(again)
+    assert [agent.wait() for agent in others] == [0, 0]
+    dead.kill()
 
 
 def test_a_frozen_agent_is_replaced_and_joins_afresh_when_it_wakes(cluster: Cluster) -> None:
