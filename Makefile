@@ -6,8 +6,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/installed.stamp
-# How many seeds `make soak` gives the simulation.
+# How many seeds `make soak` gives the simulation, and how many agents it kills.
 SEEDS ?= 5000
+KILLS ?= 1000
 
 .PHONY: demo test check lint types protos gen baseline bench soak floors clean
 
@@ -46,6 +47,7 @@ bench: $(READY)
 
 soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation tests/property
+	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py
 
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.
 # Left out is one test whose oversize message makes the oldest gRPC leak a task of its own.

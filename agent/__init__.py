@@ -6,6 +6,7 @@ What programs may ask of the package itself is loaded when it is first asked for
 the supervisor imports the package too, and has to stay small.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def __getattr__(name: str) -> object:
     """Load what was asked for. Python calls this once per name."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if sys.platform != "linux":
+        raise ImportError(f"agent.{name}: this system is {sys.platform!r}, allowed is 'linux'")
     found: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found
     return found

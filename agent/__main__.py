@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agent import cli
+from drumbeat.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with the real driver; ``argv`` None stands for this process's own."""
+    open_missing()
     return cli.main(argv, run=run)
 
 

@@ -21,8 +21,6 @@ from agent.config import (
     RESTARTS_MAX,
     SIGNALS_HANDLED,
     AgentConfig,
-    count_workers,
-    parse_nnodes,
     parse_signals,
     worker_command,
 )
@@ -31,12 +29,18 @@ from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.hang_options import OPTION_OF_FIELD as HANG_OPTION_OF_FIELD
 from agent.hang_options import hang_options, watchdog_of
-from agent.log_options import log_options, output_of
+from agent.log_options import event_log_options, log_options, output_of
+from agent.option_types import NnodesType, WorkersType
 from agent.telemetry import catalog
+from agent.torchrun_options import meeting_of, torchrun_options
 from drumbeat import options
 from worker_sdk import context
 
+PYTHON_VARIABLE = "PYTHON_EXEC"
+"""Variable by which torchrun takes the interpreter of the workers."""
+
 _OPTION_OF_FIELD = {
+    "agent_name": "--name",
     "agents_max": "--nnodes",
     "agents_min": "--nnodes",
     "command": "SCRIPT",
@@ -52,6 +56,7 @@ _OPTION_OF_FIELD = {
     "local_world_size": "--nproc-per-node",
     "log_dir": "--log-dir",
     "log_format": "--log-format",
+    "log_level": "--log-level",
     "master_addr": "--master-addr",
     "master_port": "--master-port",
     "restarts_max": "--max-restarts",
@@ -78,37 +83,6 @@ Exit codes:
 """
 
 
-class NnodesType(options.ParamType):
-    """How many agents a round has, as (minimum, maximum)."""
-
-    name = "min[:max]"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Read "N" or "MIN:MAX"."""
-        try:
-            return parse_nnodes(value)
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
-class WorkersType(options.ParamType):
-    """How many workers this host has, a word for its devices resolved."""
-
-    name = "workers"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a number, "auto", "gpu" or "cpu"."""
-        # To ask the driver takes up to seconds; a number needs no GPUs.
-        is_gpu_counted = value.strip().lower() in {"auto", "gpu"}
-        gpus = preflight.count_gpus(os.environ.get(VISIBLE_DEVICES)) if is_gpu_counted else 0
-        try:
-            return count_workers(value, cores=preflight.usable_cores(), gpus=gpus)
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @options.version_option("agent")
 def agent() -> None:
@@ -132,6 +106,7 @@ def agent() -> None:
 @options.option(
     "--standalone",
     section="Run",
+    variables=["PET_STANDALONE"],
     is_flag=True,
     help="Train on this machine alone, without a coordinator elsewhere.",
 )
@@ -140,13 +115,23 @@ def agent() -> None:
     "--rdzv-id",
     "run_id",
     section="Run",
+    variables=["PET_RDZV_ID"],
     metavar="NAME",
     help="Name of the training job, the same on all its machines: up to 128 characters of "
     "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine.",
 )
 @options.option(
+    "--name",
+    section="Run",
+    metavar="NAME",
+    default="",
+    show_default="the host's, numbered if another agent has it",
+    help="What reasons and reports call this agent, e.g. to tell several on one host apart.",
+)
+@options.option(
     "--nnodes",
     section="Run",
+    variables=["PET_NNODES"],
     type=NnodesType(),
     metavar="MIN[:MAX]",
     default="1:1",
@@ -155,6 +140,7 @@ def agent() -> None:
 @options.option(
     "--max-restarts",
     section="Run",
+    variables=["PET_MAX_RESTARTS"],
     type=options.CountType(0, RESTARTS_MAX),
     metavar="N",
     default=0,
@@ -164,28 +150,39 @@ def agent() -> None:
 @options.option(
     "--nproc-per-node",
     section="Workers",
+    variables=["PET_NPROC_PER_NODE"],
     type=WorkersType(),
     metavar="N|auto|gpu|cpu",
     default="1",
     help="Workers on this machine; auto: one per GPU, or per core if there is none.",
 )
-@options.option("--role", section="Workers", metavar="NAME", default="default", help="Their role.")
+@options.option(
+    "--role",
+    section="Workers",
+    variables=["PET_ROLE"],
+    metavar="NAME",
+    default="default",
+    help="Their role.",
+)
 @options.option(
     "-m",
     "--module",
     section="Workers",
+    variables=["PET_MODULE"],
     is_flag=True,
     help="SCRIPT is the name of a Python module, as for python -m.",
 )
 @options.option(
     "--no-python",
     section="Workers",
+    variables=["PET_NO_PYTHON"],
     is_flag=True,
     help="SCRIPT is a program of its own, not to be run by Python.",
 )
 @options.option(
     "--virtual-local-rank",
     section="Workers",
+    variables=["PET_VIRTUAL_LOCAL_RANK"],
     is_flag=True,
     help="Let each worker see its own GPU only, as device 0, and LOCAL_RANK=0.",
 )
@@ -208,6 +205,7 @@ def agent() -> None:
 @options.option(
     "--shutdown-timeout",
     section="Workers",
+    variables=["PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"],
     type=options.DURATION,
     metavar="DURATION",
     default="30s",
@@ -218,6 +216,7 @@ def agent() -> None:
 @options.option(
     "--signals-to-handle",
     section="Workers",
+    variables=["PET_SIGNALS_TO_HANDLE"],
     metavar="NAME,...",
     default=",".join(SIGNALS_HANDLED),
     help="Signals that end this agent, and with it its workers, who get the same. "
@@ -226,12 +225,14 @@ def agent() -> None:
 @options.option(
     "--local-addr",
     section="Network",
+    variables=["PET_LOCAL_ADDR"],
     metavar="ADDR",
     help="Address at which the other machines reach this one; found if not given.",
 )
 @options.option(
     "--master-addr",
     section="Network",
+    variables=["PET_MASTER_ADDR"],
     metavar="ADDR",
     default="",
     show_default="the machine of rank 0",
@@ -240,6 +241,7 @@ def agent() -> None:
 @options.option(
     "--master-port",
     section="Network",
+    variables=["PET_MASTER_PORT"],
     type=options.PORT_OR_ZERO,
     metavar="PORT",
     default=0,
@@ -267,7 +269,8 @@ def agent() -> None:
     type=options.DurationType(min_s=0.1),
     metavar="DURATION",
     show_default="no limit while they are alive",
-    help="How long machines that are done wait for the others.",
+    help="How long a machine that is done waits for the others; then it ends with success, "
+    "and they train on.",
 )
 @options.option(
     "--coordinator-grace",
@@ -277,42 +280,9 @@ def agent() -> None:
     default="10m",
     help="How long training goes on while the coordinator is away.",
 )
-@options.option(
-    "--log-format",
-    section="Log",
-    type=click.Choice(["auto", "console", "json"]),
-    default="auto",
-    help="auto: for people on a terminal, JSON lines elsewhere.",
-)
-@options.option(
-    "--event-log-handler",
-    section="Log",
-    metavar="null|console|jsonl|NAME",
-    show_default="jsonl with --event-log-file, else null",
-    help="Who takes structured events and metrics; NAME is that of an installed handler.",
-)
-@options.option(
-    "--event-log-file",
-    section="Log",
-    metavar="FILE",
-    help="File to which the handler jsonl appends; created if needed.",
-)
-@options.replaced_option(
-    "--rdzv-backend", hint="leave it out: the backend is the coordinator; see --coordinator"
-)
-@options.replaced_option("--rdzv-endpoint", hint="use --coordinator HOST:PORT")
-@options.replaced_option(
-    "--rdzv-conf", hint="use --join-timeout and --last-call; the rest needs no settings"
-)
-@options.replaced_option(
-    "--node-rank", hint="leave it out: the coordinator assigns the ranks of machines"
-)
-@options.replaced_option(
-    "--monitor-interval", hint="leave it out: the end of a worker is noticed at once"
-)
-@options.replaced_option(
-    "--start-method", hint="leave it out: workers are processes of their own, started with exec"
-)
+@options.console_options
+@event_log_options
+@torchrun_options
 @click.argument("script", required=False, metavar="SCRIPT")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_context
@@ -320,8 +290,10 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     """Join a training run with this machine and start its workers.
 
     SCRIPT and everything after it belong to the workers. Options may be spelled
-    with '_' in place of '-'. A DURATION is a number of seconds, or has a unit:
-    500ms, 30s, 1.5m, 2h.
+    with '_' in place of '-', and cut short while they stay unique. A DURATION is a
+    number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h. Without --coordinator
+    and with one machine, --standalone is understood. Command lines of torchrun and
+    its PET_* variables work, too; ours count first.
     """
     return config_of(ctx, params)
 
@@ -332,9 +304,9 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     Raises:
         UsageError: What was given cannot be carried out; see the tree below it.
     """
-    coordinator = _coordinator_of(ctx, params)
+    meeting = meeting_of(ctx, params)
+    coordinator = meeting.coordinator
     agents_min, agents_max = params["nnodes"]
-    launch = _launch_of(params)
     event_log = str(Path(params["event_log_file"]).absolute()) if params["event_log_file"] else None
     if not params["script"]:
         raise UsageError(
@@ -350,16 +322,17 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
             agents_max,
             is_standalone=coordinator is None,
         ),
+        agent_name=params["name"],
         agents_min=agents_min,
         agents_max=agents_max,
         local_world_size=params["nproc_per_node"],
         restarts_max=params["max_restarts"],
         role=params["role"],
         local_addr=params["local_addr"],
-        master_addr=params["master_addr"],
-        master_port=params["master_port"],
-        join_timeout_s=params["join_timeout"],
-        last_call_s=params["last_call"],
+        master_addr=meeting.master_addr,
+        master_port=meeting.master_port,
+        join_timeout_s=meeting.join_timeout_s,
+        last_call_s=meeting.last_call_s,
         exit_barrier_timeout_s=params["exit_barrier_timeout"],
         coordinator_grace_s=params["coordinator_grace"],
         shutdown_timeout_s=params["shutdown_timeout"],
@@ -369,49 +342,32 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         gpu_memory_wait_s=params["gpu_memory_wait"],
         watchdog=watchdog_of(params),
         output=output_of(params),
-        log_format=params["log_format"],
+        **options.log_settings(params),
         event_log_handler=params["event_log_handler"] or ("jsonl" if event_log else "null"),
         event_log_file=event_log,
+        notes=meeting.notes,
         command=worker_command(
-            params["script"], params["arguments"], launch=launch, python=sys.executable
+            params["script"],
+            params["arguments"],
+            launch=_launch_of(params),
+            python=os.environ.get(PYTHON_VARIABLE) or sys.executable,
         ),
     )
+    return _prepared(config, params)
+
+
+def _prepared(config: AgentConfig, params: dict[str, Any]) -> AgentConfig:
+    """Check the configuration and the host, and make the files and directories it names."""
     _check(config)
     _check_devices(config, os.environ.get(VISIBLE_DEVICES))
     catalog.check_name(config.event_log_handler)
-    _check_launch(params["script"], launch)
+    _check_launch(params["script"], _launch_of(params))
     # Last, so that a command line with another mistake leaves no file or directory behind.
     if config.event_log_handler == catalog.JSON_LINES:
-        preflight.prepare_event_log(str(event_log))
+        preflight.prepare_event_log(str(config.event_log_file))
     if params["log_dir"] is None:
         return config
     return dataclasses.replace(config, log_dir=preflight.prepare_log_dir(params["log_dir"]))
-
-
-def _coordinator_of(ctx: click.Context, params: dict[str, Any]) -> str | None:
-    """The coordinator's address, None for standalone; an argument beats the environment."""
-    address, is_standalone = params["coordinator"], params["standalone"]
-    if address is not None and is_standalone:
-        is_address_typed = _is_typed(ctx, "coordinator")
-        if is_address_typed == _is_typed(ctx, "standalone"):
-            raise UsageError(
-                "--coordinator and --standalone exclude each other",
-                "--standalone trains on this machine alone and brings its own coordinator",
-            )
-        is_standalone = not is_address_typed
-    if is_standalone:
-        return None
-    if address is None:
-        raise UsageError(
-            "neither --coordinator nor --standalone is given",
-            "--coordinator HOST:PORT joins a run of several machines, "
-            "--standalone trains on this one alone",
-        )
-    return str(address)
-
-
-def _is_typed(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _is_outer_run_id(ctx: click.Context) -> bool:
@@ -438,6 +394,8 @@ def _run_id_of(text: str | None, agents_max: int, *, is_standalone: bool) -> str
 
 
 def _launch_of(params: dict[str, Any]) -> Literal["script", "module", "program"]:
+    if params["run_path"]:
+        return "script"  # as in torchrun it counts before the others
     if params["module"] and params["no_python"]:
         raise UsageError(
             "--module and --no-python exclude each other",
@@ -466,11 +424,16 @@ def _check_devices(config: AgentConfig, visible_devices: str | None) -> None:
 
 
 def _check_launch(script: str, launch: Literal["script", "module", "program"]) -> None:
-    # A module is left to Python: to look for it would run its package's code.
+    search_path, python = os.environ.get("PATH"), os.environ.get(PYTHON_VARIABLE)
+    if launch == "program":
+        preflight.check_program(script, search_path=search_path)
+        return
     if launch == "script":
         preflight.check_script(script)
-    elif launch == "program":
-        preflight.check_program(script, search_path=os.environ.get("PATH"))
+    elif not python:  # another Python has places of its own
+        preflight.check_module(script)
+    if python:
+        preflight.check_program(python, search_path=search_path, named_by=PYTHON_VARIABLE)
 
 
 def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
@@ -484,16 +447,30 @@ def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]
         parsed = options.parse(agent, None if argv is None else list(argv), program="agent")
         if not isinstance(parsed, AgentConfig):
             return int(parsed)
-        _configure_logs(parsed)
-        return run(parsed)
+        return _run_logged(parsed, run)
     except AgentError as error:
-        fallback = "try 'agent join --help'" if isinstance(error, UsageError) else ""
-        options.write_error("agent", str(error), error.hint or fallback)
+        options.write_error("agent", str(error), _hint_of(error))
         return error.exit_code
 
 
-def _configure_logs(config: AgentConfig) -> None:
+def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
     # Imported here: it costs more than all of --help, which needs no log.
-    from drumbeat.logs import configure_logs  # noqa: PLC0415
+    import structlog  # noqa: PLC0415
 
-    configure_logs(config.log_format)
+    from drumbeat import logs  # noqa: PLC0415
+
+    logs.configure_logs(config.log_format, level=config.log_level)
+    for note in config.notes:
+        structlog.get_logger().info("option of torchrun", message=note)
+    try:
+        return run(config)
+    except AgentError as error:
+        # Behind what was logged, and not for ever if the console is stalled.
+        logs.write_text(options.error_text("agent", str(error), _hint_of(error)))
+        return error.exit_code
+    finally:
+        logs.close_logs()
+
+
+def _hint_of(error: AgentError) -> str:
+    return error.hint or ("try 'agent join --help'" if isinstance(error, UsageError) else "")

@@ -99,7 +99,7 @@ class AgentConfig:
     """Seconds to wait for more agents than ``agents_min``, at most; torchrun's value."""
 
     exit_barrier_timeout_s: float | None = None
-    """Seconds that agents which succeeded wait for the others; None: leases decide."""
+    """Seconds that an agent which succeeded waits for the others; None: while they live."""
 
     coordinator_grace_s: float = 600.0
     """Seconds the workers are kept while the coordinator is away: time to move it."""
@@ -131,11 +131,20 @@ class AgentConfig:
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the agent's own log is written; see ``drumbeat.logs``."""
 
+    log_level: str = "info"
+    """The least that is logged: debug, info, warning or error."""
+
     event_log_handler: str = "null"
     """Who takes structured events and metrics; see ``agent.telemetry``."""
 
     event_log_file: str | None = None
     """Absolute path of the file of the handler "jsonl"."""
+
+    agent_name: str = ""
+    """What people call this agent, in reasons and reports; empty: by its host's name."""
+
+    notes: tuple[str, ...] = ()
+    """What of the command line is not needed here, for people."""
 
     command: tuple[str, ...]
     """The complete argument vector of a worker."""
@@ -205,6 +214,9 @@ class AgentConfig:
         if not 1 <= len(self.role) <= _NAME_LENGTH_MAX or not self.role.isprintable():
             allowed = f"1 to {_NAME_LENGTH_MAX} printable characters"
             found.append(Violation("role", self.role, allowed))
+        if self.agent_name and not _is_address(self.agent_name):
+            allowed = f"up to {_ADDRESS_LENGTH_MAX} printable characters without spaces"
+            found.append(Violation("agent_name", self.agent_name, allowed))
         if self.local_addr is not None and not _is_address(self.local_addr):
             found.append(Violation("local_addr", self.local_addr, "a host name or an IP address"))
         if self.master_addr and not _is_address(self.master_addr):
@@ -213,6 +225,9 @@ class AgentConfig:
             found.append(Violation("log_dir", self.log_dir, "an absolute path"))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            allowed = "debug, info, warning or error"
+            found.append(Violation("log_level", self.log_level, allowed))
         found += self._violations_of_telemetry()
         found += self._violations_of_signals()
         return found

@@ -26,9 +26,9 @@ class Connection:
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
         self._join_timeout_s = join_timeout_s
         self._grace_s = grace_s
-        self._was_open = False
+        self.was_open = False
         self._failures = 0
-        self._reason = "no answer"
+        self.reason = "no answer"
 
     def begin(self, *, now: float) -> float:
         """Begin the first attempt; return the upper bound of its delay: none."""
@@ -38,14 +38,14 @@ class Connection:
 
     def welcomed(self, pace: Pace) -> None:
         """The coordinator let us in."""
-        self.pace, self.is_open, self._was_open = pace, True, True
+        self.pace, self.is_open, self.was_open = pace, True, True
         self._failures, self.deadline = 0, None
 
     def lost(self, reason: str, *, now: float) -> float:
         """Begin another attempt; return the upper bound of its random delay."""
         if self.is_open:
             self.deadline = now + self._grace_s
-        self.is_open, self._reason = False, reason
+        self.is_open, self.reason = False, reason
         self.attempt += 1
         delay = DELAY_FIRST_S * 2.0**self._failures
         self._failures = min(self._failures + 1, 20)
@@ -60,6 +60,6 @@ class Connection:
         """Return the error to end with at ``now``; ``None`` while there is patience left."""
         if self.deadline is None or now < self.deadline:
             return None
-        if self._was_open:
-            return CoordinatorLost(self._coordinator, self._grace_s, self._reason)
-        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self._reason)
+        if self.was_open:
+            return CoordinatorLost(self._coordinator, self._grace_s, self.reason)
+        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self.reason)

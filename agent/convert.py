@@ -59,6 +59,9 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
                 cause=None if verdict.is_success else _cause(verdict),
                 root_causes=tuple(map(_root_cause, verdict.report.root_causes)),
             )
+        case "release":
+            reason = message.release.reason
+            state = Exit(is_success=True, reason=reason, report="", is_released=True)
         case _:
             return None
     return Desired(state=state, master_port_spent=message.master_port_spent)
@@ -77,7 +80,7 @@ def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
     if not verdict.report.root_causes:
         return None
     record = verdict.report.root_causes[0]
-    silent = f"rank {record.worker.rank} on {record.host} recorded no error"
+    silent = f"rank {record.worker.rank} on {record.name or record.host} recorded no error"
     return WorkerError(
         message=record.message or silent,
         traceback=record.traceback,

@@ -27,7 +27,11 @@ from agent.events import (
     SignalReceived,
     SignalToForward,
     SupervisorDied,
+    SupervisorNotStarted,
+    SuspendRequested,
     WorkerExited,
+    WorkerLimitExpired,
+    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -53,15 +57,13 @@ from agent.model import (
     GpuMemory,
     GroupState,
     Standby,
-    Stop,
 )
+from agent.supervisor_restarts import SupervisorRestarts
+from agent.waits import Situation
 
 SIGTERM = 15
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
-
-# A supervisor that dies this often without a round in between can't live on this host.
-SUPERVISOR_DEATHS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +77,6 @@ class AgentPolicy:
     coordinator: str
     is_gpu_memory_awaited: bool = False
     """Whether there are GPUs whose memory must be free between two rounds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """The agent is about to finish: workers first."""
-
-    finish: fx.Finish
-    signum: int = SIGTERM
 
 
 class AgentCore:
@@ -102,13 +96,13 @@ class AgentCore:
         self._ports = MasterPorts()
         self._gpu_memory = GpuMemory.FREE
         self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
-        self._ending: Ending | None = None
+        self._ending: fx.Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
         self._failures_written = 0
         self._failure: Failure | None = None  # what made the group fail
-        self._supervisor_deaths = 0
+        self._supervisor_restarts = SupervisorRestarts()
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
         self._effects: list[fx.Effect] = []
@@ -145,14 +139,19 @@ class AgentCore:
                 self._effects += self._ports.replace_spent(self._desired)
             case WorkersStarted() | WorkerStartFailed() | InprocessStepTaken() | WorkerExited():
                 self._on_worker(event, now)
-            case WorkersStopped() | SupervisorDied() | GpuMemoryFree():
+            case WorkersStopped() | SupervisorDied() | SupervisorNotStarted() | GpuMemoryFree():
                 self._on_gone(event, now)
             case SignalReceived():
                 self._on_signal(event.signum)
             case SignalToForward():
                 self._on_signal_to_forward(event.signum)
+            case SuspendRequested():
+                why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+                self._effects.append(fx.Tell(what="not suspended", why=why))
             case DeadlineReached():
                 self._on_deadline(now)
+            case WorkerLimitExpired() | WorkerSignalled():
+                return []  # the worker's end tells what there is to do
             case _:
                 assert_never(event)
         self._reconcile(now)
@@ -162,6 +161,23 @@ class AgentCore:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
         instants = (self._connection.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
+
+    def situation(self) -> Situation:
+        """Return where this agent stands, for what people are told."""
+        connection, group = self._connection, self._group
+        return Situation(
+            coordinator=self._policy.coordinator,
+            is_connected=connection.is_open,
+            was_connected=connection.was_open,
+            reason_away=connection.reason,
+            away_until=connection.deadline,
+            desired=self._desired,
+            group=group.state,
+            workers_alive=group.workers_alive,
+            is_stopping=group.is_stopping,
+            is_ending=self._ending is not None,
+            is_gpu_memory_awaited=self._gpu_memory is GpuMemory.AWAITED,
+        )
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
@@ -187,7 +203,7 @@ class AgentCore:
             case DesiredReceived():
                 self._on_desired(event.desired)
             case InprocessDirected():
-                self._effects += self._inprocess.directed(event.directive)
+                self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
                     self._group.give_up()
                     self._stop_group()
@@ -196,29 +212,14 @@ class AgentCore:
 
     def _on_desired(self, desired: Desired) -> None:
         state = desired.state
-        if state != self._desired.state:
-            self._announce(desired)
         self._desired = desired
         self._effects += self._ports.replace_spent(desired)
         if isinstance(state, Exit):
+            if state.is_released and self._ending is None:
+                reason = "its workers succeeded, and it waited long enough for the others"
+                self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
-
-    def _announce(self, desired: Desired) -> None:
-        match desired.state:
-            case Standby() as standby:
-                tell = fx.Tell(
-                    what="standing by", why=standby.reason, time_left_s=standby.time_left_s
-                )
-            case Assignment() as assignment:
-                tell = fx.Tell(
-                    what="round assigned", why=assignment.reason, round_id=assignment.round_id
-                )
-            case Stop() as stop:
-                tell = fx.Tell(what="stopping", why=stop.reason)
-            case Exit() as end:
-                tell = fx.Tell(what="run ended", why=end.reason)
-        self._effects.append(tell)
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
@@ -266,7 +267,7 @@ class AgentCore:
             case WorkersStarted():
                 self._group.started(event.round_id)
                 self._inprocess.started(event.round_id, event.pids)
-                self._supervisor_deaths = 0
+                self._supervisor_restarts.reset()
             case WorkerStartFailed():
                 self._on_start_failed(event, now)
             case InprocessStepTaken():
@@ -307,12 +308,18 @@ class AgentCore:
         if not event.is_stopped:
             self._stop_group()
 
-    def _on_gone(self, event: WorkersStopped | SupervisorDied | GpuMemoryFree, now: float) -> None:
+    def _on_gone(
+        self,
+        event: WorkersStopped | SupervisorDied | SupervisorNotStarted | GpuMemoryFree,
+        now: float,
+    ) -> None:
         match event:
             case WorkersStopped():
                 self._on_workers_stopped(event)
             case SupervisorDied():
                 self._on_supervisor_died(event, now)
+            case SupervisorNotStarted():
+                self._on_supervisor_not_started(event, now)
             case GpuMemoryFree():
                 self._on_gpu_memory_free(event)
 
@@ -331,11 +338,26 @@ class AgentCore:
 
     def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
         self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
-        self._supervisor_deaths += 1
-        if self._supervisor_deaths > SUPERVISOR_DEATHS_MAX:
-            self._end_with(SupervisorLost(self._supervisor_deaths, event.ending))
-        else:
-            self._effects.append(fx.StartSupervisor())
+        self._replace_supervisor(event.ending, has_lived=True)
+        self._lose_workers(event, now)
+
+    def _on_supervisor_not_started(self, event: SupervisorNotStarted, now: float) -> None:
+        self._effects.append(fx.Tell(what="supervisor not started", why=event.reason))
+        ending = f"could not be started: {event.reason}"
+        if not self._replace_supervisor(ending, has_lived=False):
+            self._lose_workers(SupervisorDied(ending=ending), now)
+
+    def _replace_supervisor(self, ending: str, *, has_lived: bool) -> bool:
+        """Have another one started; return whether there will be one."""
+        delay_s = self._supervisor_restarts.delay_s(has_lived=has_lived)
+        if delay_s is None:
+            self._end_with(SupervisorLost(self._supervisor_restarts.count, ending))
+            return False
+        start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
+        self._effects.append(start)
+        return True
+
+    def _lose_workers(self, event: SupervisorDied, now: float) -> None:
         assignment = self._group.assignment
         for local_rank in self._group.lose_all(self._inprocess.is_excused):
             assert assignment is not None, "workers without a round"
@@ -397,7 +419,7 @@ class AgentCore:
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
         """Stop the workers, then finish; the first reason counts."""
-        self._ending = self._ending or Ending(finish=finish, signum=signum)
+        self._ending = self._ending or fx.Ending(finish=finish, signum=signum)
 
     # Desired and actual.
 
@@ -458,7 +480,7 @@ class AgentCore:
             self._gpu_memory = GpuMemory.USED
         return True
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: fx.Ending) -> None:
         self._is_finished = True
         self._beat_at = None
         self._effects.append(fx.CloseSession())

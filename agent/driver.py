@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import sys
 import time
 import uuid
-from collections import deque
+from contextlib import closing, suppress
+from functools import partial
 
 import structlog
 
@@ -18,36 +18,38 @@ from agent.convert import failure_message
 from agent.core import AgentCore, AgentPolicy
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.visible import VISIBLE_DEVICES
+from agent.event_queue import EventQueue
 from agent.events import (
     DeadlineReached,
     Event,
     PortReserved,
     SessionLost,
 )
-from agent.exit_status import describe_exit
+from agent.file_thread import FilesStalled, FileThread
 from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
-from agent.layout import spool_directory
+from agent.layout import PrivateDirectory
 from agent.model import Failure, WorkerError
 from agent.output import WorkerOutput
 from agent.ports import Ports
-from agent.preflight import inherited_environment
+from agent.preflight import inherited_environment, private_places
 from agent.reporter import Reporter
 from agent.session import Identity, Session
 from agent.signals import take_signals
 from agent.spool import Spool, Spooled
+from agent.story import Story
 from agent.supervisor_client import become_subreaper
 from agent.telemetry.feed import Telemetry
 from agent.transport import Transport, TransportError
 from agent.workers import Workers
-from drumbeat.durations import format_duration
+from drumbeat.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
 
-# How long a goodbye may take to leave; nothing depends on it but the others' speed.
+# How long a goodbye, or a word to the launcher, may take to leave: nothing here depends on it.
 GOODBYE_TIMEOUT_S = 1.0
 
 
@@ -65,14 +67,19 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+    with closing(PrivateDirectory(private_places())) as directory:
+        return await _drive(config, transport, directory)
+
+
+async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDirectory) -> int:
     incarnation = uuid.uuid4().hex
     devices = await find_devices(
         inherited_environment().get(VISIBLE_DEVICES),
         numa_mode=config.numa_binding,
         is_memory_awaited=config.gpu_memory_wait_s > 0,
     )
-    spool = Spool(spool_directory(config.run_id), incarnation)
-    output = WorkerOutput(config)
+    spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
+    output = WorkerOutput(config, directory=directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
     )
@@ -80,19 +87,21 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         finish = await driver.run()
     finally:
         await driver.close()
-        # Whoever reads the console may be slow, and signals still have to arrive.
-        await asyncio.to_thread(output.close)
     cause = finish.cause
     if finish.error is not None:
         cause = WorkerError(message=str(finish.error))
     if cause is not None:
-        tell_launcher(inherited_environment().get(ERROR_FILE), cause)
+        files = FileThread()
+        tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
+        with suppress(FilesStalled):
+            await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
+        files.close()
     if config.outcome_file is not None:
         write_outcome(config.outcome_file, driver.outcome(finish))
     if finish.error is not None:
         raise finish.error
     if finish.report and config.outcome_file is None:
-        print(finish.report, file=sys.stderr, flush=True)
+        write_text(f"{finish.report}\n")
     return finish.exit_code
 
 
@@ -128,14 +137,27 @@ class Driver:
         )
         self._telemetry = Telemetry(config, host=self._host)
         self._recorder = OutcomeRecorder(config.local_world_size)
-        self._queue: deque[Event] = deque()
+        self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
         self._began_at = time.monotonic()
+        self._story = Story(
+            host=config.agent_name or self._host,
+            restarts_max=config.restarts_max,
+            local_world_size=config.local_world_size,
+            now=self._began_at,
+        )
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
-        self._workers = Workers(config, output, devices or HostDevices(), self._submit)
+        self._workers = Workers(
+            config,
+            output,
+            devices or HostDevices(),
+            self._submit,
+            on_mistake=self._fail,
+            spawn=self._spawn,
+        )
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None
@@ -153,7 +175,7 @@ class Driver:
             await self._wait_for_work()
             if self._mistake is not None:
                 raise self._mistake
-            event = self._queue.popleft() if self._queue else DeadlineReached()
+            event = self._queue.take() if self._queue else DeadlineReached()
             now = time.monotonic()
             self._answer(event, self._core.handle(event, now=now), now)
         if self._session is not None:
@@ -175,7 +197,7 @@ class Driver:
         return self._recorder.outcome(finish)
 
     def _submit(self, event: Event) -> None:
-        self._queue.append(event)
+        self._queue.put(event)
         self._arrived.set()
 
     async def _wait_for_work(self) -> None:
@@ -183,7 +205,9 @@ class Driver:
         if self._queue:
             return
         self._arrived.clear()
-        loop, due, timer = asyncio.get_running_loop(), self._core.next_deadline(), None
+        loop, timer = asyncio.get_running_loop(), None
+        instants = (self._core.next_deadline(), self._story.next_deadline())
+        due = min((instant for instant in instants if instant is not None), default=None)
         if due is not None:
             timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
         try:
@@ -199,23 +223,30 @@ class Driver:
         return task
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
         self._tasks.discard(task)
         if ended_by_itself(task):
             error: BaseException | None = RuntimeError(f"a task was cancelled: {task}")
         else:
             error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._mistake = self._mistake or error
-            self._arrived.set()
+            self._fail(error)
+
+    def _fail(self, mistake: BaseException) -> None:
+        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
+        self._mistake = self._mistake or mistake
+        self._arrived.set()
 
     # Effects.
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
-        """Do what the core wants done about an event, and let telemetry know."""
+        """Do what the core wants done about an event, and let telemetry and people know."""
         self._telemetry.saw(event, effects, now=now)
         self._recorder.saw(event, effects)
         self._execute(effects)
+        # Last: what is said is not more pressing than what is done.
+        for line in self._story.saw(event, effects, self._core.situation(), now=now):
+            tell = getattr(log, line.level)
+            tell(line.event, message=line.text, **line.details)
 
     def _execute(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -223,8 +254,9 @@ class Driver:
                 case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
-                    self._workers.forget_commands()
-                    self._spawn(self._workers.start())
+                    if not effect.is_command_kept:
+                        self._workers.forget_commands()
+                    self._spawn(self._workers.start(effect.delay_s))
                 case fx.AwaitGpuMemory():
                     self._spawn(self._workers.await_gpu_memory())
                 case (
@@ -243,7 +275,7 @@ class Driver:
                 case fx.WriteFailure():
                     self._write_failure(effect.failure)
                 case fx.Tell():
-                    self._tell(effect)
+                    pass  # the story has it
                 case fx.Finish():
                     self._finish = effect
 
@@ -316,6 +348,7 @@ class Driver:
             host=self._host,
             role=self._config.role,
         )
+        record.name = self._config.agent_name
         self._reporter.write(
             Spooled(
                 incarnation=self._incarnation,
@@ -324,20 +357,3 @@ class Driver:
                 record=record,
             )
         )
-        who = f"rank {failure.rank}, pid {failure.pid}"
-        if failure.interruption is not None and failure.is_survived:
-            what, how = "worker interrupts", failure.interruption.words
-        else:
-            what = "worker stopped" if failure.is_stopped_by_agent else "worker failed"
-            how = describe_exit(failure.exit_code)
-        more = {} if failure.interruption is None else {"run.iteration": failure.iteration}
-        more["run.round"] = failure.round_id
-        log.warning(what, reason=f"{who}: {how}", **more)
-
-    def _tell(self, effect: fx.Tell) -> None:
-        more: dict[str, object] = {}
-        if effect.round_id is not None:
-            more["run.round"] = effect.round_id
-        if effect.time_left_s is not None:
-            more["time_left"] = format_duration(round(effect.time_left_s))
-        log.info(effect.what, reason=effect.why, **more)

@@ -51,7 +51,15 @@ class ReleasePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSupervisor:
-    """Start a new supervisor in place of the dead one."""
+    """Start a supervisor in place of one that is dead or could not be started.
+
+    Attributes:
+        delay_s: How long to wait before.
+        is_command_kept: Whether it is to do what the one before was told and has not begun.
+    """
+
+    delay_s: float = 0.0
+    is_command_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +123,12 @@ class WriteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence."""
+    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
 
     what: str
     why: str
     round_id: int | None = None
-    time_left_s: float | None = None
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +142,14 @@ class Finish:
     report: str = ""
     cause: WorkerError | None = None
     error: AgentError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is to be done once the workers, who get ``signum``, are gone."""
+
+    finish: Finish
+    signum: int
 
 
 WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | OrderWorker | EndWorker

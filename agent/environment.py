@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from agent.config import SIGNALS_HANDLED
 from agent.devices.visible import VISIBLE_DEVICES, device_of
 from agent.model import Assignment
 from worker_sdk import context
@@ -23,6 +24,8 @@ class Host:
     role: str
     local_world_size: int
     restarts_max: int
+    signals_to_handle: tuple[str, ...] = SIGNALS_HANDLED
+    """Names of the signals that end the agent; a launcher within a worker handles the same."""
     is_local_rank_virtual: bool = False
     """Whether each worker sees its own GPU only, as number 0."""
 
@@ -56,6 +59,7 @@ def round_environment(host: Host, assignment: Assignment) -> dict[str, str]:
         context.RESTART_COUNT: assignment.restart_count,
         context.MAX_RESTARTS: host.restarts_max,
         context.TORCH_RUN_ID: host.run_id,
+        context.SIGNALS_TO_HANDLE: ",".join(host.signals_to_handle),
         context.USE_AGENT_STORE: False,
         context.RUN_ID: host.run_id,
         context.ROUND: assignment.round_id,

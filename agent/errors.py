@@ -4,6 +4,7 @@ AgentError                    1  anything else
  ├─ UsageError                2  the command line is wrong
  │   ├─ InvalidConfiguration  2  values break rules; all of them are listed
  │   ├─ ScriptNotFound        2  there is nothing to run at that path
+ │   ├─ PrivateDirectoryUnusable  2  the agent has no place for files of its own
  │   ├─ LogDirectoryUnusable  2  --log-dir cannot be written
  │   ├─ EventLogUnusable      2  --event-log-file cannot be written
  │   ├─ UnknownEventHandler   2  --event-log-handler names nobody
@@ -86,6 +87,17 @@ class ScriptNotFound(UsageError):
         self.args = (path, why)
         self.path = path
         self.why = why
+
+
+class PrivateDirectoryUnusable(UsageError):
+    """There is no place for the files that an agent has for itself."""
+
+    hint = "set TMPDIR to a directory of this host that you may write"
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(f"no private directory can be made: {'; '.join(problems)}")
+        self.args = (problems,)
+        self.problems = problems
 
 
 class LogDirectoryUnusable(UsageError):

@@ -108,6 +108,33 @@ class WorkerExited:
     stderr_tail: str = ""
     hang: Hang | None = None
     """Set if the agent ended it because it hung."""
+    error_file: str = ""
+    """Where it recorded its error, if that file is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimitExpired:
+    """A timer or another limit of a worker is over; for telemetry.
+
+    ``pid`` is the process that it is about, 0 for the worker itself. ``signal`` is what it
+    sends: None for SIGTERM and then SIGKILL; 0 or less: nothing, it is only told.
+    """
+
+    round_id: int
+    local_rank: int
+    hang: Hang
+    signal: int | None
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSignalled:
+    """A worker, or the process ``pid`` below it, gets a signal because it hangs; for telemetry."""
+
+    round_id: int
+    local_rank: int
+    signum: int
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +151,13 @@ class SupervisorDied:
 
     ending: str
     explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorNotStarted:
+    """The system gave no process for a supervisor; what it was to do still waits for one."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +182,11 @@ class SignalToForward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Somebody pressed Ctrl-Z."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
@@ -163,10 +202,14 @@ Event = (
     | WorkerStartFailed
     | InprocessStepTaken
     | WorkerExited
+    | WorkerLimitExpired
+    | WorkerSignalled
     | WorkersStopped
     | SupervisorDied
+    | SupervisorNotStarted
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward
+    | SuspendRequested
     | DeadlineReached
 )

@@ -73,6 +73,11 @@ class Group:
         return max(len(self._alive), 1 if self._residue is Residue.DOOMED else 0)
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the supervisor was told to end what is left."""
+        return self._residue is Residue.DOOMED
+
+    @property
     def round_to_signal(self) -> int | None:
         """The round whose workers can be signalled: alive, and not told to stop."""
         if self.assignment is None or not self._alive or self._residue is not Residue.LIVE:

@@ -36,6 +36,8 @@ _OPTIONS = [
     # workers don't depend on it.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Without it newer releases wait a minute for the answer, whatever stands above.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),

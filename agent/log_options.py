@@ -49,6 +49,7 @@ _DECLARATIONS = (
     options.option(
         "--log-dir",
         section="Output",
+        variables=["PET_LOG_DIR"],
         metavar="DIR",
         help="Directory for the files of the workers; created if needed.",
     ),
@@ -56,6 +57,7 @@ _DECLARATIONS = (
         "-r",
         "--redirects",
         section="Output",
+        variables=["PET_REDIRECTS"],
         type=_STREAMS,
         metavar="STREAMS",
         default=NOWHERE,
@@ -66,6 +68,7 @@ _DECLARATIONS = (
         "-t",
         "--tee",
         section="Output",
+        variables=["PET_TEE"],
         type=_STREAMS,
         metavar="STREAMS",
         default=NOWHERE,
@@ -74,6 +77,7 @@ _DECLARATIONS = (
     options.option(
         "--local-ranks-filter",
         section="Output",
+        variables=["PET_LOCAL_RANKS_FILTER"],
         type=_Checked("ranks", parse_ranks),
         metavar="RANK[,RANK]...",
         show_default="all",
@@ -90,6 +94,7 @@ _DECLARATIONS = (
     options.option(
         "--duplicate-stdout-filters",
         section="Output",
+        variables=["PET_DUPLICATE_STDOUT_FILTERS"],
         type=_FILTERS,
         metavar="TEXT[,TEXT]...",
         show_default="none",
@@ -99,6 +104,7 @@ _DECLARATIONS = (
     options.option(
         "--duplicate-stderr-filters",
         section="Output",
+        variables=["PET_DUPLICATE_STDERR_FILTERS"],
         type=_FILTERS,
         metavar="TEXT[,TEXT]...",
         show_default="none",
@@ -128,6 +134,25 @@ def log_options(function: F) -> F:
     for declare in reversed(_DECLARATIONS):
         function = declare(function)
     return function
+
+
+def event_log_options(function: F) -> F:
+    """Declare the options for structured events."""
+    declare_handler = options.option(
+        "--event-log-handler",
+        section="Log",
+        variables=["PET_EVENT_LOG_HANDLER"],
+        metavar="null|console|jsonl|NAME",
+        show_default="jsonl with --event-log-file, else null",
+        help="Who takes structured events and metrics; NAME is that of an installed handler.",
+    )
+    declare_file = options.option(
+        "--event-log-file",
+        section="Log",
+        metavar="FILE",
+        help="File to which the handler jsonl appends; created if needed.",
+    )
+    return declare_handler(declare_file(function))
 
 
 def output_of(params: dict[str, Any]) -> OutputConfig:

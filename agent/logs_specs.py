@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +41,8 @@ def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
         LogsSpecsUnusable: What it names can't be loaded or made.
         LogDirectoryUnusable: Ours can't write where the files are to be.
     """
+    if config.logs_specs_pickle is not None:
+        return _unpickled(config.logs_specs_pickle)
     ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
     redirects, tee = Std.from_str(config.redirects), Std.from_str(config.tee)
     if config.logs_specs is not None:
@@ -49,6 +52,32 @@ def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
     except OSError as error:
         where = log_dir or tempfile.gettempdir()
         raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
+
+
+def pickled(specs: LogsSpecs) -> bytes:
+    """Return logs specs for the process of an agent, with where their modules are found.
+
+    Raises:
+        LogsSpecsUnusable: They can't be pickled.
+    """
+    import cloudpickle  # noqa: PLC0415 - only programs that launch bring their own
+
+    try:
+        content = cloudpickle.dumps(specs)
+    except Exception as error:
+        # Whatever the user's types raise.
+        raise LogsSpecsUnusable(type(specs).__name__, describe(error)) from error
+    return pickle.dumps((type(specs).__name__, list(sys.path), content))
+
+
+def _unpickled(data: bytes) -> LogsSpecs:
+    name, path, content = pickle.loads(data)  # noqa: S301 - from the program that launched us
+    # Last: what is ours is found where it was.
+    sys.path.extend(entry for entry in path if entry not in sys.path)
+    try:
+        return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
 
 
 def _make_foreign(

@@ -128,10 +128,12 @@ class RootCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The run is over. ``report`` is the readable failure report, empty on success.
+    """The run is over, for this agent at least.
 
+    ``report`` is the readable failure report, empty on success.
     ``cause`` is its root cause, for a launcher that this agent runs under, and
     ``root_causes`` are all that can't be told apart, for a program that launched it.
+    ``is_released``: it has succeeded, and the run goes on without it.
     """
 
     is_success: bool
@@ -139,6 +141,7 @@ class Exit:
     report: str
     cause: WorkerError | None = None
     root_causes: tuple[RootCause, ...] = ()
+    is_released: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

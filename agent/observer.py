@@ -14,15 +14,22 @@ from signal import Signals
 
 from agent import effects as fx
 from agent import events as ev
-from agent.api import WorkerGroup, worker_group, worker_spec
+from agent.api import WorkerGroup, WorkerState, worker_group, worker_spec
 from agent.config import AgentConfig
 from agent.core import EXIT_SIGNAL, EXIT_SUCCESS
+from agent.inprocess.model import Begin, InprocessDirective, Interrupt
 from agent.model import Assignment, Desired, Exit, Failure, Standby
 from agent.telemetry.model import Event, EventSource, Item, Metric, Value
 
 RENDEZVOUS_DURATION = "rendezvous.duration.ms"
+RESTARTED_IN_PROCESS = "drumbeat.agent.inprocess.RESTARTED"
 START_DURATION = "start.duration.ms"
 STOP_DURATION = "stop.duration.ms"
+RUN_DURATION = "run.duration.ms"
+
+# Names of events.
+LIMIT_EXPIRED = "drumbeat.watchdog.expired"
+WORKER_SIGNALLED = "drumbeat.watchdog.signalled"
 
 
 class Status(StrEnum):
@@ -58,6 +65,23 @@ class _Round:
     def has_succeeded(self) -> bool:
         return all(self.status(w.local_rank) is Status.SUCCEEDED for w in self.group.workers)
 
+    def state(self) -> WorkerState:
+        """Return what became of this host's workers, as a unit."""
+        found = {self.status(worker.local_rank) for worker in self.group.workers}
+        if Status.FAILED in found:
+            return WorkerState.FAILED
+        return WorkerState.STOPPED if Status.TERMINATED in found else WorkerState.SUCCEEDED
+
+
+@dataclass(slots=True, kw_only=True)
+class _Interrupted:
+    """The latest interruption: its round and iteration, and whether a restart followed."""
+
+    key: tuple[int, int]
+    reason: str
+    at: float
+    is_over: bool = False
+
 
 class Observer:
     """Turns what an agent's core sees and does into events and metrics.
@@ -75,8 +99,11 @@ class Observer:
         self._round: _Round | None = None
         self._restart_count = 0
         self._reason = ""  # of the run's verdict
+        self._interrupted: _Interrupted | None = None
+        self._restarts_in_process = 0
         # Since when this host has no round to run, and since when it has the latest one.
         self._idle_since: float | None = now
+        self._is_awaiting_round = True  # and not the end of the run
         self._assigned_round: int | None = None
         self._assigned_at = now
         self._items: list[Item] = []
@@ -111,31 +138,76 @@ class Observer:
             case ev.SessionLost(attempt=attempt, is_stale=True):
                 if attempt == self._attempt:
                     self._note_idle(now)
-            case ev.WorkersStarted():
+                    self._is_awaiting_round = True
+            case ev.InprocessDirected(attempt=attempt, directive=directive):
+                if attempt == self._attempt:
+                    self._on_directive(directive, now)
+            case (
+                ev.WorkersStarted()
+                | ev.WorkerStartFailed()
+                | ev.WorkerExited()
+                | ev.WorkerLimitExpired()
+                | ev.WorkerSignalled()
+            ):
                 if current is not None and event.round_id == current.assignment.round_id:
-                    current.group = current.group.with_ids(event.pids)
-                    self._put_duration(START_DURATION, event.round_id, self._assigned_at, now)
-            case ev.WorkerExited():
-                if current is not None and event.round_id == current.assignment.round_id:
-                    current.exits.setdefault(event.local_rank, event)
+                    self._on_worker(current, event, now)
             case _:
                 pass
+
+    def _on_worker(
+        self,
+        current: _Round,
+        event: ev.WorkersStarted
+        | ev.WorkerStartFailed
+        | ev.WorkerExited
+        | ev.WorkerLimitExpired
+        | ev.WorkerSignalled,
+        now: float,
+    ) -> None:
+        round_id, since = event.round_id, self._assigned_at
+        match event:
+            case ev.WorkersStarted():
+                current.group = current.group.with_ids(event.pids)
+                self._put_of_workers("healthy", 1, now)
+                self._put_result(START_DURATION, round_id, since, now)
+            case ev.WorkerStartFailed():
+                self._put_result(START_DURATION, round_id, since, now, is_success=False)
+            case ev.WorkerExited():
+                current.exits.setdefault(event.local_rank, event)
+            case ev.WorkerLimitExpired() | ev.WorkerSignalled():
+                self._tell_watchdog(current, event, now)
 
     def _on_desired(self, desired: Desired, now: float) -> None:
         match desired.state:
             case Standby():
                 self._note_idle(now)
+                self._is_awaiting_round = True
             case Assignment() as assignment if assignment.round_id != self._assigned_round:
                 idle_since = now if self._idle_since is None else self._idle_since
-                self._idle_since = None
+                self._idle_since, self._is_awaiting_round = None, False
                 self._assigned_round, self._assigned_at = assignment.round_id, now
                 self._restart_count = assignment.restart_count
-                self._put_duration(RENDEZVOUS_DURATION, assignment.round_id, idle_since, now)
+                self._put_result(RENDEZVOUS_DURATION, assignment.round_id, idle_since, now)
                 self._put_of_workers("remaining_restarts", self._remaining_restarts(), now)
             case Exit(reason=reason):
                 self._reason = reason
             case _:
                 pass
+
+    def _on_directive(self, directive: InprocessDirective, now: float) -> None:
+        """Follow restarts in process, of which a repeated directive makes no new one."""
+        key = directive.round_id, directive.iteration
+        match directive.kind:
+            case Interrupt(reason=reason):
+                if self._interrupted is None or self._interrupted.key < key:
+                    self._interrupted = _Interrupted(key=key, reason=reason, at=now)
+            case Begin():
+                before = self._interrupted
+                if before is not None and not before.is_over and key > before.key:
+                    before.is_over = True
+                    if key[0] == before.key[0]:
+                        self._restarts_in_process += 1
+                        self._tell_restart(directive.iteration, before, now)
 
     def _on_failure(self, failure: Failure, now: float) -> None:
         if self._round is None or failure.round_id != self._round.assignment.round_id:
@@ -177,11 +249,14 @@ class Observer:
             current.is_told = True
             for worker in current.group.workers:
                 self._tell_worker(current, worker.local_rank, now)
+            self._put_of_workers(current.state().lower(), 1, now)
         if is_gone:
             self._round = None
             if current.stopped_since is not None:
                 round_id = current.assignment.round_id
-                self._put_duration(STOP_DURATION, round_id, current.stopped_since, now)
+                is_clean = isinstance(event, ev.WorkersStopped) and not event.stuck_pids
+                since = current.stopped_since
+                self._put_result(STOP_DURATION, round_id, since, now, is_success=is_clean)
 
     # What is told of it.
 
@@ -207,9 +282,50 @@ class Observer:
         }
         self._tell(EventSource.WORKER, status, metadata, now)
 
+    def _tell_watchdog(
+        self, current: _Round, event: ev.WorkerLimitExpired | ev.WorkerSignalled, now: float
+    ) -> None:
+        """Tell of a limit that is over, or of a signal for it."""
+        assignment, worker = current.assignment, current.group.workers[event.local_rank]
+        metadata: dict[str, Value] = {
+            **self._metadata("RUNNING", now),
+            "round_id": assignment.round_id,
+            "restarts": assignment.restart_count,
+            "group_rank": assignment.group_rank,
+            "global_rank": worker.global_rank,
+            "local_rank": worker.local_rank,
+            "pid": event.pid or worker.id,
+        }
+        name = WORKER_SIGNALLED
+        if isinstance(event, ev.WorkerLimitExpired):
+            name, hang = LIMIT_EXPIRED, event.hang
+            metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
+            metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}
+        else:
+            metadata["signal"] = event.signum
+        # Of the agent, as in torch: a worker's own events say how it has ended.
+        self._put_event(name, EventSource.AGENT, metadata, now)
+
+    def _tell_restart(self, iteration: int, before: _Interrupted, now: float) -> None:
+        metadata: dict[str, Value] = {
+            **self._whose(),
+            "state": "RESTARTED",
+            "round_id": before.key[0],
+            "iteration": iteration,
+            "duration_ms": round((now - before.at) * 1000, 3),
+            "reason": before.reason,
+        }
+        name, timestamp = RESTARTED_IN_PROCESS, self._timestamp(now)
+        event = Event(name=name, source=EventSource.AGENT, timestamp=timestamp, metadata=metadata)
+        self._items.append(event)
+
     def _tell_end(self, finish: fx.Finish, now: float) -> None:
         """Tell how the agent ends, and how the run did if it has a verdict."""
         is_success = finish.exit_code == EXIT_SUCCESS
+        round_id, since = self._assigned_round, self._idle_since
+        if self._is_awaiting_round and since is not None and not is_success:
+            self._put_result(RENDEZVOUS_DURATION, round_id, since, now, is_success=False)
+        self._put_result(RUN_DURATION, round_id, self._started_at, now, is_success=is_success)
         if finish.error is None and finish.exit_code < EXIT_SIGNAL:
             self._put_outcome(is_success=is_success, now=now)
         status = Status.SUCCEEDED if is_success else Status.FAILED
@@ -228,7 +344,7 @@ class Observer:
         self._tell(EventSource.AGENT, status, metadata, now)
 
     def _put_outcome(self, *, is_success: bool, now: float) -> None:
-        has_retried = self._restart_count > 0
+        has_retried = self._restart_count > 0 or self._restarts_in_process > 0
         counters = {
             "run_total": True,
             "run_success_with_retries": is_success and has_retried,
@@ -247,10 +363,10 @@ class Observer:
     def _remaining_restarts(self) -> int:
         return max(0, self._config.restarts_max - self._restart_count)
 
-    def _metadata(self, status: Status, now: float) -> dict[str, Value]:
+    def _metadata(self, state: str, now: float) -> dict[str, Value]:
         return {
             **self._whose(),
-            "state": status,
+            "state": state,
             "entry_point": self._spec.get_entrypoint_name(),
             "total_run_time": round(now - self._started_at, 3),
         }
@@ -262,14 +378,23 @@ class Observer:
     def _tell(
         self, source: EventSource, status: Status, metadata: dict[str, Value], now: float
     ) -> None:
-        name = f"drumbeat.{source.lower()}.status.{status}"
+        self._put_event(f"drumbeat.{source.lower()}.status.{status}", source, metadata, now)
+
+    def _put_event(
+        self, name: str, source: EventSource, metadata: dict[str, Value], now: float
+    ) -> None:
         timestamp = self._timestamp(now)
         self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
 
     def _put_of_workers(self, name: str, value: float, now: float) -> None:
         self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round, now)
 
-    def _put_duration(self, name: str, round_id: int, since: float, now: float) -> None:
+    def _put_result(
+        self, name: str, round_id: int | None, since: float, now: float, *, is_success: bool = True
+    ) -> None:
+        """Put how long something took, and whether it worked, as torch's ``prof`` does."""
+        result = "success" if is_success else "failure"
+        self._put(f"{name.removesuffix('.duration.ms')}.{result}", 1, round_id, now)
         self._put(name, round((now - since) * 1000, 3), round_id, now)
 
     def _put(self, name: str, value: float, round_id: int | None, now: float) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.errors import LogDirectoryUnusable
+from agent.errors import PrivateDirectoryUnusable
 from agent.last_lines import BYTES_MAX, last_lines
+from agent.layout import PrivateDirectory
 from agent.logs_specs import describe, make_logs_specs
 from agent.multiprocessing.logs import CONSOLE, LogsDest, LogsSpecs
-from agent.multiprocessing.tail import STALL_S, Tail
+from agent.multiprocessing.tail import Tail
 from agent.output_config import line_prefix
+from agent.preflight import private_places
 from agent.stderr_relay import StderrRelay
 from worker_sdk import context
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
+
+CLOSE_STALL_S = 3.0
+"""How long the console may take nothing at the end before the rest of stderr is given up."""
+LOGS = "logs"
+"""In the agent's own directory, what of files of workers nobody asked for."""
 
 
 class OutputError(Exception):
@@ -41,28 +46,33 @@ class WorkerOutput:
     Args:
         config: What the agent was told.
         specs: Decides on the files; None: what `config` says.
+        directory: The agent's own; None: one that is made here and goes with `close`.
 
     Raises:
         UnknownLogsSpecs: No package offers what the configuration names.
         LogsSpecsUnusable: What it names can't be loaded or made.
         LogDirectoryUnusable: Files can't be written where they are to be.
+        PrivateDirectoryUnusable: There is no place for the agent's own.
     """
 
-    def __init__(self, config: AgentConfig, specs: LogsSpecs | None = None) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        specs: LogsSpecs | None = None,
+        *,
+        directory: PrivateDirectory | None = None,
+    ) -> None:
         self._config = config
         # Somebody else's class knows itself what it keeps.
-        is_ours = specs is None and config.output.logs_specs is None
+        is_ours = specs is None and config.output.is_ours
         self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
+        self.directory = directory or PrivateDirectory(private_places())
+        self._is_directory_ours = directory is None
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="drumbeat_private_"))
-        except OSError as error:
-            where = tempfile.gettempdir()
-            raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
-        try:
-            self._specs = specs or make_logs_specs(config.log_dir, config.output)
+            self._specs = specs or self._make_specs()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._close_directory()
             raise
         self._relay = self._make_relay()
         self._tail: Tail | None = None
@@ -87,12 +97,13 @@ class WorkerOutput:
         self._end_round()
         self._round_id = round_id
         try:
+            self._renew_folder()
             dest = self._specs.reify(envs)
             for local_rank, env in envs.items():
                 self._add_error_file(local_rank, env, dest)
             if not self._is_told:
                 self._is_told = True
-                log.info("output of the workers is kept", directory=self._specs.root_log_dir)
+                log.info("output of the workers is kept", reason=self._specs.root_log_dir)
             self._follow(dest, envs)
             return {
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, dest))
@@ -102,6 +113,8 @@ class WorkerOutput:
             # Without the number: "[Errno 28]" explains nothing.
             where = f"{error.filename}: " if error.filename else ""
             raise OutputError(f"{where}{error.strerror or error}") from error
+        except PrivateDirectoryUnusable as error:
+            raise OutputError(str(error)) from error
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
             name = type(self._specs).__name__
@@ -110,6 +123,13 @@ class WorkerOutput:
     def error_file(self, round_id: int, local_rank: int) -> Path | None:
         """Return where a worker leaves its error; None if the round is not the latest."""
         return self._error_files.get(local_rank) if round_id == self._round_id else None
+
+    def kept_error_file(self, round_id: int, local_rank: int) -> str:
+        """Return where a worker has left its error, if it did and the file stays there."""
+        path = self.error_file(round_id, local_rank)
+        if path is None or not self._is_kept or path.is_relative_to(self.directory.path):
+            return ""
+        return str(path) if path.is_file() else ""
 
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""
@@ -133,18 +153,30 @@ class WorkerOutput:
         """
         self._end_round()
         if self._relay is not None:
-            self._relay.close(STALL_S)
+            self._relay.close(CLOSE_STALL_S)
         if self._tail is not None:
             self._tail.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if not self._is_kept:
-            shutil.rmtree(self._specs.root_log_dir, ignore_errors=True)
+        self._close_directory()
+
+    def _close_directory(self) -> None:
+        if self._is_directory_ours:
+            self.directory.close()
+
+    def _make_specs(self) -> LogsSpecs:
+        log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
+        return make_logs_specs(log_dir, self._config.output)
+
+    def _renew_folder(self) -> None:
+        """Make what a cleaner has removed again; elsewhere, if it can't be where it was."""
+        before = self.directory.path
+        if self.directory.ensure() != before and not self._is_kept:
+            self._specs = self._make_specs()
 
     def _make_relay(self) -> StderrRelay | None:
         if not self._config.output.is_stderr_captured:
             return None
         try:
-            return StderrRelay(self._folder, STDERR)
+            return StderrRelay(self.directory.ensure, STDERR)
         except OSError:
             return None  # the agent has no standard error
 
@@ -152,8 +184,7 @@ class WorkerOutput:
         text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
         if text in ("", os.devnull):
             # Whoever wants no files still wants to know why a run failed.
-            folder = self._folder / str(self._round_id) / str(local_rank)
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = self.directory.ensure("errors", str(self._round_id), str(local_rank))
             text = str(folder / "error.json")
         env[context.ERROR_FILE] = text
         self._error_files[local_rank] = Path(text)
@@ -204,7 +235,8 @@ class WorkerOutput:
                 return self._relay.add(local_rank, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
-                log.warning("stderr not captured", reason=error.strerror, local_rank=local_rank)
+                why = f"of local rank {local_rank}: {error.strerror}"
+                log.warning("stderr not captured", reason=why)
         return path
 
     def _end_round(self) -> None:

@@ -38,8 +38,16 @@ class OutputConfig:
     logs_specs: str | None = None
     """Name of an installed package's class that decides on the files; None: ours."""
 
+    logs_specs_pickle: bytes | None = None
+    """Instead of a name: what decides, as a program that launches this agent has made it."""
+
     is_stderr_captured: bool = True
     """Whether the last lines of standard error are kept for the failure report."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this decides on the files, and nothing that somebody else has made."""
+        return self.logs_specs is None and self.logs_specs_pickle is None
 
     @property
     def is_in_files(self) -> bool:

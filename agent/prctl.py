@@ -30,6 +30,14 @@ class ProcessControl:
         """
         self._call(_PR_SET_CHILD_SUBREAPER, 1)
 
+    def continue_with_parents_end(self) -> None:
+        """Have this process get SIGCONT when its parent ends: a stopped one goes on then.
+
+        Raises:
+            OSError: The kernel refuses.
+        """
+        self._call(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
     def die_with(self, parent_pid: int) -> None:
         """Have this process killed as soon as its parent, expected to be `parent_pid`, dies.
 

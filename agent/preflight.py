@@ -7,7 +7,11 @@ the whole run.
 import os
 import re
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from agent.devices.gpus import load_nvml, read_gpus
@@ -80,21 +84,89 @@ def check_script(path: str) -> None:
         raise ScriptNotFound(path, "it cannot be read")
 
 
-def check_program(program: str, *, search_path: str | None) -> None:
+def check_module(name: str) -> None:
+    """Make sure that Python could find the module or package that ``-m name`` runs.
+
+    Nothing is imported, for that would run the packages around it. What a package may look for
+    in a place of its own, or a finder of its own might find, is left to Python.
+
+    Raises:
+        ScriptNotFound: It is nowhere, or is a package without ``__main__``.
+    """
+    # Workers have this directory in the place where we have that of our own program.
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [""]
+    places: Iterable[str] | None = [*here, *sys.path]
+    for count, part in enumerate((parts := name.split(".")), start=1):
+        found = ".".join(parts[:count])
+        if not part:
+            raise ScriptNotFound(name, "it is no name of a module")
+        if places is None:
+            raise ScriptNotFound(name, f"{'.'.join(parts[: count - 1])} is no package")
+        try:
+            spec = _find_module(found, places)
+        except KeyError:
+            return  # a namespace in a package that would have to be imported first
+        if spec is None:
+            raise ScriptNotFound(name, f"there is no module named {found}")
+        if _looks_elsewhere(spec):
+            return
+        places = spec.submodule_search_locations
+    if places is not None and _find_module(f"{name}.__main__", places) is None:
+        raise ScriptNotFound(name, f"it is a package without {name}.__main__")
+
+
+def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
+    is_dotted = "." in name
+    for finder in sys.meta_path:
+        # Other finders than that of the path take no path for a name without dots.
+        where = list(places) if is_dotted or finder is PathFinder else None
+        spec = finder.find_spec(name, where)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _looks_elsewhere(spec: ModuleSpec) -> bool:
+    """Return whether a package may find modules that are not where it is."""
+    if spec.submodule_search_locations is None or spec.origin is None:
+        return False
+    try:
+        text = Path(spec.origin).read_bytes()
+    except OSError:
+        return True  # not a file: what it does can't be known
+    return any(word in text for word in (b"__path__", b"meta_path", b"path_hooks", b"sys.modules"))
+
+
+def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
     """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
+
+    ``named_by`` is the variable that names it, for the error.
 
     Raises:
         ScriptNotFound: It is nowhere, is a directory, or is not executable.
     """
     if shutil.which(program, path=search_path) is not None:
         return
+    of = f" (of {named_by})" if named_by else ""
     if "/" not in program:
-        raise ScriptNotFound(program, "there is no such program on PATH")
+        raise ScriptNotFound(program, f"there is no such program on PATH{of}")
     if Path(program).is_dir():
-        raise ScriptNotFound(program, "it is a directory")
+        raise ScriptNotFound(program, f"it is a directory{of}")
     if Path(program).exists():
-        raise ScriptNotFound(program, "it is not executable")
-    raise ScriptNotFound(program, "there is no such file")
+        raise ScriptNotFound(program, f"it is not executable{of}")
+    raise ScriptNotFound(program, f"there is no such file{of}")
+
+
+def private_places() -> list[str]:
+    """Return where a private directory may be, the best first."""
+    found = [tempfile.gettempdir()]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    with suppress(OSError):
+        status = Path(runtime).lstat()
+        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
+            found.insert(0, runtime)
+    return found
 
 
 def prepare_log_dir(path: str) -> str:

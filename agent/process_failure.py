@@ -56,7 +56,7 @@ class ProcessFailure:
         self.host = socket.gethostname()
         path = Path(self.error_file)
         now = int(time.time())
-        found = load_error_file(path)
+        found = None if self.error_file == NO_ERROR_FILE else load_error_file(path)
         self.error_file_data = dict(_NO_DATA)
         self.message, self.timestamp = "", now
         stacks = read_faults(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agent.inprocess.convert import kind_from
 from agent.standings import who_was_where
 from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.words import count, printable
 
 WIDTH = 72
 
@@ -14,7 +15,8 @@ WIDTH = 72
 def render_report(verdict: session_pb2.Verdict, name: str, *, more: str = "") -> str:
     """Return the readable report of a failed run; ``name`` says what ran.
 
-    ``more`` says where the rest is, if this is not all of it.
+    What workers said is in it with their control characters written out. ``more`` says
+    where the rest is, if this is not all of it.
     """
     lines = ["=" * WIDTH, f"{name} FAILED", verdict.reason]
     if verdict.HasField("report"):
@@ -22,11 +24,17 @@ def render_report(verdict: session_pb2.Verdict, name: str, *, more: str = "") ->
     if more:
         lines += ["-" * WIDTH, more]
     lines.append("=" * WIDTH)
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
     causes = report.root_causes
+    if report.earlier:
+        yield "before that:"
+        for reason in report.earlier:
+            yield f"  {reason}"
+    if not causes and not report.victims_count and not report.standings:
+        return  # it did not end because of a worker
     yield "-" * WIDTH
     if not causes:
         yield "Root cause: unknown, no record of it arrived"
@@ -38,19 +46,32 @@ def _sections(report: failure_pb2.FailureReport) -> Iterator[str]:
         yield from _cause(record)
     if report.victims_count:
         yield "-" * WIDTH
-        yield f"Victims: {report.victims_count} of {report.world_size} workers, ended because of it"
+        size = count(report.world_size, "worker")
+        yield f"Victims: {report.victims_count} of {size}, ended because of it"
         for record in report.victims:
             yield f"  {_victim(record)}"
-        if rest := report.victims_count - len(report.victims):
-            yield f"  {rest} {'others' if report.victims else 'workers'} stopped by their agents"
+        if (rest := report.victims_count - _workers_named(report)) > 0:
+            who = count(rest, "other" if report.victims else "worker")
+            yield f"  {who} stopped by their agents"
     if report.standings:
         yield "-" * WIDTH
         yield from who_was_where(report)
 
 
+def _workers_named(report: failure_pb2.FailureReport) -> int:
+    """Return how many workers the victims are, each of which may be there twice or be a cause."""
+    causes = {_worker(record) for record in report.root_causes}
+    return len({_worker(record) for record in report.victims} - causes)
+
+
+def _worker(record: failure_pb2.FailureRecord) -> tuple[str, int, int]:
+    return record.fence.incarnation, record.worker.group_rank, record.worker.local_rank
+
+
 def _cause(record: failure_pb2.FailureRecord) -> Iterator[str]:
     worker = record.worker
-    yield f"  host      : {record.host}"
+    name = f" (agent {record.name})" if record.name not in ("", record.host) else ""
+    yield f"  host      : {record.host}{name}"
     yield (
         f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
         f"group rank {worker.group_rank}, role {worker.role})"
@@ -88,7 +109,8 @@ def _hang(hang: failure_pb2.Hang) -> Iterator[str]:
 def _victim(record: failure_pb2.FailureRecord) -> str:
     why = ", stopped by its agent" if record.is_stopped_by_agent else ""
     message = f": {record.message.splitlines()[0]}" if record.message.strip() else ""
-    return f"rank {record.worker.rank} on {record.host}, {_ending(record)}{why}{message}"
+    who = f"rank {record.worker.rank} on {record.name or record.host}"
+    return f"{who}, {_ending(record)}{why}{message}"
 
 
 def _ending(record: failure_pb2.FailureRecord) -> str:

@@ -55,7 +55,7 @@ class Reporter:
                     log.warning("failure record refused", reason=error.reason, sequence=key[1])
                     self._acknowledged(key)
                     continue
-                log.info("failure stream ended", reason=error.reason)
+                log.debug("failure stream ended", reason=error.reason)
             await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:

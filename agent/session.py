@@ -201,6 +201,7 @@ class Session:
             hello=session_pb2.Hello(
                 spec=convert.spec_message(config),
                 host=identity.host,
+                name=config.agent_name,
                 address=identity.address,
                 role=config.role,
                 local_world_size=config.local_world_size,

@@ -68,17 +68,17 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits the standard streams and nothing else,
-    and has the default disposition of every signal.
+    and has the default disposition of every signal but those that ``stay_ignored``.
     """
 
-    def __init__(self, control: ProcessControl) -> None:
+    def __init__(self, control: ProcessControl, *, stay_ignored: Collection[int] = ()) -> None:
         self._control = control
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
         self._ignored = tuple(
             number
             for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN
+            if signal.getsignal(number) is signal.SIG_IGN and number not in stay_ignored
         )
 
     def spawn(
@@ -144,18 +144,22 @@ class Spawner:
 def open_output(path: str) -> int:
     """Return a descriptor of the emptied file that is to take a worker's output.
 
-    Everything is appended, so that a file cut by somebody else meanwhile gets no hole. A terminal
-    does not become that of this process's session.
+    Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
+    another process cuts meanwhile gets no hole. A terminal does not become that of this process's
+    session.
 
     Raises:
         SpawnError: It cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, flags | os.O_NOCTTY, 0o666)
+        fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        message = f"cannot write the worker's output to {path}: {error.strerror}"
+        why = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
+        message = f"cannot write the worker's output to {path}: {why}"
         raise SpawnError(error.errno or 0, message) from error
+    os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
+    return fd
 
 
 def describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:

@@ -1,14 +1,14 @@
 """Shell. Failure records on disk until the coordinator has them.
 
-One file a record, in a directory per incarnation that its owner keeps locked.
-What a dead agent could not deliver is adopted by the next agent of the same run
-on this host: an unlocked directory has no owner any more.
+One file a record, in the agent's private directory. What a dead agent could not deliver is
+adopted by the next agent of the same run on this host; agents of other runs leave it alone for a
+day, and then throw it away.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ import msgspec
 import structlog
 from google.protobuf.message import DecodeError
 
+from agent.errors import PrivateDirectoryUnusable
+from agent.layout import SPOOL, PrivateDirectory
 from drumbeat.v1 import failure_pb2
 
 log = structlog.get_logger()
@@ -25,11 +27,13 @@ log = structlog.get_logger()
 # More failures than this, undelivered, explain nothing that the first ones don't.
 RECORDS_MAX = 1_000
 
-# Others look at a directory for a moment; it can't be taken away more often than that.
-OWN_ATTEMPTS_MAX = 100
+# As many may be adopted, of all dead agents together.
+ADOPTED_MAX = RECORDS_MAX
+
+KEPT_S = 24 * 3600.0
+"""How long records wait for another agent of their run."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_LOCK = "lock"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,84 +60,92 @@ class Spooled:
 
 
 class Spool:
-    """This incarnation's records, and those adopted from dead ones."""
+    """This incarnation's records, and those adopted from dead ones.
 
-    def __init__(self, directory: Path, incarnation: str) -> None:
+    ``is_on_disk`` is False where no later agent could deliver them: that of a standalone run
+    takes its coordinator with it.
+    """
+
+    def __init__(
+        self,
+        directory: PrivateDirectory,
+        run_id: str,
+        incarnation: str,
+        *,
+        is_on_disk: bool = True,
+    ) -> None:
         self._directory = directory
+        self._is_on_disk = is_on_disk
+        self._folder = f"run={run_id}"
         self._incarnation = incarnation
         self._boot_id = _read_boot_id()
-        self._locks: dict[str, int] = {}
-        self._own_directory = directory / incarnation
-        self._make_own()
         self._written = 0
 
     def write(self, spooled: Spooled) -> bool:
         """Keep a record; ``False`` if it can only be kept in memory (disk full, too many)."""
+        if not self._is_on_disk:
+            return False
         if self._written >= RECORDS_MAX:
             log.warning("failure record not spooled", reason=f"{RECORDS_MAX} are waiting")
             return False
-        entry = Entry(
-            boot_id=self._boot_id,
-            happened_at=spooled.happened_at,
-            record=spooled.record.SerializeToString(),
-        )
-        path = self._path(spooled.key)
-        try:
-            path.with_suffix(".new").write_bytes(msgspec.json.encode(entry))
-            path.with_suffix(".new").rename(path)
-        except OSError as error:
-            log.warning("failure record not spooled", reason=error.strerror)
+        if not self._keep(spooled):
             return False
         self._written += 1
         return True
 
     def remove(self, key: tuple[str, int]) -> None:
-        """Forget a record that was delivered, and the directory of a dead agent with its last."""
+        """Forget a record that was delivered."""
         with suppress(OSError):
-            self._path(key).unlink()
+            (self._directory.path / SPOOL / self._folder / _name(key)).unlink()
             if key[0] == self._incarnation:
                 self._written -= 1
-        if key[0] != self._incarnation:
-            self._drop_if_empty(key[0])
 
     def adopt(self) -> list[Spooled]:
-        """Take over the records of agents that are no more, in their order."""
-        found: list[Spooled] = []
-        for directory in sorted(self._directory.iterdir()):
-            if directory.name not in self._locks and self._lock(directory.name):
-                found += self._read(directory)
-                self._drop_if_empty(directory.name)
-        return found
+        """Take over the records of agents of this run that are no more, in their order."""
+        found: dict[tuple[str, int], Spooled] = {}
+
+        def inherit(dead: Path) -> bool:
+            is_all_kept = True
+            for spooled in self._read(dead / SPOOL / self._folder):
+                if len(found) < ADOPTED_MAX:
+                    is_all_kept = self._keep(spooled) and is_all_kept
+                    found[spooled.key] = spooled
+            if is_all_kept:
+                shutil.rmtree(dead / SPOOL / self._folder, ignore_errors=True)
+            return not is_all_kept or _is_young(dead / SPOOL)
+
+        self._directory.collect(inherit)
+        return [found[key] for key in sorted(found)]
 
     def close(self) -> None:
-        """Let go; what is left is for a later agent."""
-        self._drop_if_empty(self._incarnation)
-        for lock in self._locks.values():
-            os.close(lock)
-        self._locks.clear()
-        with suppress(OSError):
-            self._directory.rmdir()  # only if empty
+        """Leave what was not delivered to a later agent."""
+        with suppress(OSError):  # not empty
+            (self._directory.path / SPOOL / self._folder).rmdir()
+            (self._directory.path / SPOOL).rmdir()
 
-    def _make_own(self) -> None:
-        """Make this incarnation's directory and hold it.
+    def _keep(self, spooled: Spooled) -> bool:
+        """Write a record down; ``False`` if that does not work."""
+        entry = Entry(
+            boot_id=self._boot_id,
+            happened_at=spooled.happened_at,
+            record=spooled.record.SerializeToString(),
+        )
+        try:
+            path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
+            path.with_suffix(".new").write_bytes(msgspec.json.encode(entry))
+            path.with_suffix(".new").rename(path)
+        except (OSError, PrivateDirectoryUnusable) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            log.warning("failure record not spooled", reason=reason)
+            return False
+        return True
 
-        Until it is locked, another agent may take it for a dead one's and remove it.
-        """
-        for _ in range(OWN_ATTEMPTS_MAX):
-            with suppress(FileNotFoundError):  # the parent went with its last agent
-                self._own_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._lock(self._incarnation, is_patient=True):
-                return
-        # Writing will fail, and say so; records are then kept in memory.
-
-    def _read(self, directory: Path) -> Iterator[Spooled]:
-        for path in sorted(directory.glob("*.json")):
+    def _read(self, folder: Path) -> Iterator[Spooled]:
+        for path in sorted(folder.glob("*.json")):
             try:
                 yield self._read_entry(path)
             except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
-                log.warning("spooled failure record unreadable", reason=str(error), path=str(path))
-                with suppress(OSError):
-                    path.unlink()
+                log.warning("spooled failure record unreadable", reason=f"{path}: {error}")
 
     def _read_entry(self, path: Path) -> Spooled:
         entry = msgspec.json.decode(path.read_bytes(), type=Entry)
@@ -146,42 +158,21 @@ class Spool:
             happened_at=happened_at,
             record=record,
         )
-        if self._path(spooled.key) != path:
+        if _name(spooled.key) != path.name:
             raise ValueError("it lies where another record belongs")
         return spooled
 
-    def _path(self, key: tuple[str, int]) -> Path:
-        return self._directory / key[0] / f"{key[1]:012d}.json"
 
-    def _lock(self, incarnation: str, *, is_patient: bool = False) -> bool:
-        """Hold a directory until closed; ``False`` if it has an owner, or is no more."""
-        path = self._directory / incarnation / _LOCK
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return False  # its owner has just removed it
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))
-            # Whoever held it before may have removed it: then it locks nothing.
-            is_there = os.path.samestat(os.fstat(lock), path.stat())
-        except OSError:
-            is_there = False
-        if not is_there:
-            os.close(lock)
-            return False
-        self._locks[incarnation] = lock
-        return True
+def _name(key: tuple[str, int]) -> str:
+    return f"{key[0]}-{key[1]:012d}.json"
 
-    def _drop_if_empty(self, incarnation: str) -> None:
-        directory = self._directory / incarnation
-        with suppress(OSError):
-            if any(directory.glob("*.json")):
-                return
-            for unfinished in directory.glob("*.new"):
-                unfinished.unlink()
-            (directory / _LOCK).unlink(missing_ok=True)
-            directory.rmdir()
-            os.close(self._locks.pop(incarnation))
+
+def _is_young(spool: Path) -> bool:
+    """Return whether there are records that an agent of their run may still come for."""
+    newest = 0.0
+    with suppress(OSError):
+        newest = max((path.stat().st_mtime for path in spool.glob("*/*.json")), default=0.0)
+    return time.time() - newest < KEPT_S
 
 
 def _read_boot_id() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from agent.watchdog.words import seconds
 from drumbeat.v1 import failure_pb2
+from drumbeat.words import count
 
 PLACES_MAX = 20
 """More places than this are counted only: whoever is alone comes first."""
@@ -30,13 +31,13 @@ def who_was_where(report: failure_pb2.FailureReport) -> Iterator[str]:
     for (step, scope), standings in ordered[:PLACES_MAX]:
         yield f"  {_place(step, scope, standings)}: {_ranks(standings)}"
     if rest := ordered[PLACES_MAX:]:
-        count = sum(len(standings) for _, standings in rest)
-        yield f"  {len(rest)} other places: {count} workers"
+        there = sum(len(standings) for _, standings in rest)
+        yield f"  {count(len(rest), 'other place')}: {count(there, 'worker')}"
     silent = report.world_size - report.standings_count
     if unlisted := report.standings_count - len(report.standings):
-        yield f"  not listed: {unlisted} workers"
+        yield f"  not listed: {count(unlisted, 'worker')}"
     if silent > 0:
-        yield f"  unknown: {silent} {_workers(silent)}"
+        yield f"  unknown: {count(silent, 'worker')}"
 
 
 def _place(step: int, scope: str, standings: list[failure_pb2.Standing]) -> str:
@@ -80,7 +81,3 @@ def _ranges(ranks: Iterable[int]) -> Iterator[str]:
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
-
-
-def _workers(count: int) -> str:
-    return "worker" if count == 1 else "workers"

@@ -25,6 +25,7 @@ from agent.last_lines import BYTES_MAX, last_lines
 from agent.multiprocessing.sink import Sink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CHUNK_BYTES = 64 * 1024
@@ -66,14 +67,14 @@ class StderrRelay:
     with `close`.
 
     Args:
-        folder: Existing private folder for pipes.
+        folder: Returns a private folder for pipes, which exists.
         destination: Descriptor to pass to.
 
     Raises:
         OSError: There is no such descriptor.
     """
 
-    def __init__(self, folder: Path, destination: int) -> None:
+    def __init__(self, folder: Callable[[], Path], destination: int) -> None:
         self._folder = folder
         self._destination = destination
         self._is_terminal = os.isatty(destination)
@@ -146,7 +147,7 @@ class StderrRelay:
         os.close(self._wakeup_fd)
 
     def _open_pipe(self, local_rank: int, is_shown: bool) -> _Channel:
-        path = str(self._folder / f"stderr_{local_rank}")
+        path = str(self._folder() / f"stderr_{local_rank}")
         os.mkfifo(path, 0o600)
         fd = -1
         try:

@@ -1,13 +1,16 @@
-"""Shell. The process that forks, signals and reaps workers: `python -P -m agent.supervisor FD`.
+"""Shell. The process that forks, signals and reaps workers: `agent.supervisor FD`.
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that
-dependable it has one thread, no event loop, few imports, and does nothing it was not told.
+dependable it has one thread, no event loop, few imports, and does nothing it was not told. It
+waits in one place, for its descriptors; a start, which may take long on a sick file system, is
+given up when the agent ends.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import socket
@@ -52,6 +55,10 @@ _KEPT_SIGNALS = frozenset(
 """Signals left alone; all others are ignored, so that only the agent or SIGKILL ends us."""
 
 
+class _AgentGone(Exception):
+    """The agent ended while its workers were being started."""
+
+
 class Supervisor:
     """Serves one agent over its end of a socketpair."""
 
@@ -64,15 +71,20 @@ class Supervisor:
         self._lines = protocol.LineSplitter()
         self._outbox = bytearray()
         self._is_agent_gone = False
+        self._is_starting = False
+        self._hang_up = select.poll()
+        self._hang_up.register(self._agent, 0)  # The end of a connection is always told.
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._agent, selectors.EVENT_READ)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._continued = signal.signal(signal.SIGCONT, self._on_continued)
 
     def close(self) -> None:
         """Give back what the constructor took."""
+        signal.signal(signal.SIGCONT, self._continued or signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._selector.close()
@@ -86,6 +98,10 @@ class Supervisor:
             ProtocolError: The agent sent nonsense.
             InvalidTransition: The agent broke the order of commands.
         """
+        with suppress(_AgentGone):
+            self._serve()
+
+    def _serve(self) -> None:
         while not self._is_agent_gone:
             masks = {key.fd: mask for key, mask in self._selector.select(self._timeout_s())}
             if self._wakeup_fd in masks:
@@ -113,7 +129,8 @@ class Supervisor:
             return
         except ConnectionResetError:
             data = b""  # It died with unread events.
-        if not data:
+        # What an agent asked for that has ended since is not begun any more.
+        if not data or self._is_hung_up():
             self._is_agent_gone = True
             return
         for line in self._lines.feed(data):
@@ -188,12 +205,30 @@ class Supervisor:
                 )
             )
 
+    def _is_hung_up(self) -> bool:
+        return bool(self._hang_up.poll(0))
+
+    def _on_continued(self, _number: int, _frame: object) -> None:
+        """Leave a start that waits, on the signal which comes when the agent ends."""
+        if self._is_starting and self._is_hung_up():
+            self._is_starting = False
+            raise _AgentGone
+
     def _spawn_workers(self) -> messages.SpawnFinished:
         command = self._start
         assert command is not None, "a start without its command"
         self._start = None  # The environment is large, and nobody needs it twice.
+        try:
+            self._is_starting = True
+            return self._spawn_all(command)
+        finally:
+            self._is_starting = False
+
+    def _spawn_all(self, command: protocol.StartWorkers) -> messages.SpawnFinished:
         pids: dict[int, int] = {}
         for worker in command.workers:
+            if self._is_hung_up():
+                raise _AgentGone
             try:
                 pids[worker.local_rank] = self._spawner.spawn(
                     (*command.argv, *worker.args),
@@ -260,22 +295,30 @@ def main(argv: Sequence[str]) -> int:
 
     Returns 0 when the agent is gone and with it every process below.
     """
+    agent_pid = os.getppid()
     if os.getsid(0) != os.getpid():
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
+    # nohup: what ignores a hangup from the start hands that on.
+    stay_ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ()
     for number in ignorable_signals():
         signal.signal(number, signal.SIG_IGN)
+    # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = ProcessControl()
     control.become_subreaper()
+    control.continue_with_parents_end()
     with socket.socket(fileno=int(argv[0])) as agent:
-        supervisor = Supervisor(agent, Spawner(control))
+        supervisor = Supervisor(agent, Spawner(control, stay_ignored=stay_ignored))
         try:
             supervisor.run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
             supervisor.close()
+            # Last words may wait for a console that takes nothing, and must not wait alone.
+            control.die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 

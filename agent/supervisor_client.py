@@ -7,17 +7,21 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+import structlog
+
 from agent import supervisor_protocol as protocol
+from agent.own_process import own_process
 from agent.prctl import ProcessControl
 from agent.process_tree import kill_descendants, list_children
 from agent.worker_group import KILL_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+log = structlog.get_logger()
 
 EXIT_WAIT_S = KILL_WAIT_S + 2.0
 """Default of `SupervisorClient.exit_wait_s`: killing everything, and a margin."""
@@ -45,11 +49,12 @@ class SupervisorClient:
     """Runs one supervisor at a time and exchanges messages with it.
 
     Args:
-        on_event: Gets each event in order. If it raises, the supervisor is ended, which counts as
-            unexpected.
+        on_event: Gets each event in order.
         on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
             once, after its last event and after everything it left behind was killed. `start`
             may then be called again.
+        on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
+            not, and its workers go on.
         exclude: Returns the pids of children this process got after `start` by other means. All
             others are taken for leftovers when a supervisor has died.
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
@@ -61,11 +66,13 @@ class SupervisorClient:
         *,
         on_event: Callable[[protocol.SupervisorEvent], None],
         on_death: Callable[[int], None],
+        on_mistake: Callable[[BaseException], None],
         exclude: Callable[[], Collection[int]] = _nothing,
         exit_wait_s: float = EXIT_WAIT_S,
     ) -> None:
         self._on_event = on_event
         self._on_death = on_death
+        self._on_mistake = on_mistake
         self._exclude = exclude
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
@@ -85,7 +92,7 @@ class SupervisorClient:
         """
         assert self._life is None, "a supervisor is running already"
         self._older_children = list_children()
-        life = _Life(self._on_event)
+        life = _Life(self._take)
         try:
             await life.connect()
         except BaseException:
@@ -93,6 +100,7 @@ class SupervisorClient:
             raise
         self._life = life
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
+        self._watch.add_done_callback(self._on_watched)
 
     def send(self, command: protocol.Command) -> None:
         """Send a command, in order and without blocking.
@@ -119,7 +127,16 @@ class SupervisorClient:
         if self._watch is not None:
             # Not awaited directly: the clean end goes on if the caller is cancelled.
             await asyncio.wait({self._watch})
-            self._watch.result()
+
+    def _take(self, event: protocol.SupervisorEvent) -> None:
+        try:
+            self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - raised here, it would break the connection
+            self._on_mistake(error)
+
+    def _on_watched(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            self._on_mistake(error)
 
     async def _watch_life(self, life: _Life) -> None:
         returncode = await life.ended(self._exit_wait_s)
@@ -155,7 +172,7 @@ class _Life(asyncio.Protocol):
         self._socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "agent.supervisor", str(theirs.fileno())],
+                own_process("agent.supervisor", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -165,7 +182,11 @@ class _Life(asyncio.Protocol):
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self._exit = _Exit(self.pid)
+        try:
+            self._exit = _Exit(self.pid)
+        except OSError:
+            self._end_unconnected()
+            raise
 
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,11 +194,14 @@ class _Life(asyncio.Protocol):
 
     def discard(self) -> None:
         """Kill and reap a supervisor that was never connected: it has no workers."""
+        self._end_unconnected()
+        with self._exit:
+            pass
+
+    def _end_unconnected(self) -> None:
         self._process.kill()
         self._process.wait()
         self._socket.close()
-        with self._exit:
-            pass
 
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"
@@ -212,8 +236,15 @@ class _Life(asyncio.Protocol):
         return -signal.SIGKILL if returncode is None else returncode
 
     def data_received(self, data: bytes) -> None:
-        for line in self._lines.feed(data):
-            self._on_event(protocol.decode_event(line))
+        try:
+            events = [protocol.decode_event(line) for line in self._lines.feed(data)]
+        except protocol.ProtocolError as error:
+            log.warning("supervisor broken", reason=str(error))
+            self._process.kill()
+            self.disconnect()
+            return
+        for event in events:
+            self._on_event(event)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
         if not self._lost.done():

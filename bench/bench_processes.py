@@ -36,7 +36,9 @@ class Host:
     def __init__(self) -> None:
         self.heard: list[tuple[float, SupervisorEvent]] = []
         self._change = asyncio.Event()
-        self.client = SupervisorClient(on_event=self._on_event, on_death=lambda _: None)
+        self.client = SupervisorClient(
+            on_event=self._on_event, on_death=lambda _: None, on_mistake=lambda _: None
+        )
 
     def _on_event(self, event: SupervisorEvent) -> None:
         self.heard.append((time.monotonic(), event))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 ASSIGNED_WITHIN_S = 120.0
 # A connection of its own for every agent, as if each were on a host of its own.
-CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+CHANNEL_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.bdp_probe", 0),
+)
 
 Call = grpc.aio.StreamStreamCall[session_pb2.OpenRequest, session_pb2.OpenResponse]
 
@@ -47,7 +52,7 @@ class FakeAgent:
     def __init__(self, index: int, spec: common_pb2.RunSpec, run_id: str, workers: int = 0) -> None:
         self.beats = 0
         """Written after the hello, on all sessions."""
-        self.lease_s = 0.0
+        self.lease_s = self.interval_s = 0.0
         """The latest it was told."""
         self.assigned_at: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         """Done with the monotonic second at which the first assignment came."""
@@ -65,15 +70,24 @@ class FakeAgent:
         """Keep a session, and open a new one after each that ends, until cancelled."""
         ceiling_s = BACKOFF_FIRST_S
         while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):
+            try:
                 async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
                     stub: SessionServiceAsyncStub = session_pb2_grpc.SessionServiceStub(channel)
-                    await self._hold_session(stub.Open(), connecting)
+                    await self._hold_session(stub, connecting)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass  # the call has ended
+            except asyncio.CancelledError:
+                # A server that is overrun cancels calls, which grpc.aio raises like this.
+                if is_asked_to_end():
+                    raise
             await asyncio.sleep(random.uniform(0, ceiling_s))
             ceiling_s = min(2 * ceiling_s, BACKOFF_MAX_S)
 
-    async def _hold_session(self, call: Call, connecting: asyncio.Semaphore) -> None:
+    async def _hold_session(
+        self, stub: SessionServiceAsyncStub, connecting: asyncio.Semaphore
+    ) -> None:
         async with connecting:
+            call: Call = stub.Open()
             self._fence.session_id = ""
             hello = session_pb2.Hello(
                 spec=self._spec,
@@ -101,14 +115,15 @@ class FakeAgent:
             await asyncio.gather(writer, return_exceptions=True)
 
     def _keep(self, pace: session_pb2.Pace) -> None:
-        self._interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
+        self.interval_s = pace.heartbeat_interval.ToTimedelta().total_seconds()
         self.lease_s = pace.lease.ToTimedelta().total_seconds()
 
     async def _write_beats(self, call: Call) -> None:
         """Write the state at every change and at least every interval; the only writer."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_news.wait(), self._interval_s)
+                async with asyncio.timeout(self.interval_s):
+                    await self._has_news.wait()
             self._has_news.clear()
             uptime = Duration()
             uptime.FromNanoseconds(time.monotonic_ns())
@@ -190,6 +205,11 @@ class Fleet:
     def lease_s(self) -> float:
         """The longest lease that an agent was told."""
         return max(agent.lease_s for agent in self._agents)
+
+    @property
+    def interval_s(self) -> float:
+        """The longest heartbeat interval that an agent was told."""
+        return max(agent.interval_s for agent in self._agents)
 
     async def time_to_assign(self) -> float:
         """Return the seconds from the first connect to the last assignment.

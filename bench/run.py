@@ -10,6 +10,7 @@ import sys
 
 from bench import (
     bench_agent_loss,
+    bench_beats,
     bench_coordinator_back,
     bench_core_cost,
     bench_inprocess,
@@ -35,6 +36,7 @@ QUESTIONS = (
     *bench_coordinator_back.QUESTIONS,
     *bench_memory.QUESTIONS,
     *bench_core_cost.QUESTIONS,
+    *bench_beats.QUESTIONS,
     *bench_silent_loss.QUESTIONS,
     *bench_mass_failure.QUESTIONS,
     *bench_iteration_core.QUESTIONS,

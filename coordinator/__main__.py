@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import cli
 from coordinator.config import CoordinatorConfig, ResetLimits
+from drumbeat.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command with real services; ``argv`` None stands for this process's own."""
+    open_missing()
     return cli.main(argv, run=_serve, reset=_reset)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import fields, replace
 
 from coordinator.errors import (
     CoordinatorError,
@@ -13,7 +14,7 @@ from coordinator.errors import (
     SpecMismatch,
 )
 from coordinator.events import SessionOpened
-from coordinator.model import Beat, RunSpec
+from coordinator.model import AgentIdentity, Beat, RunSpec
 from coordinator.run_state import RunState
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
@@ -31,7 +32,8 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     """
     known = state.members.get(event.agent.incarnation)
     if known is not None:
-        is_same = known == event.agent
+        # Its name is as it was made unique when it came first.
+        is_same = known == replace(event.agent, name=known.name)
         return None if is_same else InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
@@ -60,6 +62,27 @@ def run_closed(run_id: str, state: RunState | None) -> RunClosed:
         return RunClosed(run_id, "after this agent began, and another one of that name runs now")
     outcome = "succeeded" if verdict.is_success else "failed"
     return RunClosed(run_id, f"it {outcome}: {verdict.reason}")
+
+
+class Names:
+    """What the members of a run are called; no two alike."""
+
+    def __init__(self, members: Iterable[AgentIdentity]) -> None:
+        self._taken = {member.name for member in members}
+
+    def admit(self, agent: AgentIdentity) -> AgentIdentity:
+        """Return the agent with its name, numbered if another has it already: "node7#2"."""
+        name, number = agent.name, 1
+        while name in self._taken:
+            number += 1
+            name = f"{agent.name}#{number}"
+        self._taken.add(name)
+        return replace(agent, name=name)
+
+    def free(self, agent: AgentIdentity | None) -> None:
+        """Let the name of a member that is gone be used again."""
+        if agent is not None:
+            self._taken.discard(agent.name)
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:

@@ -66,7 +66,10 @@ class Limits:
     """Decisions kept per run, for people; the oldest is forgotten first."""
 
     event_queue_max: int = 100_000
-    """Events that wait for the core; sessions that would add more are ended as UNAVAILABLE."""
+    """Sessions and events that wait for the core; streams that would add more are refused.
+
+    A session is one of them however much it says: of its beats the latest waits.
+    """
 
     hello_timeout_s: float = 10.0
     """Seconds a new stream may take to say Hello; then it is ended."""
@@ -123,7 +126,7 @@ class CoordinatorConfig:
     """
 
     heartbeat_interval_s: float = 1.0
-    """Seconds between two beats of an agent; stretched as agents grow in number.
+    """Seconds between two beats of an agent; up to 0.4 of the lease in runs of thousands.
 
     1 s: several beats fit into a lease that is still short, and a thousand agents
     cost the coordinator little.
@@ -137,6 +140,9 @@ class CoordinatorConfig:
 
     log_format: Literal["auto", "console", "json"] = "auto"
     """How the log is written; see ``drumbeat.logs``."""
+
+    log_level: str = "info"
+    """The least that is logged: debug, info, warning or error."""
 
     is_insecure: bool = False
     """Whether everyone who reaches the port may use it, on an address that is not loopback."""
@@ -164,10 +170,13 @@ class CoordinatorConfig:
         )
         found += check_range("lease_s", self.lease_s, 0.1, 86400, "seconds")
         if not self.lease_s > 2 * self.heartbeat_interval_s:
-            allowed = f"more than twice heartbeat_interval_s, {self.heartbeat_interval_s:g}"
+            allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval_s:g} s"
             found.append(Violation("lease_s", self.lease_s, allowed))
         if self.log_format not in {"auto", "console", "json"}:
             found.append(Violation("log_format", self.log_format, "auto, console or json"))
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            allowed = "debug, info, warning or error"
+            found.append(Violation("log_level", self.log_level, allowed))
         return found + self.limits.validate()
 
 

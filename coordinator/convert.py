@@ -24,6 +24,7 @@ from coordinator.model import (
     FailureReport,
     GroupState,
     Pace,
+    Release,
     RunSpec,
     Standby,
     Stop,
@@ -74,6 +75,7 @@ def session_opened(message: session_pb2.OpenRequest, *, session_id: str) -> Sess
             address=_name("hello.address", hello.address),
             role=_name("hello.role", hello.role),
             local_world_size=hello.local_world_size,
+            name=_name("hello.name", hello.name, least=0),
         ),
         beat=_beat(hello.beat, fence, hello.local_world_size),
         uptime_s=_uptime_s(message),
@@ -155,6 +157,7 @@ def _failure_record(
         sequence=record.sequence,
         round_id=fence.round_id,
         host=_name("record.host", record.host),
+        name=_name("record.name", record.name, least=0),
         worker=WorkerRanks(
             rank=worker.rank,
             local_rank=worker.local_rank,
@@ -263,6 +266,8 @@ def desired_message(desired: Desired) -> session_pb2.Desired:
             message.run.CopyFrom(_assignment(assignment))
         case Stop(reason=reason):
             message.stop.reason = reason
+        case Release(reason=reason):
+            message.release.reason = reason
         case Exit() as state:
             message.exit.CopyFrom(_exits.message(state))
     return message
@@ -366,6 +371,7 @@ def _report(report: FailureReport) -> failure_pb2.FailureReport:
         world_size=report.world_size,
         standings=[convert_progress.standing_message(at) for at in report.standings],
         standings_count=report.standings_count,
+        earlier=report.earlier,
     )
 
 
@@ -377,6 +383,7 @@ def _failure(record: FailureRecord) -> failure_pb2.FailureRecord:
         ),
         sequence=record.sequence,
         host=record.host,
+        name=record.name,
         worker=failure_pb2.WorkerRanks(
             rank=worker.rank,
             local_rank=worker.local_rank,

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from coordinator.model import Assignment, Exit, Standby, Stop, Verdict
+from coordinator.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
 from coordinator.rendezvous import Wait
 from coordinator.run_state import Phase, RunState
+from drumbeat.words import count
 
 
 def desired_state(
-    state: RunState, incarnation: str, *, wait: Wait | None, present: int, now: float
-) -> Standby | Assignment | Stop | Exit:
+    state: RunState,
+    incarnation: str,
+    *,
+    wait: Wait | None,
+    present: int,
+    now: float,
+    released: str | None = None,
+) -> Standby | Assignment | Stop | Exit | Release:
     """Return the desired state of one agent. Does not depend on the number of agents.
 
-    ``wait`` is what the run, or an iteration, waits for; ``present`` are its connected agents.
+    ``wait`` is what the run, or an iteration, waits for; ``present`` are its connected agents;
+    ``released`` is why this agent need not wait for the others, if that is so.
     """
     if state.verdict is not None:
         return _exit(state, state.verdict, incarnation)
     if state.phase is Phase.ENDING:
         return Stop(reason=state.reason)
     if state.phase is Phase.RUNNING and state.round is not None:
-        seat = state.round.seats.get(incarnation)
-        if seat is not None and incarnation not in state.given_up:
-            return Assignment(seat=seat, round=state.round, round_id=state.round.round_id)
-        left = len(state.round.seats) - len(state.given_up)
-        reason = f"round {state.round.round_id} runs on {left} agents; this one stands by"
-        more = f"; {wait.reason}" if wait is not None else ""
-        return Standby(reason=f"{reason}{more}", agents_present=present)
+        if released is not None:
+            return Release(reason=released)
+        return _while_running(state, state.round, incarnation, wait=wait, present=present)
     if wait is None:
         return Standby(reason=state.reason, agents_present=present)
     return Standby(
@@ -49,3 +53,15 @@ def _exit(state: RunState, verdict: Verdict, incarnation: str) -> Exit:
         or any(record.incarnation == incarnation for record in records),
         shown_on=shown_by.agent.host if shown_by is not None else "",
     )
+
+
+def _while_running(
+    state: RunState, current: Round, incarnation: str, *, wait: Wait | None, present: int
+) -> Standby | Assignment:
+    seat = current.seats.get(incarnation)
+    if seat is not None and incarnation not in state.given_up:
+        return Assignment(seat=seat, round=current, round_id=current.round_id)
+    left = len(current.seats) - len(state.given_up)
+    reason = f"round {current.round_id} runs on {count(left, 'agent')}; this one stands by"
+    more = f"; {wait.reason}" if wait is not None else ""
+    return Standby(reason=f"{reason}{more}", agents_present=present)

@@ -17,25 +17,30 @@ from coordinator.errors import (
     Unavailable,
 )
 from coordinator.events import (
+    AgentLeft,
+    BeatReceived,
     DeadlineReached,
     Event,
     FailureReported,
     LimitsReset,
     OutageEnded,
     RunRead,
+    SessionClosed,
     SessionOpened,
 )
 from coordinator.failure_queue import FailureQueue
+from coordinator.inbox import Inbox
 from coordinator.journal import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.journaled import JournaledRuns
 from coordinator.outbox import Outbox
 from coordinator.records import FailuresCounted, weight
 from coordinator.registry import Registry
+from coordinator.story import CoordinatorStory
 from coordinator.writer import OnServing, Writer, ignore
 
 log = structlog.get_logger()
 
-# Events handled between two writes of the journal, so that one write serves many.
+# Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000
 
 
@@ -45,7 +50,8 @@ class Driver:
     Events that arrive while the journal is being written are handled together
     afterwards, so one write to the disk serves as many of them as there are. A write
     that fails is tried until it succeeds: meanwhile nothing is decided and nothing
-    decided is told, and ``on_serving`` has been told ``False``.
+    decided is told, and ``on_serving`` has been told ``False``. ``is_embedded``: decisions
+    are details, for an agent in this process tells their story.
     """
 
     def __init__(
@@ -55,13 +61,20 @@ class Driver:
         *,
         queue_max: int = 100_000,
         failure_bytes_max: int = 64 * 1024 * 1024,
+        is_embedded: bool = False,
         on_serving: OnServing = ignore,
     ) -> None:
         self.registry = registry
         self.journaled = JournaledRuns()
+        self._is_embedded = is_embedded
+        self._story = CoordinatorStory()
         self._journal = journal
         self._writer = Writer(journal, on_serving=on_serving)
-        self._queue: deque[Event] = deque()
+        # What waits for a turn. A session is in there once at most, with its inbox.
+        self._queue: deque[Inbox | Event] = deque()
+        self._inboxes: dict[str, Inbox] = {}
+        self._taken = 0
+        self._overdue_from: int | None = None
         self._failures = FailureQueue(failure_bytes_max)
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
@@ -85,18 +98,21 @@ class Driver:
             self._journal.write(changes, now=now)
             self._publish(changes)
         for state in states:
-            log.info("run restored", **{"run.id": state.run_id, "state": str(state.phase)})
+            text = f"{state.run_id}: restored from the journal, {state.phase}"
+            log.info("run restored", message=text, **{"run.id": state.run_id})
 
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` if too many wait already.
 
+        What a session says takes no more room than the session has: the latest counts.
         Raises ``Unavailable`` for what needs an answer before long, while the journal
         can't be written.
         """
         outage = self._writer.outage
         if outage is not None and isinstance(event, SessionOpened | LimitsReset):
             raise Unavailable(outage.reason)
-        if len(self._queue) >= self._queue_max:
+        is_told_anew = isinstance(event, BeatReceived | AgentLeft)
+        if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self.submit_always(event)
 
@@ -106,6 +122,17 @@ class Driver:
             return
         if isinstance(event, FailureReported):
             self._failures.add(event)
+        elif isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+            inbox = self._inboxes.get(event.session_id)
+            if inbox is not None:
+                inbox.put(event)
+                return
+            # Most beats say nothing new: they need no turn, nor anyone to be woken.
+            if isinstance(event, BeatReceived) and self._is_quiet(event):
+                return
+            inbox = self._inboxes[event.session_id] = Inbox()
+            inbox.put(event)
+            self._queue.append(inbox)
         else:
             self._queue.append(event)
         self._arrived.set()
@@ -132,6 +159,7 @@ class Driver:
         self._is_stopping = True
         self._queue.clear()
         self._failures.clear()
+        self._inboxes.clear()
         for outbox in self._outboxes.values():
             outbox.fail(error)
 
@@ -155,6 +183,8 @@ class Driver:
             while True:
                 await self._wait_for_work()
                 await self._turn()
+                # The others have their turn, however much waits here.
+                await asyncio.sleep(0)
         finally:
             self._writer.close()
 
@@ -180,10 +210,9 @@ class Driver:
         """
         now, effects = self.now(), list[fx.Effect]()
         for _ in range(min(len(self._queue), BATCH_MAX)):
-            effects += self.registry.handle(self._queue.popleft(), now=now)
-        due = self.registry.next_deadline()
-        # Beats that are still waiting may renew what seems to be over.
-        if due is not None and due <= now and not self._queue:
+            for event in self._take():
+                effects += self.registry.handle(event, now=now)
+        if self._is_overdue(now):
             effects += self.registry.handle(DeadlineReached(), now=now)
         if not self._queue:
             for failure in self._failures.take():
@@ -196,6 +225,34 @@ class Driver:
         for effect in effects:
             if isinstance(effect, fx.ReadRun):
                 await self._read_run(effect)
+
+    def _is_quiet(self, beat: BeatReceived) -> bool:
+        return self.registry.take_quietly(beat, now=self.now())
+
+    def _take(self) -> Sequence[Event]:
+        self._taken += 1
+        item = self._queue.popleft()
+        if not isinstance(item, Inbox):
+            return (item,)
+        events = item.events()
+        del self._inboxes[events[0].session_id]
+        return events
+
+    def _is_overdue(self, now: float) -> bool:
+        """Return whether a deadline is over and all that waited by then was handled.
+
+        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        """
+        due = self.registry.next_deadline()
+        if due is None or due > now:
+            self._overdue_from = None
+            return False
+        if self._overdue_from is None:
+            self._overdue_from = self._taken + len(self._queue)
+        if self._taken < self._overdue_from:
+            return False
+        self._overdue_from = None
+        return True
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []
@@ -264,18 +321,20 @@ class Driver:
             case fx.AnswerReset():
                 self._answer(effect.request_id, effect.forgotten)
             case fx.Decided():
-                log.info(
-                    effect.decision,
-                    **{
-                        "run.id": effect.run_id,
-                        "run.round": effect.round_id,
-                        "reason": effect.reason,
-                    },
-                )
+                self._tell(effect)
             case _:
                 outbox = self._outboxes.get(effect.session_id)
                 if outbox is not None:
                     _put(outbox, effect)
+
+    def _tell(self, decided: fx.Decided) -> None:
+        tell = log.debug if self._is_embedded else log.info
+        tell(
+            decided.decision,
+            message=self._story.line(decided),
+            reason=decided.reason,
+            **{"run.id": decided.run_id, "run.round": decided.round_id},
+        )
 
     def _answer(self, request_id: int, result: int | None) -> None:
         future = self._answers.pop(request_id, None)

@@ -8,7 +8,7 @@ CoordinatorError
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
  ├─ LimitReached              a named limit is reached
- ├─ Unavailable               the coordinator starts or stops
+ ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
  ├─ CallFailed                a command asked a coordinator, and got no answer or a refusal
  └─ StartupError              the process cannot do its work; it ends with `exit_code`
@@ -41,6 +41,21 @@ BIND_ALLOWED = (
 """Why an open address is refused and what would be accepted, for messages."""
 
 
+# As the user has given them: fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``.
+_OPTIONS = {
+    "agents_min": "--nnodes (minimum)",
+    "agents_max": "--nnodes (maximum)",
+    "restarts_max": "--max-restarts",
+    "join_timeout": "--join-timeout",
+    "last_call": "--last-call",
+    "exit_barrier_timeout": "--exit-barrier-timeout",
+    "shutdown_timeout": "--shutdown-timeout",
+    "coordinator_grace": "--coordinator-grace",
+    "master_addr": "--master-addr",
+    "master_port": "--master-port",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One field of a run's spec in which an agent and the run disagree."""
@@ -55,7 +70,8 @@ class Difference:
     """What the run was started with."""
 
     def __str__(self) -> str:
-        return f"{self.field}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
+        name = _OPTIONS.get(self.field, self.field)
+        return f"{name}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
 
 
 class CoordinatorError(Exception):
@@ -179,7 +195,7 @@ class LimitReached(CoordinatorError):
 
 
 class Unavailable(CoordinatorError):
-    """The coordinator starts or stops; it answers again later, or its successor does."""
+    """The coordinator can't answer now; it does so later, or its successor does."""
 
     status = "UNAVAILABLE"
     refusal = "UNAVAILABLE"
@@ -247,11 +263,13 @@ class PortInUse(StartupError):
 
     hint = "another coordinator may run here already; choose another --port, or end that one"
 
-    def __init__(self, host: str, port: int, why: str) -> None:
+    def __init__(self, host: str, port: int, why: str, *, hint: str = "") -> None:
         super().__init__(host, port, why)
         self.host = host
         self.port = port
         self.why = why
+        if hint:
+            self.hint = hint
 
     def __str__(self) -> str:
         return f"cannot listen on port {self.port} of {self.host}: {self.why}"

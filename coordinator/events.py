@@ -104,4 +104,5 @@ FromOutside = (
     SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
 )
 RunEvent = FromOutside | RunSuperseded
+CoreEvent = RunEvent | DeadlineReached | OutageEnded
 Event = FromOutside | DeadlineReached | OutageEnded | RunRead

@@ -12,6 +12,7 @@ from coordinator.iteration_records import IterationPhase, IterationState
 from coordinator.model import FailureRecord, FailureReport, Hang, HangKind
 from coordinator.progress import NOWHERE, Standings
 from drumbeat.violation import show_value
+from drumbeat.words import one_line
 
 # Ages are measured on each host and travel over the network; what is closer
 # together than this can't be put in order honestly.
@@ -24,9 +25,10 @@ HANG_END_S = 10.0
 # A report goes to every agent, so it holds few records; the rest is a number.
 CAUSES_SHOWN_MAX = 4
 VICTIMS_SHOWN_MAX = 16
+EARLIER_SHOWN_MAX = 8
 # Of a victim people need who and how, not every line.
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
-# Of what kept a worker from starting, in a reason that names several.
+# Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
 
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
@@ -77,28 +79,46 @@ def make_report(
     world_size: int,
     done: int = 0,
     where: Standings = NOWHERE,
+    earlier: Sequence[str] = (),
 ) -> FailureReport | None:
     """Return the report of a round; ``None`` if nothing is known of it.
 
-    ``done`` workers had ended well before; ``where`` is who was where when it failed.
+    ``done`` workers had ended well before; ``where`` is who was where when it failed,
+    ``earlier`` what ended the rounds before.
     """
     of_round = [record for record in records if record.round_id == round_id]
-    if not of_round and not where.shown:
+    if not of_round and not where.shown and not earlier:
         return None
     causes = root_causes(of_round, round_id)
     explained = {(record.incarnation, record.sequence) for record in causes}
+    # A worker that restarts in process can have several. That it was stopped in the end is
+    # the least of what there is to say of it.
+    told = {_worker(record) for record in of_round if not record.is_victim}
     victims = sorted(
-        (r for r in of_round if (r.incarnation, r.sequence) not in explained),
+        (
+            record
+            for record in of_round
+            if (record.incarnation, record.sequence) not in explained
+            and not (record.is_victim and _worker(record) in told)
+        ),
         key=lambda r: r.happened_at,
     )
     return FailureReport(
         root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
         victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
-        victims_count=max(0, world_size - done - len(causes)),
+        # A round of which no record came may have ended in another way than by failing.
+        victims_count=max(0, world_size - done - len({_worker(cause) for cause in causes}))
+        if of_round or where.shown
+        else 0,
         world_size=world_size,
         standings=where.shown,
         standings_count=where.count,
+        earlier=tuple(earlier[-EARLIER_SHOWN_MAX:]),
     )
+
+
+def _worker(record: FailureRecord) -> tuple[str, int]:
+    return record.incarnation, record.worker.local_rank
 
 
 def describe(causes: Sequence[FailureRecord]) -> str:
@@ -110,16 +130,16 @@ def describe(causes: Sequence[FailureRecord]) -> str:
 
 
 def _named(record: FailureRecord) -> str:
-    who = f"rank {record.worker.rank} on {record.host}"
-    lines = record.message.splitlines()
-    if record.has_never_run and lines:
-        return f"{who}: {lines[0][:CAUSE_CHARACTERS_MAX]}"
+    who = f"rank {record.worker.rank} on {record.agent}"
+    lines = record.message.strip().splitlines()
+    why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
+    if record.has_never_run and why:
+        return f"{who}: {why}"
     if record.interruption is not None and record.hang is None:
-        why = f": {lines[0][:CAUSE_CHARACTERS_MAX]}" if lines and lines[0] else ""
-        return f"{who}: {record.interruption}{why}"
+        return f"{who}: {record.interruption}{f': {why}' if why else ''}"
     if record.hang is not None:
         return f"{who} hung: {_limit_broken(record.hang)}"
-    return f"{who} ({record.ending()})"
+    return f"{who} ({record.ending()}{f', {why}' if why else ''})"
 
 
 def _limit_broken(hang: Hang) -> str:

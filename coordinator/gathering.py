@@ -101,7 +101,7 @@ class Leading:
         self._portless = self._portless_since = None
 
     def _await_port(self, leader: str, now: float, what: str = "the round") -> Wait | GiveUp:
-        host, limit = self._state.members[leader].host, self._state.spec.join_timeout_s
+        host, limit = self._state.members[leader].name, self._state.spec.join_timeout_s
         if leader != self._portless or self._portless_since is None:
             self._portless, self._portless_since = leader, now  # its own time, not its forerunner's
         until = self._portless_since + limit

@@ -12,7 +12,8 @@ from coordinator import effects as fx
 from coordinator import events as ev
 from coordinator.errors import CoordinatorError, RunClosed, Unavailable
 from coordinator.membership import Membership
-from coordinator.model import Pace, Verdict
+from coordinator.model import Verdict
+from coordinator.pace import PaceRules
 from coordinator.policy import RunPolicy
 from coordinator.records import RunCreated, RunEnded
 from coordinator.run import Run
@@ -28,9 +29,10 @@ ERROR_CHARACTERS_MAX = 300
 class IsolatedRun:
     """Has the interface of ``Run``, raises nothing, and takes what was read of it in."""
 
-    def __init__(self, run: Run, policy: RunPolicy) -> None:
+    def __init__(self, run: Run, policy: RunPolicy, pace: PaceRules) -> None:
         self._run = run
         self._policy = policy
+        self._pace = pace
         self._refusal: CoordinatorError | None = None  # to all events, while it can take none
         self._error: Exception | None = None  # that made it break
         self._broke_at: float | None = None
@@ -38,19 +40,19 @@ class IsolatedRun:
 
     @staticmethod
     def create(
-        record: RunCreated, *, policy: RunPolicy, pace: Pace, now: float
+        record: RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[IsolatedRun, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
         run, effects = Run.create(record, policy=policy, pace=pace, now=now)
-        return IsolatedRun(run, policy), effects
+        return IsolatedRun(run, policy, pace), effects
 
     @staticmethod
     def restore(
-        state: RunState, *, policy: RunPolicy, pace: Pace, now: float
+        state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[IsolatedRun, list[fx.Effect]]:
         """Return a run as it was journaled, ended if it can't go on from there."""
         run, effects = _go_on(state, policy=policy, pace=pace, now=now)
-        return IsolatedRun(run, policy), effects
+        return IsolatedRun(run, policy, pace), effects
 
     @property
     def state(self) -> RunState:
@@ -71,9 +73,7 @@ class IsolatedRun:
         """Whether the state is the fold of the run's records."""
         return self._refusal is None
 
-    def handle(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded | ev.RunRead, *, now: float
-    ) -> list[fx.Effect]:
+    def handle(self, event: ev.CoreEvent | ev.RunRead, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
         if isinstance(event, ev.RunRead):
             return self._take_over(event.state, now)
@@ -88,12 +88,12 @@ class IsolatedRun:
             return [*self._break(error), *refuse(event, self._refusal or Unavailable(""))]
         return effects
 
-    def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
-        """Change how often agents beat, and tell them. Linear in members."""
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat that says nothing new, and return whether it was one."""
         try:
-            return self._run.set_pace(pace, now=now)
-        except Exception as error:  # noqa: BLE001 - the border between runs
-            return self._break(error)
+            return self.is_sound and self._run.takes_quietly(event, now=now)
+        except Exception:  # noqa: BLE001 - the border between runs
+            return False  # `handle` meets the same, and says what follows
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -133,15 +133,13 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        policy, pace = self._policy, self.members.pace
+        policy, pace = self._policy, self._pace
         self._run, ends = _go_on(state, policy=policy, pace=pace, now=now)
         self._refusal = None
         return effects + ends
 
 
-def refuse(
-    event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, error: CoordinatorError
-) -> list[fx.Effect]:
+def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
     """Answer an event that is not taken in."""
     match event:
         case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():
@@ -153,7 +151,7 @@ def refuse(
 
 
 def _go_on(
-    state: RunState, *, policy: RunPolicy, pace: Pace, now: float
+    state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
 ) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:

@@ -433,6 +433,7 @@ class Iterations:
             terminated=(*told, *untold)[:FAULTS_NAMED_MAX],
             spec=None if is_in_call and spec == state.spec else spec,
             reason=reason,
+            exited=sum(fault.is_exit for fault in self._leavers.values()),
         )
 
     def _discarded(self, workers: Sequence[int]) -> list[Fault]:

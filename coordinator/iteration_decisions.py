@@ -21,6 +21,7 @@ class Begin:
     terminated: tuple[Fault, ...]
     spec: InprocessSpec | None
     reason: str
+    exited: int = 0
 
     def record(
         self, round_id: int, *, master_addr: str, master_port: int, now: float
@@ -37,6 +38,7 @@ class Begin:
             spec=self.spec,
             reason=self.reason,
             at_s=now,
+            exited=self.exited,
         )
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 from coordinator.iteration_model import FAULTS_NAMED_MAX, Fault, InprocessSpec
 from coordinator.reasons import NAMES_SHOWN_MAX
+from drumbeat import words
 
 
 def faults_named(faults: Sequence[Fault]) -> str:
@@ -27,13 +28,13 @@ def interrupted(iteration: int, why: str) -> str:
 
 def barrier(iteration: int, entered: int, live: int, waiting_for: str, left_s: float) -> str:
     """Say who keeps an iteration from beginning."""
-    so_far = f"{entered} of {live} hosts entered iteration {iteration}"
+    so_far = f"{entered} of {words.count(live, 'host')} entered iteration {iteration}"
     return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
 
 
 def completion(iteration: int, completed: int, live: int, waiting_for: str, left_s: float) -> str:
     """Say who keeps an iteration from being complete."""
-    so_far = f"{completed} of {live} hosts completed iteration {iteration}"
+    so_far = f"{completed} of {words.count(live, 'host')} completed iteration {iteration}"
     return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
 
 
@@ -49,7 +50,7 @@ def completion_over(limit_s: float, late: str) -> str:
 
 def begun(entered: int, iteration: int, why: str) -> str:
     """Say why an iteration begins; ``why`` is empty if it follows no interruption."""
-    return why or f"{entered} hosts entered iteration {iteration}"
+    return why or f"{words.count(entered, 'host')} entered iteration {iteration}"
 
 
 def without(text: str, told: Sequence[Fault], untold: Sequence[Fault], count: int) -> str:

@@ -14,7 +14,8 @@ class IterationBegan:
     """All workers that take part had entered, and were told to call the function.
 
     ``cuts`` are those that took part before and do no more; ``terminated`` tells people
-    of some of them. ``spec`` is ``None`` if it is that of the iteration before.
+    of some of them, and ``exited`` of them had failed at nothing. ``spec`` is ``None`` if it
+    is that of the iteration before.
     """
 
     round_id: int
@@ -27,6 +28,7 @@ class IterationBegan:
     spec: InprocessSpec | None = None
     reason: str = ""
     at_s: float = 0.0
+    exited: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,8 @@ class IterationState:
     ``order`` are the workers of the latest iteration that began, by rank; a worker is
     its rank at the start of the round. ``spec`` is that of the present call of the
     function, ``call_first`` its first iteration; ``None`` if none of it began.
-    ``restarted`` counts the iterations that an interrupted one was followed by.
+    ``restarted`` counts the iterations that an interrupted one was followed by, ``exited``
+    the workers that left the order having failed at nothing.
     """
 
     round_id: int
@@ -97,6 +100,7 @@ class IterationState:
     call_first: int = 0
     restarted: int = 0
     reason: str = ""
+    exited: int = 0
 
     @property
     def next_iteration(self) -> int:
@@ -107,6 +111,11 @@ class IterationState:
     def workers(self) -> list[int]:
         """Those that take part, by rank: all of the round before the first iteration."""
         return self.order or list(range(self.world_size))
+
+    @property
+    def lost(self) -> int:
+        """How many workers of the round iterations went on without, because they failed."""
+        return self.world_size - len(self.workers) - self.exited
 
     def apply(self, record: IterationRecord) -> None:
         """Fold one record in. Raises ``ValueError`` for one that can't follow the others."""
@@ -142,6 +151,7 @@ class IterationState:
         if record.iteration > self.call_first:
             self.restarted += 1
         self.order = replay(self.workers, record.cuts)
+        self.exited += record.exited
         self.active_world_size = record.active_world_size
         self.master_addr, self.master_port = record.master_addr, record.master_port
         self.spec = record.spec if record.spec is not None else self.spec

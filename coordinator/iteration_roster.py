@@ -45,7 +45,7 @@ class Roster:
         self._all = [
             Host(
                 incarnation=i,
-                name=seat.agent.host,
+                name=seat.agent.name,
                 first=seat.rank_first,
                 size=sizes[i],
                 alive=sizes[i],

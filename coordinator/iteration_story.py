@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from coordinator.iteration_records import IterationBegan, IterationInterrupted, IterationRecord
 from coordinator.model import Round
+from drumbeat.words import count
 
 BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"
 # Told to people, but no decision that would be kept.
@@ -17,7 +18,7 @@ def told(record: IterationRecord) -> tuple[str, str]:
     """Return what people call a record, and why it was written."""
     match record:
         case IterationBegan(active_world_size=active):
-            what = f"iteration {record.iteration}, called by {active} workers"
+            what = f"iteration {record.iteration}, called by {count(active, 'worker')}"
             return BEGAN, f"{what}; {record.reason}" if record.reason else what
         case IterationInterrupted():
             return INTERRUPTED, record.reason

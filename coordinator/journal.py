@@ -167,9 +167,8 @@ class SqliteJournal:
         self._directory = directory
         self._path = directory / "journal.sqlite3"
         self._owner = uuid.uuid4().hex
-        kind = kind_of_file_system(directory)
-        self.mode = "wal" if kind in LOCAL_KINDS else "delete"
-        """SQLite's name of how it keeps a transaction whole."""
+        self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
+        """Whether a write-ahead log is safe there."""
         try:
             with self._errors():
                 self._path.touch(mode=0o600)
@@ -251,7 +250,7 @@ class SqliteJournal:
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         """Make the file a journal if it is new, and this coordinator's."""
-        database.execute(f"PRAGMA journal_mode={self.mode}")
+        database.execute(f"PRAGMA journal_mode={'WAL' if self.is_local else 'DELETE'}")
         database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
         database.execute("PRAGMA synchronous=EXTRA")
         version = database.execute("PRAGMA user_version").fetchone()[0]

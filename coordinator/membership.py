@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+from coordinator.events import BeatReceived
 from coordinator.model import Beat, Desired, FailureRecord, GroupState, Pace
 from coordinator.progress import Whereabouts
 from coordinator.uptime import Birth
@@ -131,6 +132,21 @@ class Membership:
         self._restart_lease(incarnation, presence, now)
         return presence
 
+    def takes_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
+        """Take in a beat that repeats the one before it, and return whether it was one.
+
+        Nothing follows from it but that its agent is alive; a word of those who are
+        ``awaited`` is news.
+        """
+        presence = self.current(event.incarnation, event.session_id)
+        if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:
+            return False
+        if not event.beat.repeats(presence.beat):
+            return False
+        self.sent_at(event.incarnation, event.uptime_s, now=now)
+        self.heard(event.incarnation, event.beat, now=now)
+        return True
+
     def sent_at(self, incarnation: str, uptime_s: float | None, *, now: float) -> float:
         """Return when a message that arrived ``now`` was sent, as far as can be told."""
         presence = self.presences.get(incarnation)
@@ -146,12 +162,6 @@ class Membership:
         self.suspects.discard(incarnation)
         self.missed.discard(incarnation)
         self._deadlines.clear(incarnation)
-
-    def renew(self, *, now: float) -> None:
-        """Give every connected member a full lease from now on. Linear in members."""
-        for incarnation, presence in self.presences.items():
-            if presence.session_id is not None:
-                self._restart_lease(incarnation, presence, now)
 
     def stood_still(self, seconds: float) -> None:
         """Take in that the coordinator read nothing for so long, and deadlines passed.

@@ -51,13 +51,22 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
-    """Who an agent is; fixed for the life of its process."""
+    """Who an agent is; fixed for the life of its process.
+
+    ``name`` is what people call it by: the host's, unless it was told otherwise. Among the
+    members of a run it is unique.
+    """
 
     incarnation: str
     host: str
     address: str
     role: str
     local_world_size: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.host)
 
 
 class GroupState(StrEnum):
@@ -100,6 +109,34 @@ class Beat:
     def rounds_seen(self) -> int:
         """A number above every round the agent has held."""
         return 0 if self.round_id is None else self.round_id + 1
+
+    def repeats(self, before: Beat) -> bool:
+        """Return whether it says nothing new but where workers stand."""
+        return (
+            self.state is before.state
+            and self.round_id == before.round_id
+            and self.master_port == before.master_port
+            and self.failures_written == before.failures_written
+            and self.workers_alive == before.workers_alive
+            and self.is_start_impossible == before.is_start_impossible
+            and self.workers_done == before.workers_done
+            and not self.observations
+            and self.inprocess is before.inprocess is None
+            and self.failure is before.failure is None
+        )
+
+    def after(self, before: Beat) -> Beat:
+        """Return both as one: what this one does not say anew of the round is as it was."""
+        if self.round_id != before.round_id:
+            return self
+        told = {worker.local_rank for worker in self.workers}
+        kept = tuple(worker for worker in before.workers if worker.local_rank not in told)
+        return replace(
+            self,
+            workers=self.workers + kept,
+            observations=self.observations or before.observations,
+            failure=self.failure or before.failure,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +211,7 @@ class FailureRecord:
     ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
     same on the coordinator's clock, set when the record is accepted. ``size_bytes``
     is what it took as a message, and counts against the budgets of records.
+    ``name`` is its agent's, empty if that is the host's.
     ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
     happened in no iteration; its process may live on.
     """
@@ -197,6 +235,12 @@ class FailureRecord:
     interruption: InterruptionKind | None = None
     iteration: int = 0
     size_bytes: int = 0
+    name: str = ""
+
+    @property
+    def agent(self) -> str:
+        """The agent's name, for people."""
+        return self.name or self.host
 
     @property
     def is_victim(self) -> bool:
@@ -217,9 +261,10 @@ class FailureRecord:
         """Say how the worker ended, for people."""
         return self.signal_name or f"exit code {self.exit_code}"
 
-    def accepted(self, *, sent_at: float) -> FailureRecord:
-        """Return the record placed on the coordinator's clock."""
-        return replace(self, age_s=0.0, happened_at=sent_at - self.age_s)
+    def accepted(self, *, sent_at: float, name: str | None = None) -> FailureRecord:
+        """Return the record placed on the coordinator's clock, with its agent's unique name."""
+        happened_at = sent_at - self.age_s
+        return replace(self, age_s=0.0, happened_at=happened_at, name=name or self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +277,8 @@ class FailureReport:
     world_size: int
     standings: tuple[Standing, ...] = ()
     standings_count: int = 0
+    earlier: tuple[str, ...] = ()
+    """What ended the rounds before, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +332,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Desired: end with success; the others train on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """Desired: stop what is left, and end.
 
@@ -306,5 +360,5 @@ class Desired:
     still holds it for the next round, it has to reserve another. 0: none.
     """
 
-    state: Standby | Assignment | Stop | Exit
+    state: Standby | Assignment | Stop | Exit | Release
     master_port_spent: int = 0

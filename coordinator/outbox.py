@@ -76,6 +76,7 @@ class Outbox:
         """End the session with an error, whatever waits to be sent; the first one counts."""
         if not self._end.done():
             self._end.set_exception(error)
+            self._end.exception()  # whose session it was may be gone
 
     def ended(self) -> asyncio.Future[None]:
         """Return what raises the session's error when it has one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.learned import LearningRules
+from coordinator.model import Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +44,7 @@ class RunPolicy:
     report_wait_s: float = 10.0
     progress_interval_s: float = 2.0
     stall_s: float = 0.1
+
+    def return_grace_s(self, pace: Pace) -> float:
+        """Return how long members have to come back who could not for a while."""
+        return max(self.restart_grace_s, 2 * pace.reconnect_delay_max_s)

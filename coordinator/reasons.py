@@ -8,10 +8,16 @@ from coordinator.failures import describe
 from coordinator.model import FailureRecord, Round
 from coordinator.progress import NOWHERE, Standings
 from coordinator.standings import furthest_behind
+from drumbeat.words import count
 
 NAMES_SHOWN_MAX = 10
 
 _COULD_NOT_START = " could not start: "
+
+
+def is_loss(decision: str, reason: str) -> bool:
+    """Return whether a decision of the history is that a round failed or lost hosts."""
+    return decision == "round ended" and reason.startswith("round ")
 
 
 def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -> str:
@@ -20,10 +26,17 @@ def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -
     return run_failed(reason, causes) if causes else reason
 
 
-def all_succeeded(current: Round, excused: Collection[str]) -> str:
-    """Say that all workers that were waited for succeeded, and name hosts that had none."""
-    without = f", without those of {_hosts(current, excused)}" if excused else ""
-    return f"all workers succeeded{without}"
+def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
+    """Say that all workers that were waited for succeeded, and without whom.
+
+    ``lost`` are those that restarts in process went on without, ``excused`` hosts that
+    had none left.
+    """
+    if not lost:
+        return "all workers succeeded"
+    hosts = f", all of {_hosts(current, excused)} among them" if excused else ""
+    size = current.world_size
+    return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{hosts}"
 
 
 def nobody_left(current: Round, why: str) -> str:
@@ -71,7 +84,9 @@ def restart(what: str, *, used: int, allowed: int, in_process: int = 0) -> str:
         return f"{what}; restart {used + 1} of {allowed}{more}"
     if in_process:
         return with_budget(what, used=used, allowed=allowed, in_process=in_process)
-    left = f"all {allowed} restarts are used" if allowed else "no restarts are allowed"
+    if not allowed:
+        return f"{what}; no restarts are allowed"
+    left = "the one restart is used" if allowed == 1 else f"all {allowed} restarts are used"
     return f"{what}; {left}"
 
 
@@ -81,12 +96,12 @@ def with_budget(reason: str, *, used: int, allowed: int, in_process: int) -> str
     return f"{reason}; {budget}" if in_process and budget not in reason else reason
 
 
-def _in_process(count: int) -> str:
-    return f"{count} restart{'' if count == 1 else 's'} in process"
+def _in_process(number: int) -> str:
+    return f"{count(number, 'restart')} in process"
 
 
 def round_lost(current: Round, lost: Collection[str]) -> str:
-    """Name the hosts that a round lost."""
+    """Name the agents that a round lost."""
     return f"round {current.round_id} lost {_hosts(current, lost)}"
 
 
@@ -97,10 +112,11 @@ def lost_before(current: Round, lost: str, failure: str) -> str:
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
-    """Name the agents that the exit barrier waited for in vain."""
+    """Name the agents that one which is done has waited for in vain."""
     late = [seat for i, seat in current.seats.items() if i not in succeeded]
-    names = [f"{seat.agent.host} (group rank {seat.group_rank})" for seat in late]
-    return f"exit barrier timeout: {len(late)} agents not done after {limit_s:g} s: {_list(names)}"
+    names = [f"{seat.agent.name} (group rank {seat.group_rank})" for seat in late]
+    agents = count(len(late), "agent")
+    return f"exit barrier timeout: {agents} not done after {limit_s:g} s: {_list(names)}"
 
 
 def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:
@@ -119,7 +135,7 @@ def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
 
 
 def _hosts(current: Round, incarnations: Collection[str]) -> str:
-    return _list(sorted(current.seats[incarnation].agent.host for incarnation in incarnations))
+    return _list(sorted(current.seats[incarnation].agent.name for incarnation in incarnations))
 
 
 def _list(names: Sequence[str]) -> str:

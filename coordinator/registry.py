@@ -17,13 +17,13 @@ from coordinator.errors import (
 from coordinator.events import (
     AgentLeft,
     BeatReceived,
+    CoreEvent,
     DeadlineReached,
     Event,
     FailureReported,
     FromOutside,
     LimitsReset,
     OutageEnded,
-    RunEvent,
     RunRead,
     RunSuperseded,
     SessionClosed,
@@ -38,6 +38,7 @@ from coordinator.generations import (
 )
 from coordinator.isolation import IsolatedRun
 from coordinator.model import DURATION_MAX_S, Pace, RunSpec
+from coordinator.pace import PaceRules
 from coordinator.policy import RunPolicy
 from coordinator.records import RunCreated
 from coordinator.run_state import Phase, RunState
@@ -48,9 +49,7 @@ from drumbeat.deadlines import Deadlines
 class RegistryPolicy:
     """Limits of a coordinator, and the pace of its agents. Durations are seconds.
 
-    Up to ``agents_at_base_pace`` agents beat at the base pace; each
-    doubling beyond it doubles interval, lease and reconnect delay, so that the
-    load of heartbeats stays what it was.
+    Up to ``agents_at_base_pace`` agents of a run keep the base pace; for more see ``PaceRules``.
 
     ``runs_ended_*``: what is remembered of runs that have ended, in all and per run id;
     the oldest is forgotten first. ``failures_bytes_max``: what the failure records of all
@@ -83,25 +82,17 @@ class Registry:
         self._failures_bytes = 0  # of all runs
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
-        self._agents = 0  # members that are connected or missed, of all runs
-        self._stretch = 1
+        self._pace = PaceRules(base=policy.base_pace, agents_at_base=policy.agents_at_base_pace)
 
     def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
-        """Take over the runs that a journal held, in the order they were created.
-
-        The pace is that of all agents they had, because all will return at once.
-        """
-        expected = sum(len(state.members) for state in states if state.phase is not Phase.ENDED)
-        while expected > self._policy.agents_at_base_pace * self._stretch:
-            self._stretch *= 2
+        """Take over the runs that a journal held, in the order they were created."""
         effects: list[fx.Effect] = []
         for state in states:
             run, ends = IsolatedRun.restore(
-                state, policy=self._policy.run, pace=self._pace(), now=now
+                state, policy=self._policy.run, pace=self._pace, now=now
             )
             effects += ends
             self.generations.add(run)
-            self._agents += len(run.members.presences)
             self._failures_bytes += state.failures_bytes
             self._schedule(run)
         ended = [state for state in states if state.phase is Phase.ENDED]
@@ -132,6 +123,15 @@ class Registry:
             return self._take_failure(run, event, now)
         return self._deliver(run, event, now)
 
+    def take_quietly(self, event: BeatReceived, *, now: float) -> bool:
+        """Take in a beat that says nothing new, and return whether it was one.
+
+        Nothing follows from it, so it needs no turn. Its run may come up for a
+        deadline that has moved on, which does no harm.
+        """
+        run = self.generations.of_agent(event.run_id, event.incarnation)
+        return run is not None and run.take_quietly(event, now=now)
+
     def state(self, key: str) -> RunState | None:
         """Return a run's state if that is the fold of its records now."""
         run = self.runs.get(key)
@@ -143,8 +143,6 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        agents = sum(len(run.members.presences) for run in self.runs.values())
-        assert agents == self._agents, "agents are miscounted"
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         held = sum(run.state.failures_bytes for run in self.runs.values())
         assert held == self._failures_bytes, "failure records are not weighed right"
@@ -230,7 +228,7 @@ class Registry:
             generation=predecessor.generation + 1 if predecessor is not None else 1,
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
         )
-        run, effects = IsolatedRun.create(record, policy=policy, pace=self._pace(), now=now)
+        run, effects = IsolatedRun.create(record, policy=policy, pace=self._pace, now=now)
         self.generations.add(run)
         effects += self._deliver(run, event, now)
         return effects + self._forget_oldest(event.run_id)
@@ -245,16 +243,10 @@ class Registry:
             error = LimitReached("runs_max", self._policy.runs_max)
         return error or rounds_error(event.beat, next_round_id=0)
 
-    def _deliver(
-        self,
-        run: IsolatedRun,
-        event: RunEvent | DeadlineReached | OutageEnded | RunRead,
-        now: float,
-    ) -> list[fx.Effect]:
+    def _deliver(self, run: IsolatedRun, event: CoreEvent | RunRead, now: float) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
-        agents, failures_bytes = len(run.members.presences), run.state.failures_bytes
+        failures_bytes = run.state.failures_bytes
         effects = run.handle(event, now=now)
-        self._agents += len(run.members.presences) - agents
         self._failures_bytes += run.state.failures_bytes - failures_bytes
         self._schedule(run)
         if run.state.phase is Phase.ENDED and not was_ended:
@@ -262,7 +254,7 @@ class Registry:
             effects += self._forget_oldest(run.state.run_id)
         elif was_ended and not run.state.members:
             self._ended_bytes[run.state.key] = ended_bytes(run.state)
-        return effects + self._keep_pace(now)
+        return effects
 
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
@@ -299,32 +291,9 @@ class Registry:
     def _forget(self, key: str) -> fx.Effect:
         self.ended.remove(key)
         del self._ended_bytes[key]
-        self._agents -= len(self.generations.remove(key).members.presences)
+        self.generations.remove(key)
         self._deadlines.clear(key)
         return fx.Forget(run_id=key)
-
-    def _pace(self) -> Pace:
-        base, stretch = self._policy.base_pace, self._stretch
-        return Pace(
-            heartbeat_interval_s=base.heartbeat_interval_s * stretch,
-            lease_s=base.lease_s * stretch,
-            reconnect_delay_max_s=base.reconnect_delay_max_s * stretch,
-        )
-
-    def _keep_pace(self, now: float) -> list[fx.Effect]:
-        """Stretch or tighten the pace when agents have doubled or halved; else nothing."""
-        room = self._policy.agents_at_base_pace * self._stretch
-        if self._agents > room:
-            self._stretch *= 2
-        elif self._stretch > 1 and self._agents < room // 4:
-            self._stretch //= 2
-        else:
-            return []
-        effects: list[fx.Effect] = []
-        for run in self.runs.values():
-            effects += run.set_pace(self._pace(), now=now)
-            self._schedule(run)
-        return effects
 
 
 def _incarnation(event: FromOutside) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.model import RunSpec
+from drumbeat.words import are, count
 
 # Agents that lost their connection a moment ago, or are silent, are waited for, but
 # among many there is always one; they don't hold a round up for longer than this.
@@ -70,11 +71,13 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
         if now < until:
             return Wait(reason=_awaited(gathering), agents_wanted=awaited, until=until)
     if present >= spec.agents_max:
-        return Close(reason=f"{spec.agents_max} of {spec.agents_max} agents are there")
+        agents = count(spec.agents_max, "agent")
+        return Close(reason=f"{spec.agents_max} of {agents} {are(spec.agents_max)} there")
     if present < spec.agents_min:
         return _wait_for_quorum(spec, gathering, now=now)
     if gathering.is_reforming:
-        return Close(reason=f"{present} agents are left, {spec.agents_min} are enough")
+        left = f"{count(present, 'agent')} {are(present)} left"
+        return Close(reason=f"{left}, {spec.agents_min} {are(spec.agents_min)} enough")
     return _last_call(spec, gathering, now=now)
 
 
@@ -99,9 +102,9 @@ def _awaited(gathering: Gathering) -> str:
     missed, suspect = gathering.agents_missed, gathering.agents_suspect
     total = gathering.agents_present + missed + suspect
     if not suspect:
-        return f"{missed} of {total} agents lost their connection a moment ago"
+        return f"{missed} of {count(total, 'agent')} lost their connection a moment ago"
     lost = f" and {missed} lost their connection" if missed else ""
-    return f"{suspect} of {total} agents went silent{lost} a moment ago"
+    return f"{suspect} of {count(total, 'agent')} went silent{lost} a moment ago"
 
 
 def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait | GiveUp:
@@ -109,10 +112,11 @@ def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait
     deadline = _join_deadline(spec, gathering)
     if now >= deadline:
         return GiveUp(
-            reason=f"join timeout: {present} of {wanted} agents after {spec.join_timeout_s:g} s"
+            reason=f"join timeout: {present} of {count(wanted, 'agent')} "
+            f"after {spec.join_timeout_s:g} s"
         )
     return Wait(
-        reason=f"{present} of {wanted} agents, waiting for {wanted - present}",
+        reason=f"{present} of {count(wanted, 'agent')}, waiting for {wanted - present}",
         agents_wanted=wanted - present,
         until=deadline,
     )
@@ -126,7 +130,7 @@ def _last_call(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wa
     if now >= deadline:
         return Close(reason=f"last call is over with {present} of {spec.agents_max} agents")
     return Wait(
-        reason=f"{present} agents are enough, last call for {room} more",
+        reason=f"{count(present, 'agent')} {are(present)} enough, last call for {room} more",
         agents_wanted=room,
         until=deadline,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from coordinator import reasons
+from coordinator.exit_barrier import ExitBarrier
 from coordinator.failures import root_causes
 from coordinator.iterating import Iterating
 from coordinator.membership import Membership
@@ -47,11 +48,13 @@ class RoundIsOver:
 class RoundGoesOn:
     """Nothing yet; look again at ``until`` if nothing happens before (``None``: never).
 
-    ``waits`` says what a decision that is due waits for.
+    ``waits`` says what a decision that is due waits for. ``released`` are participants that
+    need not wait for the others any more, with the reason.
     """
 
     until: float | None = None
     waits: Wait | None = None
+    released: Mapping[str, str] = field(default_factory=dict)
 
 
 _GOES_ON = RoundGoesOn()  # the answer at nearly every beat
@@ -81,8 +84,8 @@ class RoundWatch:
         self._members = members
         self._policy = policy
         self._iterating = iterating
+        self.barrier = ExitBarrier(state)
         # Instants from which timeouts count.
-        self._barrier_since: float | None = None
         self._failed_since: float | None = None
         self._extra_since: float | None = None
         # What a failure waits for before it is judged.
@@ -92,31 +95,30 @@ class RoundWatch:
         """Start anew with the round that has just started. Linear in members."""
         self.failed, self.lost, self.done = set(), set(), {}
         self.extras = self._members.connected - self._state.group_ranks().keys()
-        self._barrier_since = self._failed_since = self._extra_since = None
+        self.barrier.clear()
+        self._failed_since = self._extra_since = None
         self._undecided = None
 
     def resume(self, *, now: float) -> None:
         """Go on with the round of an earlier life of the coordinator."""
         self.lost = self._state.lost_participants()
-        self._barrier_since = now if self._state.succeeded else None
+        self.barrier.resume(now=now)
 
     def end(self) -> None:
         """Forget who failed and who was lost: the round is over."""
         self.failed, self.lost = set(), set()
+        self.barrier.clear()
 
     def note_connected(self, incarnation: str) -> None:
         """Take in that a member has a session."""
         if not self._state.is_seated(incarnation):
             self.extras.add(incarnation)
 
-    def note_success(self, *, now: float) -> None:
-        """Take in that a participant succeeded; the exit barrier counts from the first."""
-        self._barrier_since = now if self._barrier_since is None else self._barrier_since
-
     def forget(self, incarnation: str) -> None:
         """Drop what is noted of a member."""
         self.extras.discard(incarnation)
         self.failed.discard(incarnation)
+        self.barrier.forget(incarnation)
 
     def check_invariants(self, current: Round) -> None:
         """Assert what must hold between events while ``current`` runs; for tests."""
@@ -159,7 +161,8 @@ class RoundWatch:
         """Judge the round as it is at ``now``."""
         state = self._state
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
-            return RunSucceeds(reasons.all_succeeded(current, state.excused))
+            lost = state.iterations.lost if state.iterations is not None else 0
+            return RunSucceeds(reasons.all_succeeded(current, state.excused, lost))
         if self.failed and (unable := self._unable()):
             reason = reasons.start_impossible(current, self.causes(current), unable)
             return RunFails(reason, self._where(current, now))
@@ -168,8 +171,9 @@ class RoundWatch:
             return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
         if self.failed or self._iterating.give_up is not None:
             return self._review_failure(current, now)
-        if self._barrier_since is not None and state.spec.exit_barrier_timeout_s:
-            return self._review_barrier(current, self._barrier_since, now)
+        if self.barrier.deadline() is not None:
+            released = self.barrier.release(current, now=now)
+            return RoundGoesOn(self.barrier.deadline(), released=released)
         return self._review_scale_up(current, latest_arrival, now)
 
     def _unable(self) -> list[str]:
@@ -227,13 +231,6 @@ class RoundWatch:
         limit = self._policy.standings_shown_max
         presences, rank_of = self._members.presences, self._iterating.rank_of
         return standings(current, presences, rank_of=rank_of, shown_max=limit, now=now)
-
-    def _review_barrier(self, current: Round, since: float, now: float) -> Outcome:
-        limit = self._state.spec.exit_barrier_timeout_s or 0.0
-        if now < since + limit:
-            return RoundGoesOn(since + limit)
-        reason = reasons.barrier_over(current, self._state.succeeded | self._state.excused, limit)
-        return RunFails(reason, self._where(current, now))
 
     def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
         """End the round for agents that came late, if there is room and nobody has finished."""

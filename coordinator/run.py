@@ -15,8 +15,8 @@ from coordinator import effects as fx
 from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
-from coordinator.admission import refusal
-from coordinator.ending import EndingWatch
+from coordinator.admission import Names, refusal
+from coordinator.ending import EndingWatch, verdict_wanted_until
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 from coordinator.failure_intake import is_wanted, taken
 from coordinator.gathering import GatheringWatch, Leading, Lineup
@@ -24,7 +24,8 @@ from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import GroupState, Pace
+from coordinator.model import GroupState
+from coordinator.pace import PaceRules, RunPace
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
 from coordinator.rendezvous import Close, GiveUp, Wait
@@ -37,9 +38,10 @@ from coordinator.verdict import make_verdict
 class Run:
     """The core of one run. Not thread-safe; one owner calls it."""
 
-    def __init__(self, state: RunState, *, policy: RunPolicy, pace: Pace, now: float) -> None:
+    def __init__(self, state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float) -> None:
         self.state = state
-        self.members = Membership(pace)
+        self._pace = RunPace(pace, agents=len(state.members))  # who may all return at once
+        self.members = Membership(self._pace.pace)
         # What its failure records may take from now on; set by the owner of all runs.
         self.failures_bytes_max = policy.failures_bytes_max
         self._policy = policy
@@ -48,22 +50,20 @@ class Run:
         self._leading = Leading(state, self.members)
         self._learning = Learning(policy.learning, state.limits or ())
         self._ending = EndingWatch(state, self.members, policy, now=now)
-        self._telling = Telling(self.members, progress_interval_s=policy.progress_interval_s)
+        interval_s = policy.progress_interval_s
+        self._telling = Telling(self.members, progress_interval_s=interval_s)
         self._iterating = Iterating(
-            state,
-            self.members,
-            self._leading,
-            self._telling,
-            progress_interval_s=policy.progress_interval_s,
+            state, self.members, self._leading, self._telling, progress_interval_s=interval_s
         )
         self._round_watch = RoundWatch(state, self.members, policy, self._iterating)
         self._wait: Wait | None = None
         self._review_at: float | None = None
+        self._names = Names(state.members.values())
         self._restore(now)
 
     @staticmethod
     def create(
-        record: rec.RunCreated, *, policy: RunPolicy, pace: Pace, now: float
+        record: rec.RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
         run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
@@ -76,22 +76,19 @@ class Run:
             self._review_at = now if state.members else None
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
-        self.members.remember(state.members, until=now + self._restart_grace_s)
+        self.members.remember(
+            state.members, until=now + self._policy.return_grace_s(self.members.pace)
+        )
         if state.phase is Phase.RUNNING and state.round is not None:
             self._round_watch.resume(now=now)
             self._iterating.resume(now=now)
         elif state.phase is Phase.ENDING:
             self._ending.resume()
 
-    @property
-    def _restart_grace_s(self) -> float:
-        """How long members have to come back who could not for a time."""
-        return max(self._policy.restart_grace_s, 2 * self.members.pace.reconnect_delay_max_s)
-
-    def handle(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, *, now: float
-    ) -> list[fx.Effect]:
+    def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        if isinstance(event, ev.BeatReceived) and self.takes_quietly(event, now=now):
+            return []
         judged_at = self._judged_at(event, now)
         match event:
             case ev.SessionOpened():
@@ -104,22 +101,29 @@ class Run:
                 self._on_session_closed(event, now)
             case ev.FailureReported():
                 self._on_failure(event, now)
-            case ev.LimitsReset():
-                self._on_limits_reset(event)
-            case ev.RunSuperseded():
-                self._end(is_success=False, reason=event.reason, now=now)
+            case ev.LimitsReset() | ev.RunSuperseded():
+                self._on_command(event, now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                self.members.expect_missed(until=now + self._restart_grace_s)
+                self.members.expect_missed(
+                    until=now + self._policy.return_grace_s(self.members.pace)
+                )
             case _:
                 assert_never(event)
         self._settle(now, judged_at)
-        self._effects += self._telling.effects(self.state, self._wait, now=now)
+        released = self._round_watch.barrier.released
+        self._effects += self._telling.effects(self.state, self._wait, released, now=now)
         if self._iterating.is_watching:
             self._effects += self._iterating.effects()
+        if (pace := self._pace.follow(len(self.members.presences))) is not None:
+            self._effects += self._telling.pace(pace)
         done, self._effects = self._effects, []
         return done
+
+    def takes_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat from which nothing follows, and return whether it was one."""
+        return self.members.takes_quietly(event, awaited=self._round_watch.unheard, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -143,23 +147,16 @@ class Run:
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
 
-    def set_pace(self, pace: Pace, *, now: float) -> list[fx.Effect]:
-        """Change how often agents beat, and tell them. Linear in members."""
-        self.members.pace = pace
-        self.members.renew(now=now)
-        return [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
-
     # Events.
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        error = refusal(self.state, event, agents_max=self._policy.agents_max)
-        if error is not None:
+        if error := refusal(self.state, event, agents_max=self._policy.agents_max):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            seen = event.beat.rounds_seen
-            self._decide(rec.AgentAdmitted(agent=event.agent, rounds_seen=seen, at_s=now))
+            agent, seen = self._names.admit(event.agent), event.beat.rounds_seen
+            self._decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self._gathering.latest_arrival = now
             self._note_change(now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -197,14 +194,17 @@ class Run:
         is_kept = False
         if is_wanted(self.state, record, incarnations_max=self._policy.incarnations_heard_max):
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            accepted = record.accepted(sent_at=sent_at)
+            accepted = self.state.accepted(record, sent_at)
             what = taken(self.state, accepted, bytes_max=self.failures_bytes_max)
             is_kept = isinstance(what, rec.FailureRecorded)
             self._commit(what)
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
-    def _on_limits_reset(self, event: ev.LimitsReset) -> None:
+    def _on_command(self, event: ev.LimitsReset | ev.RunSuperseded, now: float) -> None:
+        if isinstance(event, ev.RunSuperseded):
+            self._end(is_success=False, reason=event.reason, now=now)
+            return
         forgotten = len(self.state.limits or ())
         self._learning.forget()
         self._tell_limits()
@@ -257,14 +257,15 @@ class Run:
             if incarnation not in self.state.excused:
                 self._round_watch.failed.add(incarnation)
             if beat.failure is not None:
-                presence.failure = beat.failure.accepted(sent_at=sent_at)
+                presence.failure = self.state.accepted(beat.failure, sent_at)
         elif beat.state is GroupState.SUCCEEDED and self.state.is_awaited(incarnation):
             self._commit(rec.GroupSucceeded(round_id=current.round_id, incarnation=incarnation))
-            self._round_watch.note_success(now=now)
+            self._round_watch.barrier.note_success(incarnation, now=now)
             self._iterating.finished(incarnation)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
+        self._names.free(self.state.members.get(incarnation))
         self.members.forget(incarnation)
         self._round_watch.forget(incarnation)
         self._ending.forget(incarnation)
@@ -294,9 +295,7 @@ class Run:
 
     # Decisions.
 
-    def _judged_at(
-        self, event: ev.RunEvent | ev.DeadlineReached | ev.OutageEnded, now: float
-    ) -> float:
+    def _judged_at(self, event: ev.CoreEvent, now: float) -> float:
         """Return the instant by which to judge: no timeout is over before its deadline is due.
 
         Deadlines come when nothing waits to be read any more. A coordinator that stood
@@ -326,12 +325,11 @@ class Run:
             self._review_iterations(now)
         arrival = self._gathering.latest_arrival
         match self._round_watch.review(current, latest_arrival=arrival, now=judged_at):
-            case RoundGoesOn(until, waits):
+            case RoundGoesOn(until, waits, released):
                 self._await_decision(waits)
-                self._review_at = until
-                due = self._iterating.next_deadline() if self._iterating.is_watching else None
-                if due is not None:
-                    self._review_at = due if until is None else min(due, until)
+                self._telling.some(released)
+                instants = (until, self._iterating.next_deadline())
+                self._review_at = min((at for at in instants if at is not None), default=None)
             case RunSucceeds(reason):
                 self._end(is_success=True, reason=reason, now=now)
             case RunFails() as outcome:
@@ -377,14 +375,10 @@ class Run:
 
     def _review_ended(self, judged_at: float) -> None:
         """Forget the members once none of them can come for the verdict any more."""
-        ended_at = self.state.ended_at
-        if not self.state.members or ended_at is None:
-            return
-        until = ended_at + self.state.spec.coordinator_grace_s + self._policy.restart_grace_s
-        if judged_at >= until:
+        self._review_at = verdict_wanted_until(self.state, self._policy)
+        if self._review_at is not None and judged_at >= self._review_at:
+            self._review_at = None
             self._commit(rec.MembersForgotten())
-        else:
-            self._review_at = until
 
     # Transitions.
 

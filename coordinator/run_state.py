@@ -35,6 +35,7 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
+from drumbeat.words import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
 HISTORY_REASON_CHARACTERS_MAX = 512
@@ -222,6 +223,12 @@ class RunState:
         seats = self.round.seats if self.round else {}
         return incarnation in seats and incarnation not in self.given_up
 
+    def accepted(self, record: FailureRecord, sent_at: float) -> FailureRecord:
+        """Return a record placed on the coordinator's clock, with its agent's unique name."""
+        seat = self.round.seats.get(record.incarnation) if self.round else None
+        agent = self.members.get(record.incarnation) if seat is None else seat.agent
+        return record.accepted(sent_at=sent_at, name=None if agent is None else agent.name)
+
     def had_seat(self, incarnation: str) -> bool:
         """Return whether this agent was in the current or last round."""
         return self.round is not None and incarnation in self.round.seats
@@ -268,7 +275,7 @@ class RunState:
             case AgentAdmitted():
                 self.members[record.agent.incarnation] = record.agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{record.agent.host} joined")
+                self._note(record.at_s, "agent admitted", f"{record.agent.name} joined")
             case AgentRemoved():
                 self._remove_agent(record)
             case GroupSucceeded():
@@ -312,7 +319,8 @@ class RunState:
         self.iterations = _no_iterations(self.round)
         self.where = NOWHERE
         self._spend(self.members[record.participants[0]].address, record.master_port)
-        self._note(record.at_s, "round started", f"{len(seats)} agents; {record.closing}")
+        size = count(len(seats), "agent")
+        self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
     def _end(self, record: RunEnded | MembersForgotten) -> None:
         if isinstance(record, MembersForgotten):
@@ -326,8 +334,8 @@ class RunState:
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
-        host = agent.host if agent is not None else record.incarnation
-        self._note(record.at_s, "agent removed", f"{host}: {record.reason}")
+        name = agent.name if agent is not None else record.incarnation
+        self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
         self.restarts_returned += record.restarts_returned
         if record.is_excused:
             self.given_up.add(record.incarnation)

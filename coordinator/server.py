@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -42,6 +43,11 @@ log = structlog.get_logger()
 # are told at once, so this is for the network alone.
 STOP_GRACE_S = 1.0
 
+# Parts of the lease: after so long a silence a connection is probed, and the answer may
+# take so long. Together with the grace of a broken stream they make no more than a lease.
+KEEPALIVE_AFTER = 0.5
+KEEPALIVE_WITHIN = 0.4
+
 SERVICES = tuple(
     descriptor.services_by_name[name].full_name
     for descriptor, name in (
@@ -59,7 +65,11 @@ def run(config: CoordinatorConfig) -> int:
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
         )
         os.umask(0o077)  # whatever this process writes is private
-        return asyncio.run(_serve(config, SqliteJournal(Path(directory))))
+        journal = SqliteJournal(Path(directory))
+        if not journal.is_local:
+            reason = "its file system may be a network's, so each decision takes longer to write"
+            log.info("state directory", path=directory, reason=reason)
+        return asyncio.run(_serve(config, journal))
 
 
 async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
@@ -132,20 +142,33 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
     )
 
 
+def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
+    """Return how the server treats connections."""
+    lease_ms = 1000 * config.lease_s
+    return [
+        ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
+        ("grpc.max_receive_message_length", config.limits.message_bytes_max),
+        # A connection that is silent for half a lease, and so missed a beat, is probed: a
+        # dead host is found within the lease, in no time of ours. An agent that is merely
+        # busy answers, because a thread of gRPC's own does.
+        ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
+        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Agents probe silent connections; that must not count as abuse.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Half of what a heartbeat costs both sides went into probing for bandwidth.
+        ("grpc.http2.bdp_probe", 0),
+    ]
+
+
 async def _start(
     config: CoordinatorConfig, sessions: Sessions, status: health.aio.HealthServicer
 ) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(
-        interceptors=[ErrorInterceptor()],
-        options=[
-            ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
-            ("grpc.max_receive_message_length", config.limits.message_bytes_max),
-            # Agents probe silent connections; that must not count as abuse.
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-            ("grpc.http2.max_ping_strikes", 0),
-        ],
-    )
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
     session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(sessions), server)
     failure_pb2_grpc.add_FailureServiceServicer_to_server(FailureService(sessions), server)
     run_pb2_grpc.add_RunServiceServicer_to_server(RunService(sessions), server)
@@ -169,9 +192,19 @@ def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
         _probe(config)
         port = server.add_insecure_port(config.address)
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise PortInUse(config.host, config.port, why) from error
+        raise bind_error(config.host, config.port, error) from error
     return port
+
+
+def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
+    """Return what to tell the user, with a hint that fits what is wrong."""
+    number, hint = getattr(error, "errno", 0), ""
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+    elif number == errno.EACCES:
+        hint = "choose a --port above 1023, the ports below belong to the system"
+    why = getattr(error, "strerror", None) or str(error)
+    return PortInUse(host, port, why, hint=hint)
 
 
 def _probe(config: CoordinatorConfig) -> None:

@@ -48,9 +48,9 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
+        self._driver.submit(opened)  # one that is refused leaves nothing behind
         outbox = self._driver.open_outbox(opened.session_id)
         try:
-            self._driver.submit(opened)
             await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
         finally:
             self._driver.close_outbox(opened.session_id)
@@ -134,9 +134,8 @@ class Sessions:
         opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
-            log.info(
-                "GPUs of an agent", host=opened.agent.host, gpus=gpus, **{"run.id": opened.run_id}
-            )
+            text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
+            log.debug("GPUs of an agent", message=text, **{"run.id": opened.run_id})
         return opened
 
     async def _read(

@@ -33,7 +33,7 @@ def standings(
     Of more than ``shown_max`` the most telling are kept: those furthest behind.
     """
     found = [
-        Standing(rank=rank, host=seat.agent.host, progress=at)
+        Standing(rank=rank, host=seat.agent.name, progress=at)
         for incarnation, seat in current.seats.items()
         if (presence := presences.get(incarnation)) is not None
         for at in presence.whereabouts.in_round(current.round_id, now=now)

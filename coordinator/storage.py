@@ -42,8 +42,11 @@ _PROBE_BYTES = 256 * 1024
 def kind_of_file_system(directory: Path) -> str:
     """Return what the system calls the file system of a directory; empty if it does not say."""
     here = directory.resolve()
+    mounts = []
+    with suppress(OSError):  # no /proc
+        mounts = psutil.disk_partitions(all=True)
     kind, depth = "", -1
-    for mount in psutil.disk_partitions(all=True):  # a later one may hide an earlier one
+    for mount in mounts:  # a later one may hide an earlier one
         point = Path(mount.mountpoint)
         if here.is_relative_to(point) and len(point.parts) >= depth:
             kind, depth = mount.fstype, len(point.parts)

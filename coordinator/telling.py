@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from coordinator.desire import desired_state
-from coordinator.effects import Direct
+from coordinator.effects import Direct, SetPace
 from coordinator.membership import Membership
-from coordinator.model import Desired
+from coordinator.model import Desired, Pace
 from coordinator.rendezvous import Wait
 from coordinator.run_state import RunState
+
+NOBODY: Mapping[str, str] = {}
 
 
 class Telling:
@@ -28,6 +32,10 @@ class Telling:
         """Tell one member."""
         self._untold.add(incarnation)
 
+    def some(self, incarnations: Iterable[str]) -> None:
+        """Tell several members."""
+        self._untold.update(incarnations)
+
     def everyone(self) -> None:
         """Tell all members."""
         self._is_for_all = True
@@ -43,21 +51,41 @@ class Telling:
             self.progress_at = None
             self._is_for_all = True
 
-    def effects(self, state: RunState, wait: Wait | None, *, now: float) -> list[Direct]:
-        """Return what to push, and begin anew."""
+    def pace(self, pace: Pace) -> list[SetPace]:
+        """Give all members another pace, and return the pushes. Linear in members."""
+        self._members.pace = pace
+        return [SetPace(session_id=i, pace=pace) for i in self._members.sessions()]
+
+    def effects(
+        self,
+        state: RunState,
+        wait: Wait | None,
+        released: Mapping[str, str] = NOBODY,
+        *,
+        now: float,
+    ) -> list[Direct]:
+        """Return what to push, and begin anew. ``released``: by the exit barrier, and why."""
         whom = list(self._members.presences) if self._is_for_all else sorted(self._untold)
         self._untold, self._is_for_all = set(), False
-        pushes = (self._push(incarnation, state, wait, now) for incarnation in whom)
+        pushes = (self._push(incarnation, state, wait, released, now) for incarnation in whom)
         return [push for push in pushes if push is not None]
 
     def _push(
-        self, incarnation: str, state: RunState, wait: Wait | None, now: float
+        self,
+        incarnation: str,
+        state: RunState,
+        wait: Wait | None,
+        released: Mapping[str, str],
+        now: float,
     ) -> Direct | None:
         presence = self._members.presences.get(incarnation)
         if presence is None or presence.session_id is None:
             return None
         present = self._members.present_count
-        wanted = desired_state(state, incarnation, wait=wait, present=present, now=now)
+        why = released.get(incarnation)
+        wanted = desired_state(
+            state, incarnation, wait=wait, present=present, released=why, now=now
+        )
         desired = Desired(state=wanted, master_port_spent=presence.master_port_spent)
         if desired == presence.pushed:
             return None

@@ -25,12 +25,14 @@ def make_verdict(
     """
     report = None
     if state.round is not None and not is_success:
+        earlier = [e.reason for e in state.history if reasons.is_loss(e.decision, e.reason)]
         report = make_report(
             failures,
             state.round.round_id,
             world_size=state.round.world_size,
             done=sum(done.values()),
             where=state.where,
+            earlier=earlier,
         )
     return Verdict(
         is_success=is_success,

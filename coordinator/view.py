@@ -137,6 +137,7 @@ def _agent(state: RunState, run: AnyRun | None, incarnation: str, *, now: float)
     message = run_pb2.Agent(
         incarnation=incarnation,
         host=identity.host,
+        name=identity.name,
         role=identity.role,
         local_world_size=identity.local_world_size,
         is_connected=run is not None and incarnation in run.members.connected,

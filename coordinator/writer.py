@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,10 +55,21 @@ class Writer:
         return await self._persist(lambda: self._journal.load_run(run_id))
 
     def close(self) -> None:
-        """Close the journal once the call in progress, if any, has returned."""
-        if self._thread is not None:
-            self._thread.shutdown()
-        self._journal.close()
+        """Close the journal once the call in progress, if any, has returned.
+
+        If it does not, the process ends here: nothing in it can, with a thread that
+        waits for a disk.
+        """
+        if self._thread is None:
+            self._journal.close()
+            return
+        closed = self._thread.submit(self._journal.close)
+        self._thread.shutdown(wait=False)
+        try:
+            closed.result(timeout=PATIENCE_S)
+        except TimeoutError:
+            log.critical("coordinator ends", reason="the disk of the journal does not answer")
+            os._exit(1)
 
     async def _persist(self, call: Callable[[], Result]) -> Result:
         while True:

@@ -32,7 +32,7 @@ def run(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    coordinator = Driver(Registry(RegistryPolicy()), MemoryJournal())
+    coordinator = Driver(Registry(RegistryPolicy()), MemoryJournal(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     agent = asyncio.create_task(
         drive(config, EmbeddedTransport(Sessions(coordinator, Limits()))), name="agent"

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import breaks
 from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_leaks_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_core_breaks_unseen() -> Iterator[None]:
+    """Fail a test in which a core raises, although the product would go on."""
+    with breaks.loud():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ import logging
 import mmap
 import os
 import struct
+import sys
 import threading
 from pathlib import Path
 from time import monotonic_ns
@@ -34,6 +35,7 @@ from worker_sdk.board_layout import (
     SECTIONS_MAX,
     SECTIONS_USED,
     SLOT_DEADLINE,
+    SLOT_GRACE,
     SLOT_SINCE,
     SLOT_WORDS,
     SLOTS_FROM,
@@ -44,6 +46,7 @@ from worker_sdk.board_layout import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from weakref import ref
 
 log = logging.getLogger("worker_sdk")
@@ -107,6 +110,7 @@ class Board:
         "is_watched",
         "nets",
         "on_lost",
+        "own",
         "paused_ns",
         "raw",
         "step_before",
@@ -126,7 +130,7 @@ class Board:
         self._files = files
         self.is_watched = bool(files)
         self.threads = _Threads()
-        self.free = list(range(SLOTS_MAX - 1, -1, -1))
+        self.free = list(range(SLOTS_MAX - 1, -1, -1)) if has_lock() else []
         self.holders: list[list[int]] = [[]] * SLOTS_MAX
         # Of each block that is open a weak reference, here and nowhere else: it is called
         # upon only if the block goes without having closed its slot. That is when an
@@ -142,6 +146,8 @@ class Board:
         self._is_refusal_told = False
         self.acquired: dict[str, int] = {}
         """Slots that are known by their scope."""
+        self.own: dict[str, int] = {}
+        """The same of timers of the SDK's own, which no scope of a user's can be taken for."""
         # Of heartbeats, see `progress`.
         self.beater: Thread | None = None
         self.beat_before = 0
@@ -154,7 +160,9 @@ class Board:
         """Whether all slots are open."""
         return not self.free
 
-    def open_slot(self, name: str, after_ns: int, limit: int, signal: int, kind: int) -> int:
+    def open_slot(
+        self, name: str, after_ns: int, limit: int, signal: int, kind: int, grace_ns: int = 0
+    ) -> int:
         """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
 
         Args:
@@ -163,6 +171,7 @@ class Board:
             limit: As in ``SLOT_LIMIT``.
             signal: As in ``SLOT_SIGNAL``.
             kind: As in ``SLOT_KIND``.
+            grace_ns: As in ``SLOT_GRACE``; 0 where that says nothing.
         """
         mine = self.threads.mine
         free = self.free
@@ -185,6 +194,8 @@ class Board:
             _pack_slot(
                 self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind, mine.native_id
             )
+            if grace_ns:
+                self.words[at + SLOT_GRACE] = grace_ns
             deadline = now + after_ns if after_ns else OPEN_ENDED
             self.words[at] = deadline
             if deadline < self.words[LOOK_AT]:
@@ -312,13 +323,22 @@ class Board:
             log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
 
 
+def has_lock() -> bool:
+    """Return whether one thread runs Python code at a time; once it is so, it stays so."""
+    is_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
+    return is_enabled is None or is_enabled()
+
+
 def claim(directory: str) -> Board:
     """Make the worker's board this process's own; nobody's name stands on it yet.
 
     Raises:
         BoardTaken: Another process has it.
-        BoardUnusable: It is not there, or not one this code understands.
+        BoardUnusable: It is not there, or not one this code understands, or this Python is
+            none that can use it.
     """
+    if not has_lock():
+        raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
     files: list[int] = []
     try:
         files.append(_open(directory, layout.BOARD_FILE))

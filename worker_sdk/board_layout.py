@@ -88,6 +88,8 @@ SLOT_SIGNAL = 3
 SLOT_KIND = 4
 SLOT_THREAD = 5
 """Native id of the thread that acquired it."""
+SLOT_GRACE = 6
+"""Of KIND_HARD_TIMEOUT: time from SIGTERM to SIGKILL in nanoseconds, if the agent's is longer."""
 
 OPEN_ENDED = -1
 AUTO = -1
@@ -95,6 +97,10 @@ SIGNAL_DEFAULT = -1_000
 
 KIND_TIMER = 1
 KIND_SECTION = 2
+KIND_HARD_TIMEOUT = 3
+"""A timer of in-process restart, on the progress of the main thread."""
+KIND_HEARTBEAT = 4
+"""A timer of in-process restart, which another thread than the main one keeps alive."""
 
 # Names of the slots, in the same order.
 NAME_BYTES = 128

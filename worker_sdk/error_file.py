@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
 
 # Even if JSON writes each byte as six, both fit into the file.
 MESSAGE_BYTES_MAX = 64 * 1024
@@ -70,6 +70,11 @@ def first_failure(error: BaseException) -> Any | None:
     return failure
 
 
+def is_recorded(data: object) -> TypeGuard[Content]:
+    """Return whether a launcher's failure has the content of an error file, and no stand-in."""
+    return isinstance(data, dict) and isinstance(data.get("message"), dict)
+
+
 def read(path: str) -> Content:
     """Return the content of an error file.
 
@@ -99,11 +104,12 @@ def read(path: str) -> Content:
 def write(path: str, content: Content) -> None:
     """Put ``content`` into the file at ``path``, whole or not at all where that can be.
 
-    A file that cannot be replaced, say one that is mounted, is overwritten in place.
-    Raises ``OSError`` if neither is possible.
+    A file that cannot be replaced, say one that is mounted, is overwritten in place. A directory
+    that a cleaner has removed meanwhile is made again. Raises ``OSError`` if it can't be done.
     """
     text = json.dumps(content).encode()
     path = os.path.realpath(path)
+    _make_directory(os.path.dirname(path))  # noqa: PTH120
     if _is_replaceable(path):
         draft = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
@@ -117,6 +123,15 @@ def write(path: str, content: Content) -> None:
         else:
             return
     _write_to(path, text, os.O_TRUNC)
+
+
+def _make_directory(path: str) -> None:
+    """Make a directory, and those above it, for this user alone; as far as possible."""
+    if os.path.isdir(path):  # noqa: PTH112
+        return
+    _make_directory(os.path.dirname(path))  # noqa: PTH120
+    with suppress(OSError):
+        os.mkdir(path, 0o700)  # noqa: PTH102
 
 
 def bounded(text: str, bytes_max: int) -> str:

@@ -2,7 +2,7 @@
 
 The names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``,
 so that a program changes an import and nothing else. What differs: nothing here
-raises into training, and an exit with a code other than 0 is recorded as well.
+raises into training, and a KeyboardInterrupt is recorded as well.
 """
 
 from __future__ import annotations
@@ -49,12 +49,9 @@ class ErrorHandler:
         faults.enable(path if path and _is_ours(path) else None)
 
     def record_exception(self, e: BaseException) -> None:
-        """Write ``e`` and its traceback to the error file. Never raises.
-
-        An exit does not replace an error that was recorded before: that says why.
-        """
+        """Write ``e`` and its traceback to the error file. Never raises."""
         path = self._get_error_file_path()
-        if path and not (isinstance(e, SystemExit) and _has_content(path)):
+        if path:
             _write(path, error_file.describe(e))
 
     def override_error_code_in_rootcause_data(
@@ -86,6 +83,18 @@ class ErrorHandler:
         except (OSError, ValueError) as error:
             text = f"(the error file {rootcause_error_file} cannot be read: {error})"
             content = error_file.compose(text, stack="")
+        self.dump_error_data(content, error_code, rootcause_error_file)
+
+    def dump_error_data(
+        self, content: dict[str, Any], error_code: int = 0, rootcause_error_file: str = "a launcher"
+    ) -> None:
+        """Make what another process recorded this one's own. Never raises.
+
+        Args:
+            content: What its error file has, or had where it failed.
+            error_code: As for `dump_error_file`.
+            rootcause_error_file: Where the content is from, for people.
+        """
         message = content.get("message")
         has_code = isinstance(message, dict) and bool(message.get("errorCode"))
         if error_code and not has_code:
@@ -119,8 +128,9 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
 
     Used as ``@record``, ``@record(error_handler)`` or ``record(fn, error_handler)``.
     The result passes through, and so do all errors after they were recorded. Only
-    ``SystemExit(0)`` ends here, with ``None`` as the result. An error that a launcher
-    raises for a failed child is replaced, in the file, by the child's own.
+    ``SystemExit(0)`` ends here, with ``None`` as the result; another exit is no error to
+    be recorded. An error that a launcher raises for a failed child is replaced, in the
+    file, by the child's own.
     """
     if fn is None or hasattr(fn, "record_exception"):
         return functools.partial(record, error_handler=error_handler or fn)
@@ -134,8 +144,6 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
         except SystemExit as error:
             if error.code == 0:
                 return None
-            if error.code is not None:  # `sys.exit()` is an exit with 0
-                _record(handler, error)
             raise
         except BaseException as error:
             _record(handler, error)
@@ -149,8 +157,12 @@ def _record(handler: ErrorHandler, error: BaseException) -> None:
     try:
         failure = error_file.first_failure(error)
         child_file = getattr(failure, "error_file", None)
+        child_data = getattr(failure, "error_file_data", None)
         if isinstance(child_file, str) and child_file != error_file.NO_ERROR_FILE:
             handler.dump_error_file(child_file, cast("Any", failure).exitcode)
+        elif error_file.is_recorded(child_data) and isinstance(handler, ErrorHandler):
+            # Of another host, or of files that are gone: the launcher has what was in it.
+            handler.dump_error_data(dict(child_data), cast("Any", failure).exitcode)
         else:
             handler.record_exception(error)
     except Exception:
@@ -170,10 +182,3 @@ def _write(path: str, content: error_file.Content) -> None:
 def _is_ours(path: str) -> bool:
     """Return whether no process that this one was forked from owns the file."""
     return _owners.get(path, os.getpid()) == os.getpid()
-
-
-def _has_content(path: str) -> bool:
-    try:
-        return os.stat(path).st_size > 0  # noqa: PTH116
-    except OSError:
-        return False

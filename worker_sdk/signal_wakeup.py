@@ -13,8 +13,12 @@ import select
 import signal
 import socket
 import threading
+from collections import deque
 from contextlib import suppress
 from functools import partial
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 WAIT_MAX_S = 24 * 3600.0
 """The longest wait at once; callers that have not seen their event wait again."""
@@ -69,6 +73,37 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
         poll.register(heard, select.POLLIN)
         ready = _poll_woken(poll, limit_ms, heard, told.fileno())
     return any(found == fd for found, _ in ready)
+
+
+class Mailbox(Generic[T]):
+    """Hands values to the main thread, whose wait for one any signal may interrupt."""
+
+    def __init__(self) -> None:
+        self._values: deque[T] = deque()
+        self._fd = -1
+
+    def open(self) -> None:
+        """Begin to take values. Raises ``OSError``."""
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def close(self) -> None:
+        """Take no more; harmless if it is not open."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def put(self, value: T) -> None:
+        """Hand a value over; from any thread."""
+        self._values.append(value)
+        os.eventfd_write(self._fd, 1)
+
+    def get(self) -> T:
+        """Wait for a value. What the handler of a signal raises comes out, and no value is lost."""
+        while not self._values:
+            if wait_readable(self._fd, None):
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._fd)
+        return self._values.popleft()
 
 
 def _poll_woken(

@@ -7,6 +7,7 @@ driver fails, there are simply no GPUs to know about: nothing here raises.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -20,7 +21,10 @@ Nvml: TypeAlias = Any
 def load_nvml() -> Nvml | None:
     """Return the module that speaks to the driver; None if it is not installed."""
     try:
-        import pynvml  # noqa: PLC0415 - optional, and of no use on most hosts
+        # The older package of that name warns of itself, which is no business of the user's.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            import pynvml  # noqa: PLC0415 - optional, and of no use on most hosts
     except ImportError:
         return None
     return pynvml

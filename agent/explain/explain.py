@@ -211,7 +211,7 @@ def _exited(ending: Ending, evidence: Evidence) -> str:
             "more); check that the script exists at this path on every host"
         )
     if ending.has_error:
-        return "the program raised an exception, see message and traceback"
+        return "the program raised an exception, see message"
     if code in _SHELLS:
         return _SHELLS[code]
     return f"{_EXITS.get(code, f'the program chose exit code {code} itself')}; {_RECORD_HINT}"

@@ -5,13 +5,8 @@ from __future__ import annotations
 from agent.events import WorkerExited
 from agent.exit_status import describe_exit
 from agent.inprocess.model import Interruption, InterruptionKind
-from agent.watchdog.model import Hang, HangKind
+from agent.watchdog.model import Hang, HangKind, Purpose
 from agent.watchdog.words import describe_hang
-
-HARD_SCOPE = "inprocess hard timeout"
-"""Name of the worker's timer on its progress; one that begins with it is a part of it."""
-HEARTBEAT_SCOPE = "inprocess heartbeat"
-"""Name of the worker's timer that another of its threads keeps alive."""
 
 
 def interruption_by(event: WorkerExited) -> Interruption:
@@ -38,9 +33,8 @@ def farewell(event: WorkerExited) -> Interruption:
 
 
 def _kind_of(hang: Hang) -> InterruptionKind:
-    if hang.kind is HangKind.TIMER and hang.scope.startswith(HARD_SCOPE):
+    if hang.purpose is Purpose.HARD_TIMEOUT:
         return InterruptionKind.HARD_TIMEOUT
-    is_heartbeat = hang.kind is HangKind.TIMER and hang.scope == HEARTBEAT_SCOPE
-    if is_heartbeat or hang.kind is HangKind.RUNTIME:
+    if hang.purpose is Purpose.HEARTBEAT or hang.kind is HangKind.RUNTIME:
         return InterruptionKind.UNRESPONSIVE
     return InterruptionKind.TERMINATED

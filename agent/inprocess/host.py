@@ -27,6 +27,7 @@ from agent.inprocess.model import (
     InterruptionKind,
     Terminated,
 )
+from agent.inprocess.restart import RestartStory
 from agent.inprocess.worker import Fault, Phase, Worker
 
 SIGTERM, SIGKILL = 15, 9
@@ -56,6 +57,7 @@ class HostIterations:
         self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
         self._has_started = self._is_stopping = self.has_failed = False
         self._dismissed_until: float | None = None
+        self._story = RestartStory()
         self._low = NO_ITERATION
         self._top = NO_ITERATION
         self._completed = NO_ITERATION
@@ -100,7 +102,7 @@ class HostIterations:
                     )
         return effects if alive and now < self._dismissed_until else None
 
-    def directed(self, directive: InprocessDirective) -> list[fx.Effect]:
+    def directed(self, directive: InprocessDirective, *, now: float) -> list[fx.Effect]:
         """Take the coordinator's word; a repeated or older one changes nothing."""
         if self._latest is not None and directive.order <= self._latest.order:
             return []
@@ -109,15 +111,12 @@ class HostIterations:
             return []
         self.has_failed = self.has_failed or self._is_late_loss(directive)
         self._follow()
-        if not isinstance(directive.kind, Interrupt):
-            return []
-        return [
-            fx.Tell(
-                what="iteration interrupted",
-                why=directive.kind.reason,
-                round_id=directive.round_id,
-            )
-        ]
+        match directive.kind:
+            case Interrupt(reason=reason):
+                self._story.interrupted(reason, now=now)
+            case Begin():
+                return self._story.began(directive.iteration, self._round_id, now=now)
+        return []
 
     def step_taken(self, event: InprocessStepTaken, *, now: float) -> Fault | None:
         """Take a worker's word; return what is to be written down at once."""
@@ -159,8 +158,10 @@ class HostIterations:
         is_break = worker.takes_part and self._is_engaged and not self._is_well(worker, event)
         if is_by_itself and is_break:
             at = event.ended_at
+            stacks = ""
             if event.hang is not None:
-                at = min(at, event.hang.noticed_at)
+                at, stacks = min(at, event.hang.noticed_at), event.hang.evidence.stacks
+            self._story.failed(worker.local_rank, stacks, now=at)
             return self._leave(worker, interruption_by(event), at=at)
         worker.left = worker.left or _shortened(farewell(event))
         return None
@@ -196,6 +197,8 @@ class HostIterations:
         instants = [worker.kill_at for worker in self._workers]
         if not self._is_stopping:
             instants.append(self._dismissed_until)
+        if self._is_running:
+            instants.append(self._story.tell_at)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def settle(self, *, now: float) -> list[fx.Effect]:
@@ -203,6 +206,7 @@ class HostIterations:
         effects: list[fx.Effect] = []
         directive = self._directive
         if directive is not None and self._is_running:
+            effects += self._story.review(self._round_id, now=now)
             self._note_seats_of_the_dead(directive)
             for worker in self._workers:
                 effects += self._settle(worker, directive, now)
@@ -265,6 +269,7 @@ class HostIterations:
         if key in self._broken:
             return None
         self._broken[key] = _shortened(why)
+        self._story.failed(worker.local_rank, why.traceback, now=now)
         rank = worker.seat.rank if worker.seat is not None else None
         return Fault(
             interruption=why, iteration=worker.iteration, at=now, rank=rank, pid=worker.pid
@@ -280,6 +285,7 @@ class HostIterations:
         fault, worker.has_said_so = self._leave(worker, why, at=now), True
         if not worker.has_exited:
             worker.fault = fault
+            self._story.failed(worker.local_rank, why.traceback, now=now)
 
     def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
         is_inside = worker.iteration > self._completed

@@ -207,9 +207,10 @@ class InprocessDirective:
     terminated: tuple[int, ...] = ()
 
     @property
-    def order(self) -> tuple[int, int, bool]:
-        """The greater is the later; an iteration ends in one way only."""
-        return (self.round_id, self.iteration, not isinstance(self.kind, Begin))
+    def order(self) -> tuple[int, int, int]:
+        """The greater is the later. One that was interrupted is complete if all have exited."""
+        stage = (Begin, Interrupt, Complete).index(type(self.kind))
+        return (self.round_id, self.iteration, stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

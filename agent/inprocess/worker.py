@@ -158,7 +158,7 @@ class Worker:
     def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""
         kind = InterruptionKind.TERMINATED
-        message = f"was told that no iteration follows: {reason}"
+        message = "was told that no iteration follows"
         why = Interruption(local_rank=self.local_rank, kind=kind, message=message)
         self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
         return WorkerOrder(iteration=self.iteration, kind=Abort(reason=reason))

@@ -13,6 +13,8 @@ from typing import Literal, cast
 from agent.config import AgentConfig
 from agent.devices.numa import NumaMode
 from agent.errors import InvalidConfiguration
+from agent.multiprocessing.std import Std, StdOrMap
+from agent.output_config import NOWHERE, OutputConfig
 from agent.watchdog.model import AUTO, Limit, WatchdogPolicy
 from drumbeat.violation import Violation
 
@@ -34,6 +36,11 @@ _FIELD_OF_AGENT = {
     "startup_timeout_s": "startup_timeout",
 }
 
+_STREAMS_ALLOWED = (
+    "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "
+    '2 (stderr), 3 (both), for each local rank as in "0:3,1:2"'
+)
+
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number of seconds"),
@@ -42,6 +49,10 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a text"),
     "str | None": ((str, type(None)), "a text, or None"),
     "bool": ((bool,), "True or False"),
+    "StdOrMap | str": ((int, dict, str), _STREAMS_ALLOWED),
+    "set[int] | None": ((set, frozenset, list, tuple, type(None)), "local ranks, or None"),
+    "list[str] | None": ((list, tuple, type(None)), "a list of texts, or None"),
+    "object": ((object,), ""),
 }
 
 AUTO_WORD = "auto"
@@ -108,8 +119,26 @@ class LaunchConfig:
     """From SIGTERM to SIGKILL for a worker that hangs."""
     log_dir: str | None = None
     """Directory for the workers' files, created if needed; None: they are not kept."""
+    redirects: StdOrMap | str = Std.NONE
+    """Streams of workers that go to files instead of the console."""
+    tee: StdOrMap | str = Std.NONE
+    """Streams of workers that go to files and, line by line, to the console."""
+    local_ranks_filter: set[int] | None = None
+    """Only these workers may write to the console; None: all."""
+    logs_specs: object = None
+    """What decides on the files instead: an object, or the name of an installed package's."""
+    log_line_prefix_template: str | None = None
+    """What a teed line begins with, as for ``agent join``; None: ``[<role><local rank>]:``."""
+    duplicate_stdout_filters: list[str] | None = None
+    """Teed lines of stdout that contain one of these are also collected in one file."""
+    duplicate_stderr_filters: list[str] | None = None
+    """The same for stderr."""
+    stderr_capture: bool = True
+    """Whether the last lines of stderr are kept for the report where they are in no file."""
     log_format: str = "auto"
     """How the agent's own log is written: auto, console or json."""
+    log_level: str = "info"
+    """The least that the agent logs: debug, info, warning or error."""
     event_log_handler: str = ""
     """Who takes structured events; empty: jsonl if there is a file, else nobody."""
     event_log_file: str | None = None
@@ -151,7 +180,9 @@ class LaunchConfig:
             is_local_rank_virtual=self.virtual_local_rank,
             gpu_memory_wait_s=self.gpu_memory_wait,
             watchdog=self._watchdog(),
+            output=self._output(),
             log_format=cast("Literal['auto', 'console', 'json']", self.log_format),
+            log_level=self.log_level,
             event_log_handler=handler,
             command=command,
             name=name,
@@ -166,6 +197,20 @@ class LaunchConfig:
             runtime_timeout_s=self.runtime_timeout,
             exit_timeout_s=self.exit_timeout,
             kill_grace_s=self.hang_grace,
+        )
+
+    def _output(self) -> OutputConfig:
+        ranks = self.local_ranks_filter
+        return OutputConfig(
+            redirects=_streams(self.redirects),
+            tee=_streams(self.tee),
+            # An empty filter means all, as in torch.
+            local_ranks_filter=frozenset(ranks) if ranks else None,
+            line_prefix_template=self.log_line_prefix_template,
+            stdout_filters=tuple(self.duplicate_stdout_filters or ()),
+            stderr_filters=tuple(self.duplicate_stderr_filters or ()),
+            logs_specs=self.logs_specs if isinstance(self.logs_specs, str) else None,
+            is_stderr_captured=self.stderr_capture,
         )
 
     def _violations_of_types(self) -> list[Violation]:
@@ -186,6 +231,8 @@ class LaunchConfig:
         if self.max_nodes > 1 and self.coordinator is not None and not self.run_id:
             allowed = "a name that all hosts of this job give, and those of no other"
             found.append(Violation("run_id", self.run_id, allowed))
+        if of_output := self._violations_of_output():
+            return [*found, *of_output]
         if isinstance(self.progress_timeout, str) and self.progress_timeout != AUTO_WORD:
             allowed = f'a number of seconds, "{AUTO_WORD}", or None'
             return [*found, Violation("progress_timeout", repr(self.progress_timeout), allowed)]
@@ -200,3 +247,41 @@ class LaunchConfig:
             # Only a host knows where a file is; that rule is for what the host has found.
             if rule.field != "event_log_file" or self.event_log_file is None
         ]
+
+    def _violations_of_output(self) -> list[Violation]:
+        found: list[Violation] = []
+        for name in ("redirects", "tee"):
+            value = getattr(self, name)
+            try:
+                Std.from_str(_streams(value))
+            except (TypeError, ValueError):
+                found.append(Violation(name, value, _STREAMS_ALLOWED))
+        for name, kind, allowed in (
+            ("local_ranks_filter", int, "local ranks, or None"),
+            ("duplicate_stdout_filters", str, "a list of texts, or None"),
+            ("duplicate_stderr_filters", str, "a list of texts, or None"),
+        ):
+            value = getattr(self, name)
+            if not all(isinstance(each, kind) for each in value or ()):
+                found.append(Violation(name, value, allowed))
+        specs = self.logs_specs
+        if specs is None or isinstance(specs, str):
+            return found
+        if not callable(getattr(specs, "reify", None)):
+            allowed = "logs specs, which have a method reify, the name of some, or None"
+            return [*found, Violation("logs_specs", specs, allowed)]
+        allowed = "nothing beside logs_specs, which decide on the files"
+        return found + [
+            Violation(name, getattr(self, name), allowed)
+            for name in ("log_dir", "redirects", "tee", "local_ranks_filter")
+            if getattr(self, name)
+        ]
+
+
+def _streams(value: StdOrMap | str) -> str:
+    """Return streams as a command line says them."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return ",".join(f"{rank}:{int(streams)}" for rank, streams in value.items()) or NOWHERE
+    return str(int(value))

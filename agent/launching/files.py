@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import LogDirectoryUnusable
+from agent.layout import PrivateDirectory
+from agent.preflight import private_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 
 
-def make_directory() -> Path:
-    """Return a new directory of this user only. Raises ``LogDirectoryUnusable``."""
-    try:
-        return Path(tempfile.mkdtemp(prefix="drumbeat_launch_"))
-    except OSError as error:
-        raise LogDirectoryUnusable(tempfile.gettempdir(), error.strerror or str(error)) from error
+def make_directory() -> PrivateDirectory:
+    """Return a new directory of this launch. Raises ``PrivateDirectoryUnusable``."""
+    return PrivateDirectory(private_places())
 
 
 def remove_directory(directory: Path) -> None:

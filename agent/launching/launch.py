@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
-from agent import preflight
+from agent import logs_specs, preflight
 from agent.api import RunResult, WorkerState
 from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import (
@@ -30,6 +31,7 @@ from agent.errors import (
 )
 from agent.exit_status import signal_name
 from agent.launching import files
+from agent.own_process import own_process
 from agent.process_failure import ChildFailedError, ProcessFailure
 from agent.telemetry import catalog
 from drumbeat import options
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
     from agent.model import RootCause
+    from agent.multiprocessing.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128
@@ -85,8 +88,8 @@ def _launch(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
 ) -> dict[int, Any]:
     name = _name_of(entrypoint)
-    directory = files.make_directory()
-    try:
+    with closing(files.make_directory()) as private:
+        directory = private.path
         if isinstance(entrypoint, str):
             preflight.check_program(entrypoint, search_path=_path())
             command = (entrypoint, *map(str, args))
@@ -96,8 +99,6 @@ def _launch(
         agent_config = _agent_config(config, command, name, directory)
         outcome = _run(agent_config, directory)
         result = _result(agent_config, outcome, directory)
-    finally:
-        files.remove_directory(directory)
     if result.is_failed():
         raise ChildFailedError(name, result.failures)
     return dict(result.return_values)
@@ -143,6 +144,13 @@ def _agent_config(
         allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
         raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
     catalog.check_name(found.event_log_handler)
+    if isinstance(config.logs_specs, str):
+        logs_specs.check_name(config.logs_specs)
+    elif config.logs_specs is not None:
+        output = dataclasses.replace(
+            found.output, logs_specs_pickle=logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+        )
+        found = dataclasses.replace(found, output=output)
     if found.coordinator is not None:
         try:
             address = str(options.parse_host_port(found.coordinator))
@@ -174,10 +182,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own module
-            [
-                *(sys.executable, "-P", "-m", "agent.launching.process"),
-                *(str(directory), str(lifeline), str(os.getpid())),
-            ],
+            own_process("agent.launching.process", str(directory), str(lifeline), str(os.getpid())),
             env=env,
             pass_fds=(lifeline,),
             # Ctrl-C is for the program; the agent hears of it from here.
@@ -239,7 +244,8 @@ def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult
     if not outcome.root_causes:
         raise RunFailed(config.run_id, outcome.reason)
     failures: Mapping[int, ProcessFailure] = {
-        cause.rank: _failure(cause) for cause in outcome.root_causes
+        cause.rank: _failure(cause, outcome.error_files.get(cause.rank))
+        for cause in outcome.root_causes
     }
     return RunResult(state=WorkerState.FAILED, failures=failures)
 
@@ -254,16 +260,16 @@ def _value(path: Path, rank: int) -> Any:
         raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
 
 
-def _failure(cause: RootCause) -> ProcessFailure:
-    """Return a failed worker of any host, as if its error file was here."""
+def _failure(cause: RootCause, path: str | None) -> ProcessFailure:
+    """Return a failed worker of any host, as if its error file was here, which it may be."""
     failure = ProcessFailure(
         local_rank=cause.local_rank,
         pid=cause.pid,
         exitcode=cause.exit_code,
-        error_file=error_file.NO_ERROR_FILE,
+        error_file=path or error_file.NO_ERROR_FILE,
     )
     failure.host = cause.host
-    if cause.message:
+    if failure.error_file == error_file.NO_ERROR_FILE and cause.message:
         content = error_file.compose(
             cause.message, stack=cause.traceback, error_code=cause.exit_code
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agent import effects as fx
 from agent.errors import AgentError
@@ -26,6 +26,8 @@ class Outcome:
     is_verdict: bool = False
     round_id: int | None = None
     ranks: tuple[int, ...] = ()
+    error_files: Mapping[int, str] = field(default_factory=dict)
+    """Where workers of this host recorded why they failed, in the last round, by rank."""
 
 
 class OutcomeRecorder:
@@ -37,6 +39,7 @@ class OutcomeRecorder:
         self._succeeded: set[int] = set()
         # Those that the others went on without, in process.
         self._excused: set[int] = set()
+        self._error_files: dict[int, str] = {}
         self._exit: Exit | None = None
 
     def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
@@ -46,10 +49,12 @@ class OutcomeRecorder:
                 self._exit = desired.state
             case WorkerExited(exit_code=0) if self._is_current(event.round_id):
                 self._succeeded.add(event.local_rank)
+            case WorkerExited() if self._is_current(event.round_id) and event.error_file:
+                self._error_files[event.local_rank] = event.error_file
         for effect in effects:
             if isinstance(effect, fx.StartWorkers):
                 self._assignment, self._succeeded = effect.assignment, set()
-                self._excused = set()
+                self._excused, self._error_files = set(), {}
             elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):
                 self._note_failure(effect.failure)
 
@@ -68,6 +73,7 @@ class OutcomeRecorder:
                 reason=verdict.reason,
                 root_causes=verdict.root_causes,
                 is_verdict=True,
+                error_files=self._files_by_rank(),
             )
         return Outcome(
             exit_code=finish.exit_code,
@@ -76,6 +82,10 @@ class OutcomeRecorder:
             round_id=seat.round_id,
             ranks=tuple(seat.rank_first + local_rank for local_rank in sorted(self._succeeded)),
         )
+
+    def _files_by_rank(self) -> dict[int, str]:
+        first = 0 if self._assignment is None else self._assignment.rank_first
+        return {first + local_rank: path for local_rank, path in self._error_files.items()}
 
     def _note_failure(self, failure: Failure) -> None:
         if failure.interruption is not None and not failure.is_survived:

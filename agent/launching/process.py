@@ -17,7 +17,8 @@ from agent.__main__ import run
 from agent.errors import AgentError
 from agent.launching import files
 from agent.launching.outcome import Outcome
-from drumbeat.logs import configure_logs
+from drumbeat.logs import close_logs, configure_logs
+from drumbeat.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from agent.config import AgentConfig
@@ -56,11 +57,12 @@ class LauncherWatch:
 
 def main(argv: list[str]) -> int:
     """Run the agent; return its exit code, which people see only if the launcher is gone."""
+    open_missing()
     directory = Path(argv[0])
     watch = LauncherWatch(int(argv[1]), int(argv[2]))
     try:
         config: AgentConfig = files.read(directory / files.AGENT)
-        configure_logs(config.log_format)
+        configure_logs(config.log_format, level=config.log_level)
         watch.start()
         return run(config)
     except AgentError as error:
@@ -69,6 +71,7 @@ def main(argv: list[str]) -> int:
             files.write_outcome(str(directory / files.OUTCOME), outcome)
         return error.exit_code
     finally:
+        close_logs()
         if watch.is_alone:
             files.remove_directory(directory)
 

@@ -384,7 +384,9 @@ class PContext(ABC):
             keeper.close()
         self._keepers.clear()
         if self._tail is not None:
-            self._tail.close(self.tee_stall_s)
+            # Whoever is told to end does not wait for a console that takes nothing.
+            with signals.hurrying(self._tail.hurry):
+                self._tail.close(self.tee_stall_s)
         self._close_filtered()
         self._result = self._make_result()
         self._release()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import sys
 import traceback
@@ -110,11 +111,15 @@ class ForkSpawner:
     Args:
         control: Made before the fork.
         handlers: Dispositions of signals that the worker is to have.
+        end: This process's end of the connection to the launcher.
     """
 
-    def __init__(self, control: ProcessControl, handlers: Mapping[int, Any]) -> None:
+    def __init__(
+        self, control: ProcessControl, handlers: Mapping[int, Any], end: socket.socket
+    ) -> None:
         self._control = control
         self._handlers = handlers
+        self._end = end
 
     def spawn(
         self,
@@ -153,8 +158,12 @@ class ForkSpawner:
             os.close(begun_fd)
             if pid == 0:
                 raise _WorkerBegun
-            # Signals for its process group must find the group.
-            os.read(ready_fd, 1)
+            # Signals for its process group must find the group. What libraries do in a forked child
+            # may never end, but a launcher may.
+            begun = select.poll()
+            begun.register(ready_fd, select.POLLIN)
+            begun.register(self._end, 0)
+            begun.poll()
             return pid
 
     def _become_worker(
@@ -183,7 +192,7 @@ def serve(end: socket.socket, call: Call | PackedCall, result: ResultFile) -> No
     handlers = _ignore_signals()
     control = ProcessControl()
     control.become_subreaper()
-    supervisor = Supervisor(end, ForkSpawner(control, handlers))
+    supervisor = Supervisor(end, ForkSpawner(control, handlers, end))
     try:
         supervisor.run()
     except _WorkerBegun:

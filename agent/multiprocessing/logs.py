@@ -104,6 +104,7 @@ class DefaultLogsSpecs(LogsSpecs):
         tee: StdOrMap = Std.NONE,
         local_ranks_filter: set[int] | None = None,
     ) -> None:
+        self._mode = 0o777 if log_dir else 0o700
         if not log_dir:
             log_dir = tempfile.mkdtemp(prefix="drumbeat_")
         elif log_dir != os.devnull:
@@ -160,7 +161,9 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def _make_attempt_dir(self, env: dict[str, str]) -> Path:
-        if self._run_dir is None:
+        if self._run_dir is None or not self._run_dir.is_dir():
+            # The folder above goes too where a cleaner takes what is old.
+            Path(self._log_dir).mkdir(self._mode, parents=True, exist_ok=True)
             # A run id may hold what a file name may not, above all a slash.
             name = re.sub(r"[^\w.+@=-]", "_", env.get(context.TORCH_RUN_ID, "run"))
             self._run_dir = Path(tempfile.mkdtemp(prefix=f"{name}_", dir=self._log_dir))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class _Handlers:
         self.previous: dict[int, object] = {}
         self.holds = 0
         self.pending: int | None = None
+        self.hurry: Callable[[], None] | None = None
         os.register_at_fork(after_in_child=self._forget_users)
 
     def _forget_users(self) -> None:
@@ -54,6 +55,8 @@ class _Handlers:
             os.kill(os.getpid(), number)
         elif self.holds:
             self.pending = number
+            if self.hurry is not None:
+                self.hurry()
         else:
             _raise(number)
 
@@ -139,3 +142,18 @@ def held() -> Iterator[None]:
         if not _HANDLERS.holds and _HANDLERS.pending is not None:
             number, _HANDLERS.pending = _HANDLERS.pending, None
             _raise(number)
+
+
+@contextmanager
+def hurrying(hurry: Callable[[], None]) -> Iterator[None]:
+    """Call `hurry`, at once, when a signal comes that is held; in the main thread only."""
+    if not _is_main_thread():
+        yield
+        return
+    _HANDLERS.hurry = hurry
+    try:
+        if _HANDLERS.pending is not None:
+            hurry()
+        yield
+    finally:
+        _HANDLERS.hurry = None

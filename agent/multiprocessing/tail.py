@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from agent.multiprocessing.inotify import Inotify
 from agent.multiprocessing.lines import LineCutter, matching, prefixed
 from agent.multiprocessing.sink import Sink, identity
+from worker_sdk.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,6 +114,8 @@ class Tail:
         self._selector = selectors.DefaultSelector()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Stays readable once the thread has ended."""
         self._commands: deque[Callable[[], None]] = deque()
         self._inotify: Inotify | None = None
         try:
@@ -196,10 +199,21 @@ class Tail:
             if is_first:
                 self._wake()
         if self._thread is not None:
+            while self._thread.is_alive() and not wait_readable(self._done_fd, None):
+                pass  # after a signal; see `hurry`
             self._thread.join()
         if is_first:
             self._release()
         return not self._lost_bytes
+
+    def hurry(self) -> None:
+        """Let a `close` that is under way give up what is not taken at once.
+
+        May be called by the handler of a signal.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            self._stall_s = 0.0
+            self._wake()
 
     def _sink(self, destination: int | TextIO) -> Sink:
         key = identity(destination)
@@ -226,6 +240,12 @@ class Tail:
                 source.finish()
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        finally:
+            os.eventfd_write(self._done_fd, 1)
+
+    def _follow(self) -> None:
         while True:
             with self._lock:
                 is_closing, sinks = self._is_closing, tuple(self._sinks.values())
@@ -318,3 +338,4 @@ class Tail:
             self._inotify.close()
         self._selector.close()
         os.close(self._wakeup_fd)
+        os.close(self._done_fd)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.watchdog.model import AUTO, Limit, Slot, Snapshot, WorkerKey
+from agent.watchdog.model import AUTO, Limit, Purpose, Slot, Snapshot, WorkerKey
 from worker_sdk import board_layout as layout
 from worker_sdk.signal_numbers import is_signal
 
@@ -25,6 +25,12 @@ LOOKED_AT_NEVER_NS = 2**63 - 1
 """Until the first look is announced every deadline needs a kick."""
 
 _SECOND_NS = 1_000_000_000
+_PURPOSES = {
+    layout.KIND_TIMER: Purpose.USER,
+    layout.KIND_SECTION: Purpose.USER,
+    layout.KIND_HARD_TIMEOUT: Purpose.HARD_TIMEOUT,
+    layout.KIND_HEARTBEAT: Purpose.HEARTBEAT,
+}
 _WORD = struct.Struct("=q")
 _ROW_BYTES = layout.SLOT_WORDS * layout.WORD_BYTES
 
@@ -169,6 +175,7 @@ class _Row:
     limit_ns: int
     signum: int
     kind: int
+    grace_ns: int
 
     @classmethod
     def parse(cls, rows: bytes, index: int) -> _Row:
@@ -179,13 +186,14 @@ class _Row:
             words[layout.SLOT_LIMIT],
             words[layout.SLOT_SIGNAL],
             words[layout.SLOT_KIND],
+            words[layout.SLOT_GRACE],
         )
 
     def slot(self, index: int, name: str) -> Slot | None:
         """Return what it means; None if it means nothing."""
         is_open_ended = self.deadline_ns == layout.OPEN_ENDED
-        is_known = self.kind in (layout.KIND_TIMER, layout.KIND_SECTION)
-        if not is_known or self.since_ns <= 0 or (self.deadline_ns < 0 and not is_open_ended):
+        purpose = _PURPOSES.get(self.kind)
+        if purpose is None or self.since_ns <= 0 or (self.deadline_ns < 0 and not is_open_ended):
             return None
         limit: Limit = self.limit_ns / _SECOND_NS if self.limit_ns > 0 else None
         signum: int | None = self.signum
@@ -201,7 +209,14 @@ class _Row:
             deadline=None if is_open_ended else self.deadline_ns / _SECOND_NS,
             limit_s=AUTO if self.limit_ns == layout.AUTO else limit,
             signal=signum,
+            purpose=purpose,
+            grace_s=self._grace_s,
         )
+
+    @property
+    def _grace_s(self) -> float | None:
+        is_told = self.kind == layout.KIND_HARD_TIMEOUT and self.grace_ns > 0
+        return self.grace_ns / _SECOND_NS if is_told else None
 
 
 def _raw_name(names: bytes, index: int) -> bytes:

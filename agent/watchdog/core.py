@@ -383,7 +383,8 @@ class WatchdogCore:
         """End a worker; one that is stopped would not even notice SIGTERM."""
         worker.case = Case(stage=Stage.DOOMED)
         if not is_stopped:
-            worker.case.deadline = now + self._policy.kill_grace_s
+            graces = [armed.grace_s for armed in deadly if armed.grace_s is not None]
+            worker.case.deadline = now + min([self._policy.kill_grace_s, *graces])
         self._send(worker, SIGKILL if is_stopped else SIGTERM, deadly)
 
     def _send(self, worker: Patient, signum: int, deadly: tuple[Armed, ...]) -> None:
@@ -424,10 +425,19 @@ class WatchdogCore:
             standing=worker.standing(),
             noticed_at=now,
             evidence=evidence,
+            purpose=armed.purpose,
         )
         if is_ending:
             worker.signalled(armed, hang)
-        self._effects.append(fx.Report(worker=worker.key, hang=hang, is_ending=is_ending))
+        self._effects.append(
+            fx.Report(
+                worker=worker.key,
+                hang=hang,
+                is_ending=is_ending,
+                signal=armed.signal,
+                pid=armed.pid,
+            )
+        )
 
     def _tell(self, worker: Patient, what: str, why: str) -> None:
         self._effects.append(fx.Tell(worker=worker.key, what=what, why=why))

@@ -50,12 +50,15 @@ class Signal:
 class Report:
     """Keep a hang for the worker's failure record, and tell people.
 
-    ``is_ending``: the worker is about to get a signal for it.
+    ``is_ending``: the worker is about to get a signal for it. ``signal`` as in ``Slot``.
+    ``pid``: it is about this process below the worker, if it is not 0.
     """
 
     worker: WorkerKey
     hang: Hang
     is_ending: bool
+    signal: int | None = None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -342,7 +342,8 @@ class FileTimers:
         """Say ``what``, a fixed phrase, once: it may come thousands of times a second."""
         if what not in self._told:
             self._told.add(what)
-            log.warning(what, reason=why, path=str(self._path))
+            path = str(self._path)
+            log.warning(what, message=f"{what}: {why} ({path})", reason=why, path=path)
 
 
 def _clear(path: Path) -> None:

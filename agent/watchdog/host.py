@@ -6,19 +6,18 @@ import asyncio
 import hmac
 import secrets
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from agent.errors import LogDirectoryUnusable
+from agent.errors import PrivateDirectoryUnusable
 from agent.inprocess.model import WorkerOrder, WorkerStep
-from agent.layout import AgentDirectory
+from agent.layout import PrivateDirectory
+from agent.preflight import private_places
 from agent.watchdog import effects as fx
 from agent.watchdog import events as ev
 from agent.watchdog.boards import Board
@@ -29,6 +28,8 @@ from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
 from agent.watchdog.words import describe_hang
+from drumbeat.logs import write_text
+from drumbeat.words import printable
 from worker_sdk import context
 
 log = structlog.get_logger()
@@ -66,7 +67,7 @@ class _Worker:
     """Latest signal it got for that, None if a process below it got one, and when."""
 
 
-def _hear_nothing(_worker: WorkerKey, _step: WorkerStep) -> None:
+def _hear_nothing(*_: object) -> None:
     pass
 
 
@@ -74,9 +75,11 @@ class Watchdog:
     """Watches the workers of one round at a time.
 
     ``send_signal`` sends a signal to one worker; whether that failed is told by
-    ``signal_failed``. ``on_step`` gets what workers say of their iterations.
-    ``environment`` is the agent's own, which may ask for torch's file timers. Without a
-    board (a full disk) workers run unwatched.
+    ``signal_failed``. ``on_step`` gets what workers say of their iterations, ``on_act``
+    what is found of hangs, and the signals for them.
+    ``environment`` is the agent's own, which may ask for torch's file timers. ``directory`` is
+    the agent's own as well; without one, one is made. Without a board (a full disk) workers run
+    unwatched.
     """
 
     def __init__(
@@ -85,14 +88,18 @@ class Watchdog:
         send_signal: Callable[[WorkerKey, int], None],
         on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
         environment: Mapping[str, str] | None = None,
+        directory: PrivateDirectory | None = None,
+        on_act: Callable[[fx.Report | fx.Signal], None] = _hear_nothing,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
         self._on_step = on_step
+        self._on_act = on_act
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[WorkerKey, bytes] = {}
-        self._directory: AgentDirectory | None = None
+        self._directory = directory
+        self._own_directory: PrivateDirectory | None = None
         self._door: Door | None = None
         self._environment = environment or {}
         self._file_timers: FileTimers | None = None
@@ -115,13 +122,13 @@ class Watchdog:
         latest = max((key.round_id for key in self._tokens), default=round_id)
         self._tokens = {k: v for k, v in self._tokens.items() if k.round_id == latest}
         try:
-            directory = self._own_directory()
+            directory = self._ensured_directory()
             socket_path = self._own_door(directory).path
             for key in keys:
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s())
                 self._tokens[key] = secrets.token_hex(16).encode()
                 self._workers[key] = _Worker(board=board)
-        except (LogDirectoryUnusable, OSError) as error:
+        except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self._forget(lambda _key: True)
             return {key.local_rank: {} for key in keys}
@@ -221,9 +228,9 @@ class Watchdog:
             await self._door.close()
         if self._file_timers is not None:
             self._file_timers.close()
-        if self._directory is not None:
-            self._directory.close()
-            self._directory = None
+        if self._own_directory is not None:
+            self._own_directory.close()
+            self._directory = self._own_directory = None
 
     # The workers' side, by calls.
 
@@ -320,13 +327,16 @@ class Watchdog:
             case fx.TakeEvidence():
                 self._spawn(self._take_evidence(effect, worker))
             case fx.Signal(pid=0):
+                self._on_act(effect)
                 worker.signalled = (effect.signum, time.monotonic())
                 self._send_signal(effect.worker, effect.signum)
             case fx.Signal():
+                self._on_act(effect)
                 worker.signalled = (None, time.monotonic())
                 if self._file_timers is not None:
                     self._file_timers.send_signal(effect.pid, effect.signum)
             case fx.Report():
+                self._on_act(effect)
                 self._report(effect, worker)
 
     def _read_board(self, key: WorkerKey) -> None:
@@ -360,8 +370,7 @@ class Watchdog:
             worker.hang, worker.signalled = effect.hang, None
         elif effect.hang.evidence.stacks:
             # No failure record will have them.
-            with suppress(OSError, ValueError):
-                print(effect.hang.evidence.stacks, file=sys.stderr, flush=True)
+            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
 
     def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
@@ -420,12 +429,16 @@ class Watchdog:
             worker.board.close()
             del self._workers[key]
 
-    def _own_directory(self) -> Path:
+    def _ensured_directory(self) -> Path:
         if self._directory is None:
-            self._directory = AgentDirectory()
-        return self._directory.path
+            self._directory = self._own_directory = PrivateDirectory(private_places())
+        return self._directory.ensure()
 
     def _own_door(self, directory: Path) -> Door:
+        if self._door is not None and not self._door.is_at(directory):
+            # A cleaner took it away, and those whom it let in are gone.
+            self._spawn(self._door.close())
+            self._door = None
         if self._door is None:
             self._door = Door(directory, self)
         return self._door

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.watchdog.model import HangKind
+from agent.watchdog.model import HangKind, Purpose
 from drumbeat.deadlines import Deadlines
 
 LimitKey = tuple[str, str | int]
@@ -61,8 +61,8 @@ NEVER_STALLED = Stall(float("-inf"), float("-inf"), float("-inf"))
 class Armed:
     """A limit that runs. ``since`` is where it counts from, ``due`` where it is over.
 
-    ``signal`` as in ``Slot``; ``pid``, if not 0, is the process below the worker that gets
-    it. ``is_graced``: it had its share of an uncertain stall.
+    ``signal``, ``purpose`` and ``grace_s`` as in ``Slot``; ``pid``, if not 0, is the process
+    below the worker that gets the signal. ``is_graced``: it had its share of an uncertain stall.
     ``is_handled``: what follows from its being over has been done.
     """
 
@@ -76,6 +76,8 @@ class Armed:
     pid: int = 0
     is_graced: bool = False
     is_handled: bool = False
+    purpose: Purpose = Purpose.USER
+    grace_s: float | None = None
 
     @property
     def is_deadly(self) -> bool:

@@ -18,6 +18,17 @@ class HangKind(StrEnum):
     EXIT = "EXIT"
 
 
+class Purpose(StrEnum):
+    """What a timer or section is for."""
+
+    USER = "USER"
+    """What the training code says; it tells where the worker is."""
+    HARD_TIMEOUT = "HARD_TIMEOUT"
+    """The main thread's progress in an iteration of in-process restart."""
+    HEARTBEAT = "HEARTBEAT"
+    """That other threads of the interpreter run in one."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerKey:
     """One worker of one round."""
@@ -81,7 +92,8 @@ class Slot:
     """One open timer or section, as the worker's board says.
 
     ``deadline`` is None for one without a limit of its own. ``signal`` is None for
-    SIGTERM and then SIGKILL; 0 or less: only report.
+    SIGTERM and then SIGKILL; 0 or less: only report. ``grace_s`` lies between these two,
+    if it is shorter than the policy's; ``None``: that counts.
     """
 
     slot: int
@@ -91,6 +103,8 @@ class Slot:
     deadline: float | None
     limit_s: Limit
     signal: int | None
+    purpose: Purpose = Purpose.USER
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +172,4 @@ class Hang:
     standing: Standing
     noticed_at: float
     evidence: Evidence = field(default_factory=Evidence)
+    purpose: Purpose = Purpose.USER

@@ -34,6 +34,8 @@ SCOPE_BYTES_MAX = 512
 MESSAGE_BYTES_MAX = 80 * 1024
 """A traceback of 64 KiB fits in, with all that goes with it."""
 GREETING_TIMEOUT_S = 10.0
+CALLS_MAX = 4096 * 4
+"""Calls and streams of all workers at once; more are refused with RESOURCE_EXHAUSTED."""
 
 _SCHEME = "bearer "
 _OPTIONS = [
@@ -303,7 +305,7 @@ class WorkerServer:
 
     def __init__(self, calls: Calls) -> None:
         self._service = WorkerService(calls)
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._service, self._server)
 
     async def start(self, path: Path) -> None:

@@ -19,6 +19,7 @@ from agent.watchdog.model import (
     Auto,
     HangKind,
     Limit,
+    Purpose,
     Slot,
     Snapshot,
     Standing,
@@ -143,7 +144,9 @@ class Watched:
         board = self.snapshot
         called, heartbeat_at = self._called_at, board.heartbeat_at
         is_by_call = called is not None and (heartbeat_at is None or called > heartbeat_at)
-        openings = [(slot.is_section, slot.since, slot.name) for slot in board.slots]
+        # Limits of in-process restart are always there: they tell nothing of where it is.
+        own = (slot for slot in board.slots if slot.purpose is Purpose.USER)
+        openings = [(slot.is_section, slot.since, slot.name) for slot in own]
         openings += [(False, armed.since, armed.scope) for armed in self._calls.values()]
         _, since, scope = max(openings, default=(False, None, ""), key=lambda each: each[:2])
         return Standing(
@@ -198,6 +201,8 @@ class Watched:
                 limit_s=length_s,
                 due=due,
                 signal=slot.signal,
+                purpose=slot.purpose,
+                grace_s=slot.grace_s,
             ),
             # A slot that was suspended counts from when it was continued, or later.
             counts_from=max(since, due - length_s),

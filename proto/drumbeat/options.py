@@ -1,20 +1,22 @@
 """Shell. What the command lines of both sides have in common: option types, spelling, help, errors.
 
-Every option has one spelling with dashes and one with underscores, and an
-environment variable ``DRUMBEAT_<NAME>``: argument over environment over default.
+Every option has one spelling with dashes and one with underscores, both of which may be
+cut short as long as no other option begins so, and an environment variable
+``DRUMBEAT_<NAME>``: argument over environment over default.
 """
 
 import copy
 import ipaddress
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from drumbeat import durations
+from drumbeat.words import printable
 
 if TYPE_CHECKING:
     # Only newer releases of click make the class generic, and only for checkers.
@@ -27,6 +29,11 @@ PORT_DEFAULT = 29400
 
 DURATION_MAX_S = 30 * 24 * 3600.0
 """Longest duration an option takes: a month. More is a slip of the unit."""
+
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""What can be the least that is logged, with the numbers of Python's ``logging``."""
+
+_OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
 
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
@@ -147,17 +154,59 @@ class HostPortType(ParamType):
             self.fail(f"{error}.", param, ctx)
 
 
+class LogLevelType(ParamType):
+    """The least that is logged; also in the names and numbers of Python's ``logging``."""
+
+    name = "level"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One of ``LOG_LEVELS``."""
+        word = str(value).strip().lower()
+        if word.isdecimal() and len(word) < 4:
+            number = int(word)
+            return next((name for name, top in LOG_LEVELS.items() if number <= top), "error")
+        word = _OTHER_LEVELS.get(word, word)
+        if word not in LOG_LEVELS:
+            self.fail(f"{value!r} is given, allowed is one of {', '.join(LOG_LEVELS)}.", param, ctx)
+        return word
+
+
 DURATION = DurationType()
 HOST_PORT = HostPortType()
 PORT_OR_ZERO = CountType(0, 65535)
 
 
 class CommandOption(click.Option):
-    """An option that help and errors show in its spelling with dashes only, in a section."""
+    """An option that help and errors show in its spelling with dashes only, in a section.
 
-    def __init__(self, *args: Any, section: str = "Options", **attrs: Any) -> None:
+    ``variables`` are names that others gave to the same setting: read after its own.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        section: str = "Options",
+        variables: Sequence[str] = (),
+        **attrs: Any,
+    ) -> None:
         super().__init__(*args, **attrs)
         self.section = section
+        self.variables = tuple(variables)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The text of the option's own variable, else of the first of the others that has one."""
+        found = self.found(ctx)
+        return found[1] if found else None
+
+    def found(self, ctx: click.Context) -> tuple[str | Sequence[str] | None, str] | None:
+        """Return the first of the variables that is set, with its text."""
+        for variable in (self.envvar, *self.variables):
+            asked = copy.copy(self)
+            asked.envvar = variable
+            text = super(CommandOption, asked).resolve_envvar_value(ctx)
+            if text is not None:
+                return variable, text
+        return None
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """The help of the option without its spellings with underscores."""
@@ -169,12 +218,18 @@ class CommandOption(click.Option):
         """The option as errors name it, with its environment variable."""
         shown = copy.copy(self)
         shown.opts = _with_dashes(self.opts)
+        if ctx is not None and (found := self.found(ctx)) is not None:
+            shown.envvar = found[0]
         # Older releases of click declare the context as required, but pass it on only.
         return super(CommandOption, shown).get_error_hint(ctx)
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options under the sections they were declared with."""
+    """A command whose options may be cut short, and whose help has the sections they are in."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, after options that were cut short are whole again."""
+        return super().parse_args(ctx, _spelled_out(ctx, args, self.get_params(ctx)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options per section, in the order of declaration."""
@@ -191,20 +246,64 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(rows)
 
 
-def option(*names: str, section: str = "Options", **attrs: Any) -> Callable[[F], F]:
+def option(
+    *names: str, section: str = "Options", variables: Sequence[str] = (), **attrs: Any
+) -> Callable[[F], F]:
     """Declare an option with both spellings and its environment variable.
 
     Args:
         names: Spellings with dashes, the one that gives the variable its name first
             among the long ones; a bare identifier names the parameter.
         section: Heading of the help under which the option is listed.
+        variables: Further environment variables, read in this order after the option's own.
         attrs: What ``click.option`` takes.
     """
     long_names = [name for name in names if name.startswith("--")]
     spellings = [*names, *(_underscored(name) for name in long_names if "-" in name[2:])]
     variable = f"DRUMBEAT_{_underscored(long_names[0])[2:].upper()}"
     declared = {"envvar": variable, "show_envvar": True, "show_default": True, **attrs}
-    return click.option(*spellings, cls=CommandOption, section=section, **declared)
+    return click.option(
+        *spellings, cls=CommandOption, section=section, variables=variables, **declared
+    )
+
+
+def console_options(function: F) -> F:
+    """Declare the options for a command's own log: ``log_format``, ``log_level``, ``quiet``."""
+    declarations = (
+        option(
+            "--log-format",
+            section="Log",
+            type=click.Choice(["auto", "console", "json"]),
+            default="auto",
+            help="auto, console: a plain line an event; json: a JSON object an event.",
+        ),
+        option(
+            "--log-level",
+            section="Log",
+            type=LogLevelType(),
+            variables=["LOGLEVEL"],
+            metavar="[" + "|".join(LOG_LEVELS) + "]",
+            default="info",
+            help="The least that is logged; debug also shows the details of each event.",
+        ),
+        option(
+            "-q",
+            "--quiet",
+            section="Log",
+            is_flag=True,
+            help="Log warnings and errors only; reports are shown all the same.",
+        ),
+    )
+    for declare in reversed(declarations):
+        function = declare(function)
+    return function
+
+
+def log_settings(params: dict[str, Any]) -> dict[str, Any]:
+    """Return ``log_format`` and ``log_level`` as ``console_options`` ask for them."""
+    level = params["log_level"]
+    is_lowered = params["quiet"] and level in ("debug", "info")
+    return {"log_format": params["log_format"], "log_level": "warning" if is_lowered else level}
 
 
 def proxy_option(section: str = "Options") -> Callable[[F], F]:
@@ -218,35 +317,47 @@ def proxy_option(section: str = "Options") -> Callable[[F], F]:
     )
 
 
-def replaced_option(*names: str, hint: str) -> Callable[[F], F]:
-    """Declare an option of torchrun that does not exist here, to say what to use instead."""
+def _spelled_out(
+    ctx: click.Context, args: Sequence[str], params: Iterable[click.Parameter]
+) -> list[str]:
+    """Return the arguments with every option up to the first positional argument in full."""
+    known = {
+        name: param for param in params if isinstance(param, click.Option) for name in param.opts
+    }
+    rest, done = list(args), list[str]()
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        text = rest.pop(0)
+        name, equals, value = text.partition("=")
+        option, is_value_next = None, False
+        if name.startswith("--"):
+            name = _full_name(ctx, name, known)
+            option, is_value_next = known.get(name), not equals
+        else:
+            for at, letter in enumerate(text[1:], start=2):
+                option = known.get(f"-{letter}")
+                if option is None or not option.is_flag:
+                    is_value_next = at == len(text)
+                    break
+        done.append(f"{name}{equals}{value}")
+        if option is not None and not option.is_flag and is_value_next:
+            done += rest[: option.nargs]
+            del rest[: option.nargs]
+    return done + rest
 
-    def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        if value is None:
-            return
-        name = _with_dashes(param.opts)[0]
-        raise ReplacedOptionError(
-            f"{name} is an option of torchrun, not of this command", hint, ctx
-        )
 
-    long_names = [name for name in names if name.startswith("--")]
-    spellings = [*names, *(_underscored(name) for name in long_names if "-" in name[2:])]
-    # Eager: the hint explains more than whatever else is wrong with such a line.
-    return click.option(
-        *spellings,
-        hidden=True,
-        expose_value=False,
-        is_eager=True,
-        callback=refuse,
-    )
+def _full_name(ctx: click.Context, name: str, known: dict[str, click.Option]) -> str:
+    """Return the spelling that ``name`` begins, itself if none does.
 
-
-class ReplacedOptionError(click.UsageError):
-    """An option of torchrun was given that something else replaces."""
-
-    def __init__(self, message: str, hint: str, ctx: click.Context | None = None) -> None:
-        super().__init__(message, ctx)
-        self.hint = hint
+    Raises:
+        click.UsageError: Several options begin so.
+    """
+    if name in known:
+        return name
+    found = [whole for whole in known if whole.startswith(name)]
+    if len({known[whole].name for whole in found}) > 1:
+        names = ", ".join(sorted({_with_dashes(known[whole].opts)[0] for whole in found}))
+        raise click.UsageError(f"{name} is ambiguous: it may stand for {names}.", ctx)
+    return found[0] if found else name
 
 
 def version_option(program: str) -> Callable[[F], F]:
@@ -292,16 +403,19 @@ def parse(command: click.Command, argv: list[str] | None, *, program: str) -> An
 
 
 def write_error(program: str, problem: str, hint: str = "") -> None:
-    """Write what is wrong to standard error: one line per problem, then one with the hint."""
-    for line in problem.splitlines():
-        click.echo(f"{program}: error: {line}", file=sys.stderr)
+    """Write what is wrong to standard error, as ``error_text`` has it."""
+    click.echo(error_text(program, problem, hint), file=sys.stderr, nl=False)
+
+
+def error_text(program: str, problem: str, hint: str = "") -> str:
+    """Return what is wrong: one line per problem, then one with the hint."""
+    lines = [f"{program}: error: {line}" for line in problem.splitlines()]
     if hint:
-        click.echo(f"{program}: hint: {hint}", file=sys.stderr)
+        lines.append(f"{program}: hint: {hint}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _hint_of(error: click.ClickException, program: str) -> str:
-    if isinstance(error, ReplacedOptionError):
-        return error.hint
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = ctx.command_path if ctx is not None else program
     return f"try '{path} --help'"

@@ -154,7 +154,7 @@ def test_another_spec_than_the_runs_is_refused_with_both_values(cluster: Cluster
     first = job.join()
     first.wait_for_line("standing by")
     other = job.join("--max-restarts", "7", "--join-timeout", "9m")
-    assert_refused(other, 2, "restarts_max", "0", "7", "600", "540", "--run-id")
+    assert_refused(other, 2, "--max-restarts", "0", "7", "600", "540", "--run-id")
     assert first.is_running
     second = job.join()
     exit_all(job.server.wait_for(2))

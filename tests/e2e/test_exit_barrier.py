@@ -115,15 +115,19 @@ def test_an_agent_that_is_done_may_be_killed_without_harm_to_the_others(
     assert job.state().round_id == 0
 
 
-def test_the_exit_barrier_timeout_ends_the_run_and_names_who_is_late(cluster: Cluster) -> None:
-    """A limit for those who would rather fail than wait."""
+def test_an_agent_that_waited_long_enough_ends_with_success_and_the_others_train_on(
+    cluster: Cluster,
+) -> None:
+    """It says for whom it does not wait any more; the run is theirs from then on."""
     job = cluster.job("--nnodes", "2", "--exit-barrier-timeout", "500ms")
-    agents = job.join_in_order((), ())
+    done, late = job.join_in_order((), ())
     workers = job.server.wait_for(2)
     workers[0].order("exit 0")
-    assert [agent.wait() for agent in agents] == [1, 1]
-    workers[1].wait_gone()
-    for agent in agents:
-        assert "exit barrier timeout: 1 agents not done after 0.5 s" in agent.stderr
-        assert "(group rank 1)" in agent.stderr
-    assert not job.state().verdict.is_success
+    assert done.wait() == 0
+    assert "exit barrier timeout" in done.stderr
+    assert "(group rank 1)" in done.stderr
+    assert late.is_running
+    assert job.state().round_id == 0
+    workers[1].order("exit 0")
+    assert late.wait() == 0
+    assert job.state().verdict.is_success

@@ -113,7 +113,7 @@ def test_records_of_an_agent_that_died_first_come_with_the_next_one(cluster: Clu
         proxy.cut(refuse=True)
         agent.wait_for_line("coordinator lost")
         workers[0].order("exit 5")
-        agent.wait_for_line("worker failed", count=2)
+        agent.wait_for_line("worker stopped")
         assert records_left(cluster) == 2
         agent.kill()
         assert coordinator.run("run").failures_count == 0

@@ -13,47 +13,15 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.support.launches import HEAD, check_nothing_left, run
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:
-    from tests.support.cluster import Cluster, Process
+    from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TORCH_S = 120_000 * MS
-
-HEAD = """
-import gc, json, os, sys, threading, time
-import agent
-from agent.errors import AgentError, ChildFailedError
-
-def config(workers=2, **more):
-    return agent.LaunchConfig(1, 1, workers, **{"max_restarts": 0, **more})
-
-def say(line):
-    os.write(1, f"{line}\\n".encode())  # at once: unbuffered prints of two workers mix
-
-def failure_of(job, *args):
-    try:
-        job(*args)
-    except ChildFailedError as error:
-        return error
-    raise AssertionError("it has not failed")
-"""
-
-
-def run(cluster: Cluster, text: str, *arguments: str, timeout_s: float | None = None) -> Process:
-    """Return the program that has run to a good end, with nothing left of it."""
-    process = cluster.script(HEAD + dedent(text), *arguments)
-    code = process.wait(timeout_s) if timeout_s else process.wait()
-    assert code == 0, process.log()
-    check_nothing_left(cluster)
-    return process
-
-
-def check_nothing_left(cluster: Cluster) -> None:
-    cluster.wait_until_alone()
-    assert not list(cluster.directory.glob("drumbeat_launch_*"))
 
 
 def test_values_return_by_rank(cluster: Cluster) -> None:

@@ -54,7 +54,8 @@ class Joined:
                 "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}:{folder}",
                 **(env or {}),
             }
-            argv = [sys.executable, "-m", "agent", "join", "--standalone", *options]
+            command = (sys.executable, "-m", "agent", "join", "--standalone")
+            argv = [*command, "--log-format", "json", *options]
             done = subprocess.run(
                 [*argv, str(folder / "train.py")],
                 env=environment,
@@ -76,9 +77,9 @@ class Joined:
         return [line for line in self.text.splitlines() if not line.startswith('{"')]
 
     def kept(self) -> list[str]:
-        """What is left among the temporary files beside the spool."""
+        """What is left among the temporary files."""
         names = (path.name for path in self.temporary.iterdir())
-        return [name for name in names if not name.startswith("drumbeat-")]
+        return list(names)
 
 
 def of_worker(line: str, rank: int) -> bool:

@@ -40,7 +40,7 @@ def test_a_late_joiner_within_the_last_call_is_in_the_first_round(cluster: Clust
     """The minimum is there and waits; who comes meanwhile is in, not in the next round."""
     job = cluster.job("--nnodes", "1:2", "--last-call", "1h")
     first = job.join()
-    first.wait_for_line("1 agents are enough, last call for 1 more")
+    first.wait_for_line("1 agent is enough, last call for 1 more")
     late = job.join()
     workers = job.server.wait_for(2)
     assert {worker.round_id for worker in workers} == {0}

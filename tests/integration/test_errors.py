@@ -72,8 +72,8 @@ def test_an_error_is_reported_with_message_and_traceback(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("body", "ending", "message"),
     [
-        ("sys.exit(3)", "exit code 3", "SystemExit: 3"),
-        ("sys.exit('no data')", "exit code 1", "SystemExit: no data"),
+        ("sys.exit(3)", "exit code 3", None),
+        ("sys.exit('no data')", "exit code 1", None),
         ("os._exit(3)", "exit code 3", None),
         ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", None),
     ],
@@ -172,10 +172,22 @@ def test_a_forked_childs_end_is_not_taken_for_its_parents(tmp_path: Path) -> Non
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
 
+RECORDED_THEN_3 = """
+@record
+def main():
+    raise ValueError('boom')
+try:
+    main()
+except ValueError:
+    sys.exit(3)
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "ending", "message"),
     [
-        ("sys.exit(3)", "exit code 3", "SystemExit: 3"),
+        (RECORDED_THEN_3, "exit code 3", "ValueError: boom"),
+        ("sys.exit(3)", "exit code 3", r"rank 0 on \S+ recorded no error"),
         ("ctypes.string_at(0)", "SIGSEGV", "Fatal Python error: Segmentation fault"),
         ("os._exit(5)", "exit code 5", r"rank 0 on \S+ recorded no error"),
     ],
@@ -279,12 +291,12 @@ def test_our_record_under_torchrun(tmp_path: Path) -> None:
 def test_torchrun_between_hands_the_cause_on(tmp_path: Path) -> None:
     """The exit code in the file is the one that torchrun puts there."""
     outer = tmp_path / "outer.json"
-    program = script(tmp_path, "sys.exit(3)")
+    program = script(tmp_path, RECORDED_THEN_3)
     run(*TORCHRUN, program, cwd=tmp_path, TORCHELASTIC_ERROR_FILE=str(outer))
     message = json.loads(outer.read_text())["message"]
-    assert (message["message"], message["errorCode"]) == ("SystemExit: 3", 3)
+    assert (message["message"], message["errorCode"]) == ("ValueError: boom", 3)
     report = report_of(run(*AGENT, "--no-python", *TORCHRUN, program, cwd=tmp_path))
-    assert "message   : SystemExit: 3\n" in report
+    assert "message   : ValueError: boom\n" in report
     assert "(the innermost process ended by exit code 3)" in report
 
 

@@ -335,6 +335,29 @@ def test_a_full_console_does_not_hold_up_the_result(
     assert Path(result.stdouts[0]).stat().st_size == 1_000_000
 
 
+def test_a_signal_to_end_does_not_wait_for_a_full_console(
+    start: Callable[..., PContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(write_fd, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        context = start("sh", sh("yes | head -c 1000000"), tee=Std.OUT)
+        context.tee_stall_s = 100 * DEADLINE_S
+
+        def end_launcher() -> None:
+            wait_until_sync(lambda: context._tail and context._tail._is_closing, DEADLINE_S)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+        thread = threading.Thread(target=end_launcher)
+        thread.start()
+        with pytest.raises(SignalException):
+            context.wait()
+        thread.join()
+        monkeypatch.undo()
+    os.close(read_fd)
+    assert not ended(context).is_failed()
+
+
 def test_waiting_ends_with_its_timeout(start: Callable[..., PContext], tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)

@@ -44,7 +44,7 @@ def write(path: str, data: bytes) -> None:
 def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     paths = [relay.add(rank, is_shown=rank == 0) for rank in (0, 1)]
     for rank, path in enumerate(paths):
         write(path, b"line %d\nend" % rank)
@@ -57,7 +57,7 @@ def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
 
 
 def test_rounds_follow_one_another(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     for number in range(3):
         write(relay.add(0, is_shown=True), b"round %d\n" % number)
         relay.end_round()
@@ -71,7 +71,7 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
 ) -> None:
     """As it would if it wrote there itself; its end is remembered all the same."""
     data = b"%07d\n" * 1_000_000 % tuple(range(1_000_000))
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     writer = threading.Thread(target=write, args=(relay.add(0, is_shown=True), data))
     writer.start()
     received = bytearray()
@@ -84,7 +84,7 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
 
 
 def test_a_worker_that_is_not_shown_waits_for_nobody(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     write(relay.add(0, is_shown=False), b"x" * 20_000_000)
     assert len(relay.last_lines(0)) == BYTES_MAX
     relay.close(DEADLINE_S)
@@ -93,7 +93,7 @@ def test_a_worker_that_is_not_shown_waits_for_nobody(tmp_path: Path, pipe: tuple
 def test_a_destination_that_takes_nothing_is_given_up(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     write(relay.add(0, is_shown=True), b"x" * 500_000)
     assert relay.last_lines(0).endswith("xxx")
     relay.close(10 * MS)
@@ -101,7 +101,7 @@ def test_a_destination_that_takes_nothing_is_given_up(
 
 def test_a_destination_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
-    relay = StderrRelay(tmp_path, write_fd)
+    relay = StderrRelay(lambda: tmp_path, write_fd)
     os.close(read_fd)
     write(relay.add(0, is_shown=True), b"x" * 20_000_000)
     relay.close(DEADLINE_S)
@@ -109,8 +109,8 @@ def test_a_destination_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_without_workers_there_is_nothing_to_do(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    relay = StderrRelay(tmp_path, pipe[1])
+    relay = StderrRelay(lambda: tmp_path, pipe[1])
     relay.end_round()
     relay.close(DEADLINE_S)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        StderrRelay(tmp_path, 987)
+        StderrRelay(lambda: tmp_path, 987)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,8 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_tree import kill_descendants, list_children
-from agent.supervisor_client import SupervisorClient
 from agent.supervisor_protocol import (
     KillWorkers,
     SignalWorker,
@@ -30,10 +25,7 @@ from agent.supervisor_protocol import (
     WorkerStartFailed,
 )
 from tests.support.supervision import (
-    DEADLINE_S,
-    Harness,
     Mailbox,
-    await_ended,
     running,
 )
 
@@ -246,6 +238,22 @@ async def test_a_program_that_cannot_run_is_named(
         assert [type(event) for event in harness.events] == [WorkerStartFailed, WorkersStopped]
 
 
+async def test_a_pipe_without_a_reader_is_refused_as_output_and_nothing_waits(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    worker = WorkerStart(local_rank=0, env={}, stderr=str(path))
+    command = StartWorkers(round_id=0, argv=("true",), env=dict(os.environ), workers=(worker,))
+    async with running() as harness:
+        harness.client.send(command)
+        [failed] = await harness.expect(WorkerStartFailed)
+        assert failed.errno == errno.ENXIO
+        assert failed.message == (
+            f"cannot write the worker's output to {path}: it is a pipe without a reader"
+        )
+
+
 async def test_an_impossible_environment_is_refused_and_started_workers_can_be_stopped() -> None:
     command = StartWorkers(
         round_id=0,
@@ -316,152 +324,3 @@ async def test_workers_have_default_dispositions_their_own_session_and_no_descri
     assert int(masks["SigIgn"], 16) & ours == 0
     assert int(masks["SigBlk"], 16) & ours == 0
     assert [zero, one, two, three] == ["0", "1", "2", "3"], "more than the folder ls reads is open"
-
-
-async def test_only_sigkill_ends_a_supervisor() -> None:
-    async with running() as harness:
-        harness.start("sleep", "1000")
-        await harness.expect(WorkersStarted)
-        names = ("INT", "TERM", "HUP", "QUIT", "PIPE", "USR1", "USR2", "ALRM", "TSTP")
-        for name in names:
-            os.kill(harness.pid, signal.Signals[f"SIG{name}"])
-        harness.client.send(KillWorkers())
-        await harness.expect(WorkersStopped)
-        assert harness.deaths == []
-
-
-async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced() -> None:
-    async with running() as harness:
-        harness.start("sleep", "1000", count=3)
-        [started] = await harness.expect(WorkersStarted)
-        fds = [os.pidfd_open(pid) for pid in started.pids.values()]
-        os.kill(harness.pid, signal.SIGKILL)
-        await harness.until(lambda: bool(harness.deaths))
-        assert harness.deaths == [-signal.SIGKILL]
-        await_ended(fds)
-        harness.client.send(KillWorkers())  # Nobody is there: dropped.
-        await harness.client.start()
-        harness.start("true", round_id=1)
-        await harness.expect(WorkerExited)
-        assert harness.deaths == [-signal.SIGKILL]
-
-
-async def test_nonsense_on_the_socket_ends_the_supervisor_and_its_workers() -> None:
-    async with running() as harness:
-        harness.start("sleep", "1000")
-        [started] = await harness.expect(WorkersStarted)
-        assert harness.client._life is not None
-        harness.client._life.write(b'{"type":"StopWorkers","round_id":"zero"}\n')
-        await harness.until(lambda: bool(harness.deaths))
-        assert harness.deaths == [1]
-        assert not psutil.pid_exists(started.pids[0])
-
-
-async def test_a_start_beside_living_processes_ends_the_supervisor() -> None:
-    async with running() as harness:
-        harness.start("sleep", "1000", round_id=0)
-        [started] = await harness.expect(WorkersStarted)
-        harness.start("sleep", "1000", round_id=1)
-        await harness.until(lambda: bool(harness.deaths))
-        assert harness.deaths == [1]
-        assert len(harness.of(WorkersStarted)) == 1
-        assert not psutil.pid_exists(started.pids[0])
-
-
-async def test_a_supervisor_that_does_not_read_is_killed() -> None:
-    async with running() as harness:
-        os.kill(harness.pid, signal.SIGSTOP)
-        for _ in range(4):
-            harness.start("true", env={"BIG": "x" * 10_000_000})
-        await harness.until(lambda: bool(harness.deaths))
-        assert harness.deaths == [-signal.SIGKILL]
-
-
-async def test_a_callback_that_raises_ends_the_supervisor() -> None:
-    """Goal: an agent's own mistake is loud. Method: the loop's handler hears it, then on_death."""
-    problems: list[str] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _loop, context: problems.append(context["message"]))
-    async with running() as harness:
-
-        def fail() -> None:
-            raise RuntimeError("the test's mistake")
-
-        harness.on_next_event = fail
-        harness.start("sleep", "1000")
-        await harness.until(lambda: bool(harness.deaths))
-        assert harness.deaths == [0]
-        assert len(problems) == 1
-
-
-async def test_close_is_harmless_before_a_start_and_after_a_close() -> None:
-    harness = Harness()
-    await harness.client.close()
-    await harness.client.start()
-    await harness.client.close()
-    await harness.client.close()
-    assert harness.client.pid is None
-    assert harness.deaths == []
-
-
-async def test_a_supervisor_that_does_not_exit_is_killed_on_close() -> None:
-    harness = Harness(exit_wait_s=0.2)
-    await harness.client.start()
-    pid = harness.pid
-    harness.start("sleep", "1000")
-    [started] = await harness.expect(WorkersStarted)
-    worker = os.pidfd_open(started.pids[0])
-    os.kill(pid, signal.SIGSTOP)
-    await harness.client.close()
-    assert not psutil.pid_exists(pid)
-    await_ended([worker])
-    assert harness.deaths == []
-
-
-async def test_other_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
-    """Goal: only leftovers are killed. Method: one child before the start, one after it."""
-    script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
-    deaths: asyncio.Queue[int] = asyncio.Queue()
-    younger: list[int] = []
-    client = SupervisorClient(
-        on_event=lambda _: None, on_death=deaths.put_nowait, exclude=lambda: younger
-    )
-    processes = [await asyncio.create_subprocess_exec("sh", "-c", script)]
-    await client.start()
-    processes.append(await asyncio.create_subprocess_exec("sh", "-c", script))
-    younger.append(processes[1].pid)
-    grandchildren = [psutil.Process(int(line)) for line in await mailbox.read(2)]
-    try:
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        async with asyncio.timeout(DEADLINE_S):
-            assert await deaths.get() == -signal.SIGKILL
-        assert [process.returncode for process in processes] == [None, None]
-        assert psutil.STATUS_ZOMBIE not in [process.status() for process in grandchildren]
-    finally:
-        for grandchild in grandchildren:
-            grandchild.kill()
-        await asyncio.gather(*(process.wait() for process in processes), client.close())
-
-
-async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox) -> None:
-    older = list_children()
-    script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
-    spared = await asyncio.create_subprocess_exec("sh", "-c", script)
-    [grandchild] = [psutil.Process(int(line)) for line in await mailbox.read(1)]
-    doomed = await asyncio.create_subprocess_exec("sh", "-c", script)
-    [below] = [os.pidfd_open(int(line)) for line in await mailbox.read(1)]
-    kill_descendants(exclude={*older, spared.pid})
-    assert await doomed.wait() == -signal.SIGKILL
-    await_ended([below])
-    assert spared.returncode is None
-    grandchild.kill()
-    assert await spared.wait() == 0
-
-
-async def test_a_supervisor_imports_little() -> None:
-    code = "import agent.supervisor, sys; print(' '.join(sys.modules))"
-    out = await asyncio.to_thread(
-        subprocess.check_output, [sys.executable, "-P", "-c", code], text=True
-    )
-    assert not {"asyncio", "grpc", "click", "structlog", "google", "torch"} & set(out.split())

@@ -108,6 +108,18 @@ async def test_nothing_outlives_a_killed_agent(mailbox: Mailbox) -> None:
         await_ended(fds, timeout_s=0)
 
 
+async def test_a_stopped_supervisor_goes_on_when_its_agent_is_killed(mailbox: Mailbox) -> None:
+    async with agent_process() as agent:
+        supervisor = int((await agent.line()).removeprefix("supervisor "))
+        agent.send(_daemons(mailbox))
+        pids = [int(line) for line in await mailbox.read(4)]
+        fds = [os.pidfd_open(pid) for pid in (supervisor, *pids)]
+        assert isinstance(await agent.event(), WorkersStarted)
+        os.kill(supervisor, signal.SIGSTOP)
+        agent.process.kill()
+        await_ended(fds)
+
+
 async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mailbox) -> None:
     async with agent_process() as agent:
         pid = int((await agent.line()).removeprefix("supervisor "))

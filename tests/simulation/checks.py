@@ -11,7 +11,7 @@ from agent.model import Assignment, Exit
 from coordinator import effects as fx
 from coordinator.iteration_records import IterationBegan, IterationCompleted, IterationInterrupted
 from coordinator.model import Exit as CoordinatorExit
-from coordinator.model import Verdict
+from coordinator.model import Release, Verdict
 from coordinator.records import (
     FailureRecorded,
     FailuresCounted,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 # Beginnings of the reasons for which a run may fail.
-REASONS = ("round ", "join timeout", "exit barrier timeout")
+REASONS = ("round ", "join timeout")
 
 
 class Checker:
@@ -50,6 +50,7 @@ class Checker:
         self.stops = 0
         self.pushes = 0
         self.finished: dict[str, agent_fx.Finish] = {}
+        self.released: set[str] = set()
 
     # The coordinator.
 
@@ -135,10 +136,16 @@ class Checker:
 
     def on_sent(self, effect: fx.Effect) -> None:
         """An effect leaves the coordinator."""
-        self.pushes += isinstance(effect, fx.Direct)
-        if isinstance(effect, fx.Direct) and isinstance(effect.desired.state, CoordinatorExit):
-            assert self.shadow is not None
-            assert effect.desired.state.verdict == self.shadow.verdict, "a verdict was guessed"
+        if not isinstance(effect, fx.Direct):
+            return
+        self.pushes += 1
+        match effect.desired.state:
+            case CoordinatorExit(verdict=verdict):
+                assert self.shadow is not None
+                assert verdict == self.shadow.verdict, "a verdict was guessed"
+            case Release():
+                assert self.shadow is not None
+                assert self.shadow.succeeded, "released, but nobody has succeeded"
 
     # Agents.
 
@@ -147,9 +154,20 @@ class Checker:
         if isinstance(event, DesiredReceived) and isinstance(event.desired.state, Exit):
             state = event.desired.state
             assert self.shadow is not None
+            if state.is_released:
+                self._on_released(agent)
+                return
             assert self.shadow.verdict is not None, f"{agent.name}: a verdict that nobody gave"
             assert state.is_success == self.shadow.verdict.is_success, "verdicts differ"
             assert state.reason == self.shadow.verdict.reason, "reasons differ"
+
+    def _on_released(self, agent: Agent) -> None:
+        assert self.shadow is not None
+        latest = max(round_id for name, round_id in self.assigned if name == agent.name)
+        size = self.rounds[latest].seats[agent.name].agent.local_world_size
+        codes = {self.exit_codes.get((agent.name, latest, rank)) for rank in range(size)}
+        assert codes <= {0} or self.shadow.iterations is not None, f"released with {codes}"
+        self.released.add(agent.name)
 
     def on_agent_effect(self, agent: Agent, effect: agent_fx.Effect) -> None:
         """An agent does something."""
@@ -208,7 +226,7 @@ class Checker:
         if supervisor is not None and not supervisor.actor.is_dead:
             alive = [p for p in supervisor.processes if p.is_alive and not p.is_doomed]
             assert not alive, f"{agent.name} finishes before pid {alive[0].pid}"
-        if finish.exit_code == 0:
+        if finish.exit_code == 0 and agent.name not in self.released:
             assert self.shadow is not None
             assert self.shadow.verdict is not None
             assert self.shadow.verdict.is_success, "exit code 0 of a failed run"

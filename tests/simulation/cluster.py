@@ -73,6 +73,7 @@ class Cluster:
         self.head.start()
         faults.schedule(self, self.clock.random("faults"))
         faults.schedule_blackouts(self, self.clock.random("blackouts"))
+        faults.schedule_outages(self, self.clock.random("outages"))
         self.clock.run(until=self.clock.now + self.plan.chaos_s)
         self._heal()
         self._calm(lambda: self.checker.is_ended or self.is_training, "train on")
@@ -88,7 +89,7 @@ class Cluster:
     def _heal(self) -> None:
         self.clock.note("world", "HEALS")
         self.is_healed = True
-        self.head.slow_disk_until = 0.0
+        self.head.slow_disk_until = self.head.full_until = 0.0
         self.head.start()
         self.head.resume()
         for host in self.hosts:

@@ -47,6 +47,33 @@ def schedule_blackouts(cluster: Cluster, random: Random) -> None:
         instant += random.expovariate(1 / 15.0)
 
 
+def schedule_outages(cluster: Cluster, random: Random) -> None:
+    """Let the coordinator's disk be full now and then, and its core break once."""
+    if cluster.plan.kind is Kind.WORKERS or random.random() < 0.6:
+        return
+    instant = cluster.clock.now + random.uniform(0.0, 20.0)
+    while instant < cluster.clock.now + cluster.plan.chaos_s:
+        duration = random.choice([0.3, 3.0, 20.0]) * random.random()
+        cluster.clock.at(instant, None, partial(fill_disk, cluster, duration))
+        instant += random.expovariate(1 / 15.0)
+    if random.random() < 0.5:
+        instant = cluster.clock.now + random.uniform(0.0, cluster.plan.chaos_s)
+        cluster.clock.at(instant, None, partial(break_core, cluster))
+
+
+def fill_disk(cluster: Cluster, duration: float) -> None:
+    """The journal can't be written for a while."""
+    if not cluster.is_healed:
+        cluster.clock.note("head", "DISK FULL", f"{duration:.3f} s")
+        cluster.head.full_until = cluster.clock.now + duration
+
+
+def break_core(cluster: Cluster) -> None:
+    """The core of the run raises at its next event, with its state changed."""
+    cluster.clock.note("head", "CORE BREAKS")
+    cluster.head.is_break_due = True
+
+
 def black_out(cluster: Cluster, random: Random) -> None:
     """Machines lose power in one moment, without a word; it comes back after a while."""
     for host in random.sample(cluster.hosts, k=random.randint(1, len(cluster.hosts))):

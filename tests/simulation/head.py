@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator import convert, convert_inprocess
 from coordinator import effects as fx
-from coordinator.errors import CoordinatorError
-from coordinator.events import DeadlineReached, Event, SessionClosed, SessionOpened
+from coordinator.errors import CoordinatorError, Unavailable
+from coordinator.events import (
+    DeadlineReached,
+    Event,
+    OutageEnded,
+    RunRead,
+    SessionClosed,
+    SessionOpened,
+)
 from coordinator.registry import Registry, RegistryPolicy
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.network import End
+from tests.simulation.plan import RUN
+from tests.support import breaks
 from tests.support.journal import fold, round_trip
 
 if TYPE_CHECKING:
@@ -57,6 +66,8 @@ class Session:
             return
         event: Event
         try:
+            if self._opened is None and self._life.is_out:
+                raise Unavailable("its disk is full")
             if self._opened is None:
                 event = self._opened = convert.session_opened(message, session_id=self.session_id)
             else:
@@ -75,7 +86,10 @@ class Session:
         life, link = self._life, self._link
         record = message.record
 
-        def answer(is_kept: bool) -> None:
+        def answer(is_kept: bool | None) -> None:
+            if is_kept is None:
+                link.acks.send(End("the record was refused", "UNAVAILABLE"))
+                return
             link.acks.send(
                 failure_pb2.ReportResponse(
                     incarnation=record.fence.incarnation, sequence=record.sequence, kept=is_kept
@@ -162,20 +176,19 @@ class HeadLife:
         self.registry = machine.make_registry(machine.policy)
         self.sessions: dict[str, Session] = {}
         self.writing: list[Entry] = []
+        self.is_out = False  # a write has failed, and none has succeeded since
         self._machine = machine
         self._queue: deque[Event] = deque()
         self._random = machine.clock.random(self.actor.name)
         self._is_busy = False
         self._timer: float | None = None
-        self._answers: dict[int, Callable[[bool], None]] = {}
+        self._answers: dict[int, Callable[[bool | None], None]] = {}
         self._requests = 0
 
     def restore(self) -> None:
         """Take over the journal, as it is read back from the disk."""
         states = fold(round_trip(self._machine.disk))
-        effects = self.registry.restore(list(states.values()), now=self.clock.now)
-        assert not any(isinstance(effect, fx.Persist) for effect in effects), "a run broke"
-        self._perform(effects)
+        self._perform(self.registry.restore(list(states.values()), now=self.clock.now))
 
     def open(self, link: Link) -> None:
         """Serve a new stream."""
@@ -186,7 +199,7 @@ class HeadLife:
         """Do something in this life, later."""
         self.clock.after(delay_s, self.actor, action)
 
-    def expect(self, answer: Callable[[bool], None]) -> int:
+    def expect(self, answer: Callable[[bool | None], None]) -> int:
         """Return the id of a request whose answer goes there."""
         self._requests += 1
         self._answers[self._requests] = answer
@@ -205,13 +218,22 @@ class HeadLife:
     def _turn(self) -> None:
         effects: list[fx.Effect] = []
         while self._queue:
-            effects += self._handle(self._queue.popleft())
+            effects += self._handle_next()
         due = self.registry.next_deadline()
         if due is not None and due <= self.clock.now:
             effects += self._handle(DeadlineReached())
             due = self.registry.next_deadline()
             assert due is None or due > self.clock.now, "a deadline that is over stays due"
         self._perform(effects)
+
+    def _handle_next(self) -> list[fx.Effect]:
+        """Handle the next event; if a fault wants it, the core raises at its end."""
+        event, run = self._queue.popleft(), self.registry.runs.get(RUN)
+        if self._machine.is_break_due and run is not None:
+            self._machine.is_break_due = False
+            with breaks.broken_core(run):
+                return self._handle(event)
+        return self._handle(event)
 
     def _handle(self, event: Event) -> list[fx.Effect]:
         if not isinstance(event, DeadlineReached):
@@ -220,13 +242,16 @@ class HeadLife:
         self.registry.check_invariants()
         for effect in effects:
             self.clock.note(self.actor.name, "  ->", effect)
-            if isinstance(effect, fx.ReadRun):
-                raise effect.error  # no world may break a core
         return effects
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
-        """Journal first; effects leave when the disk has it."""
+        """Journal first; effects leave when the disk has it. It is tried until it has."""
         self._is_busy = True
+        is_writing = any(isinstance(effect, fx.Persist) for effect in effects)
+        if is_writing and self.clock.now < self._machine.full_until:
+            self.is_out = True
+            self.after(self._random.uniform(0.05, 2.0), lambda: self._perform(effects))
+            return
         self.writing = [(e.run_id, e.record) for e in effects if isinstance(e, fx.Persist)]
         duration = self._machine.write_s(self._random) if self.writing else 0.0
         self.after(duration, lambda: self._written(effects))
@@ -236,6 +261,9 @@ class HeadLife:
         self.writing = []
         for effect in effects:
             self._execute(effect)
+        if self.is_out:
+            self.is_out = False
+            self._queue.append(OutageEnded())
         self._is_busy = False
         if self._queue:
             self._begin_turn()
@@ -246,6 +274,11 @@ class HeadLife:
         match effect:
             case fx.AcknowledgeFailure():
                 self._answers.pop(effect.request_id)(effect.is_kept)
+            case fx.RefuseRequest():
+                self._answers.pop(effect.request_id)(None)
+            case fx.ReadRun():
+                state = fold(round_trip(self._machine.disk)).get(effect.run_id)
+                self._queue.append(RunRead(run_id=effect.run_id, state=state))
             case fx.Welcome() | fx.SetPace() | fx.Direct() | fx.Instruct() | fx.Reject():
                 self._machine.checker.on_sent(effect)
                 session = self.sessions.get(effect.session_id)
@@ -285,6 +318,8 @@ class HeadMachine:
         self.disk: list[Entry] = []
         self.life: HeadLife | None = None
         self.slow_disk_until = 0.0
+        self.full_until = 0.0
+        self.is_break_due = False
         self._lives = 0
         self._stalls = 0
         self._random = clock.random("head machine")
@@ -304,6 +339,9 @@ class HeadMachine:
     def start(self) -> None:
         """Begin a new life from what is on the disk."""
         if self.life is not None:
+            return
+        if self.clock.now < self.full_until:
+            self.clock.at(self.full_until, None, self.start)
             return
         self._lives += 1
         self.clock.note("head", "STARTS", f"life {self._lives}, {len(self.disk)} records")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.inprocess.model import Complete, Completed, Entered, Terminated, WorkerBegin
+from agent.inprocess.model import (
+    Complete,
+    Completed,
+    Entered,
+    InterruptionKind,
+    Terminated,
+    WorkerBegin,
+)
 from coordinator.iteration_records import (
     IterationBegan,
     IterationCompleted,
@@ -41,6 +48,8 @@ class Deeds:
     begun: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     has_left: bool = False
+    has_exited: bool = False
+    """It left having failed at nothing."""
 
 
 def worker_id(program: Program) -> WorkerId:
@@ -77,10 +86,13 @@ class IterationChecker:
                 assert key not in self.completed, f"{key} was completed, and is interrupted"
                 self.interrupted.add(key)
             case IterationCompleted():
-                assert key not in self.interrupted, f"{key} was interrupted, and is completed"
                 begun = self.begun[key]
+                is_over = all(self.deeds(worker).has_left for worker in begun.order)
+                is_broken = key in self.interrupted and not is_over
+                assert not is_broken, f"{key} was interrupted, and is completed"
                 for worker in begun.order[: begun.active_world_size]:
-                    is_done = record.iteration in self.deeds(worker).completed
+                    deeds = self.deeds(worker)
+                    is_done = deeds.has_exited or record.iteration in deeds.completed
                     assert is_done, f"{key} is complete, but not at {worker}"
                 self.completed.add(key)
         return None
@@ -156,6 +168,7 @@ class IterationChecker:
                 deeds.completed.add(step.iteration)
             case Terminated():
                 deeds.has_left = True
+                deeds.has_exited = step.kind.interruption.kind is InterruptionKind.EXITED
             case _:
                 pass
 

@@ -210,6 +210,7 @@ class SimSession:
 
     def _on_ack(self, message: failure_pb2.ReportResponse | End) -> None:
         if isinstance(message, End):
+            self.break_records()
             return
         key = (message.incarnation, message.sequence)
         self._agent.pending = [kept for kept in self._agent.pending if kept.key != key]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agent.events import InprocessStepTaken
 from agent.inprocess.model import (
     NO_ITERATION,
+    Abort,
     Complete,
     Completed,
     Entered,
@@ -109,6 +110,11 @@ class Program:
 
     def hear(self, order: WorkerOrder) -> None:
         """Take an order; one of another iteration, or a repeated one, changes nothing."""
+        if isinstance(order.kind, Abort):
+            if self.at in (At.WAITING, At.CLEANING):
+                self._go(At.LEAVING)
+                self._after(self._random.uniform(0.0001, 0.1), partial(self._end, 1))
+            return
         if order.iteration != self.iteration:
             return
         match order.kind:
@@ -182,7 +188,8 @@ class Program:
             self._say(Interrupted(interruption=self._interruption(kind)))
             self._clean_up(is_begun=True)
         else:
-            self._terminate(kind, self._random.choice([0, 1, 130]))
+            code = self._random.choice([0, 1, 130])
+            self._terminate(kind if code else InterruptionKind.EXITED, code)
 
     def _clean_up(self, *, is_begun: bool) -> None:
         self._go(At.CLEANING)

@@ -28,7 +28,10 @@ async def serve() -> None:
     def on_event(event: SupervisorEvent) -> None:
         say(encode(event))
 
-    client = SupervisorClient(on_event=on_event, on_death=deaths.put_nowait)
+    def on_mistake(error: BaseException) -> None:
+        raise error
+
+    client = SupervisorClient(on_event=on_event, on_death=deaths.put_nowait, on_mistake=on_mistake)
 
     async def restart() -> None:
         while True:

@@ -52,6 +52,10 @@ _MARK = "CLUSTER_OF_TEST"
 """Variable that every process below a cluster inherits, so that strays are found."""
 
 
+LOGGED = ("--log-format", "json", "--log-level", "debug")
+"""How agents write their log here: every event of it can be waited for."""
+
+
 class Coordinator:
     """``coordinator serve`` on a fixed port and state directory, over any number of lives."""
 
@@ -77,7 +81,7 @@ class Coordinator:
         process = self._cluster.process(
             self.name,
             *("coordinator", "serve", "--port", str(self.port)),
-            *("--state-dir", str(self.state_dir), *self.options),
+            *("--state-dir", str(self.state_dir), "--log-format", "json", *self.options),
         )
         ready = process.wait_for_line(r"coordinator ready at \S+:(\d+)$")
         self.port = int(ready[1])
@@ -220,7 +224,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """Return the environment of processes: ours, without what an outer run put there."""
         kept = {k: v for k, v in os.environ.items() if _CONTRACT.fullmatch(k) is None}
-        return {**kept, _MARK: self._mark, "TMPDIR": str(self.directory)}
+        return {**kept, _MARK: self._mark, "TMPDIR": str(self.directory), "XDG_RUNTIME_DIR": ""}
 
     def coordinator(self, *options: str) -> Coordinator:
         """Start a coordinator on a free port; returns when it is ready."""
@@ -264,7 +268,7 @@ class Cluster:
         joined = ("--coordinator", coordinator.address, "--run-id", run_id) if coordinator else ()
         agent = Agent(
             f"agent-{next(self._names)}",
-            [sys.executable, "-m", "agent", "join", *joined, *arguments],
+            [sys.executable, "-m", "agent", "join", *LOGGED, *joined, *arguments],
             env={**self.environment(), **(env or {})},
             cwd=cwd,
         )

@@ -24,7 +24,7 @@ from agent.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.watchdog.model import Hang, HangKind, Standing
+from agent.watchdog.model import Hang, HangKind, Purpose, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,10 +161,11 @@ def exits(local_rank: int, code: int = 1, **more: object) -> WorkerExited:
     return WorkerExited(local_rank=local_rank, exit_code=code, **given)  # type: ignore[arg-type]
 
 
-def a_hang(scope: str, kind: HangKind = HangKind.TIMER, *, noticed_at: float = 98.0) -> Hang:
+def a_hang(scope: str, *, purpose: Purpose = Purpose.USER, noticed_at: float = 98.0) -> Hang:
     """Return what the watchdog found."""
     return Hang(
-        kind=kind,
+        kind=HangKind.TIMER,
+        purpose=purpose,
         scope=scope,
         limit_s=9.0,
         elapsed_s=9.1,

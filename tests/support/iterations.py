@@ -253,14 +253,14 @@ class Limits:
     """Notes the limits that the agent would keep."""
 
     def __init__(self) -> None:
-        self.armed: dict[str, tuple[float, int | None]] = {}
+        self.armed: dict[str, tuple[float, float]] = {}
         self.seen: set[str] = set()
         self.clears = 0
         self.is_in_section = False
 
-    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
         """Note one."""
-        self.armed[scope] = (after_s, signum)
+        self.armed[scope] = (after_s, grace_s)
         self.seen.add(scope)
 
     def disarm(self, scope: str) -> None:

@@ -59,6 +59,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/context.py": "the names, and a worker's view of them",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/error_handler.py": "where an error is recorded, which may change while it runs",
+    "proto/drumbeat/logs.py": "whether the user's terminal is to have colours",
     "agent/preflight.py": "what workers inherit",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",

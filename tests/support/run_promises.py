@@ -13,7 +13,7 @@ from coordinator.iteration_records import (
     IterationRecord,
 )
 from coordinator.learned import LearnedLimit, LearningRules
-from coordinator.model import Assignment, Exit, Round, Standby, Stop, Verdict
+from coordinator.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
 from coordinator.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -54,8 +54,8 @@ class Promises:
             match effect:
                 case fx.Persist(record=record):
                     self.check_record(record)
-                case fx.Direct(desired=desired):
-                    self.check_desired(desired.state)
+                case fx.Direct(session_id=session_id, desired=desired):
+                    self.check_desired(desired.state, self.whose[session_id])
                 case fx.TellLimits(limits=limits):
                     self.check_limits(limits)
                 case fx.Instruct(session_id=session_id, directive=directive):
@@ -171,7 +171,9 @@ class Promises:
             case _:
                 assert isinstance(self.latest, IterationCompleted)
 
-    def check_desired(self, state: Standby | Assignment | Stop | Exit) -> None:
+    def check_desired(
+        self, state: Standby | Assignment | Stop | Exit | Release, incarnation: str
+    ) -> None:
         match state:
             case Assignment(round=current, seat=seat):
                 assert self.verdict is None, "an assignment after the verdict"
@@ -184,6 +186,10 @@ class Promises:
                 self.check_ranks(current)
             case Exit(verdict=verdict):
                 assert verdict == self.verdict, "a verdict that was not journaled"
+            case Release():
+                assert self.verdict is None, "released from an ended run"
+                done = self.succeeded[max(self.succeeded)]
+                assert incarnation in done, "released, but its success is not journaled"
             case _:
                 assert self.verdict is None, "no verdict for an agent of an ended run"
 

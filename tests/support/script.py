@@ -29,7 +29,7 @@ from coordinator.iteration_model import (
     IterationInterrupt,
 )
 from coordinator.learned import Observation
-from coordinator.model import Assignment, Exit, Hang, HangKind, Standby, Stop
+from coordinator.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
 from coordinator.progress import WorkerProgress
 from coordinator.rank_rules import SHIFT_RANKS, RankRule, active_max
 from tests.support.world import RUN, START, Story, a_spec
@@ -293,6 +293,8 @@ def _desired(desired: Desired) -> str:
             )
         case Stop(reason=reason):
             return f"STOP: {reason}"
+        case Release(reason=reason):
+            return f"RELEASE: {reason}"
         case Exit(verdict=verdict):
             return f"EXIT: {_verdict(verdict)}"
 

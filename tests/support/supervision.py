@@ -33,10 +33,14 @@ class Harness:
         self.others = {child.pid for child in psutil.Process().children()}
         self.events: list[SupervisorEvent] = []
         self.deaths: list[int] = []
+        self.mistakes: list[BaseException] = []
         self.on_next_event: Callable[[], None] | None = None
         self._change = asyncio.Event()
         self.client = SupervisorClient(
-            on_event=self._on_event, on_death=self._on_death, exit_wait_s=exit_wait_s
+            on_event=self._on_event,
+            on_death=self._on_death,
+            on_mistake=self._on_mistake,
+            exit_wait_s=exit_wait_s,
         )
 
     def _on_event(self, event: SupervisorEvent) -> None:
@@ -47,6 +51,10 @@ class Harness:
 
     def _on_death(self, returncode: int) -> None:
         self.deaths.append(returncode)
+        self._change.set()
+
+    def _on_mistake(self, error: BaseException) -> None:
+        self.mistakes.append(error)
         self._change.set()
 
     @property

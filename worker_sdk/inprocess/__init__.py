@@ -96,12 +96,42 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
+_HOME_OF = {
+    "abort": ("Abort", "AbortTorchDistributed"),
+    "compose": ("Compose",),
+    "exception": _NAMES["errors"],
+    "finalize": ("Finalize", "ThreadedFinalize"),
+    "health_check": ("CudaHealthCheck", "FaultCounter", "FaultCounterExceeded", "HealthCheck"),
+    "initialize": ("Initialize", "RetryController"),
+    "rank_assignment": _NAMES["ranks"],
+    "rank_filter": ("RankFilter", "MaxActiveWorldSize", "ActiveWorldSizeDivisibleBy"),
+    "wrap": ("CallWrapper", "Wrapper"),
+}
+"""Modules of nvidia-resiliency-ext, and the names here that are in them there."""
+_NOT_HERE = frozenset({
+    "AbortTransformerEngine", "Completion", "InternalError", "Layer", "LayerFlag",
+    "RankDiscarded", "Terminate", "Tree", "attribution", "completion", "monitor_process",
+    "monitor_thread", "nested_restarter", "progress_watchdog", "sibling_monitor", "store",
+    "terminate",
+})  # fmt: skip
+"""What is there and has no counterpart."""
+
+
+def _hint(name: str) -> str:
+    if name in _HOME_OF:
+        flat = ", ".join(f"inprocess.{found}" for found in sorted(_HOME_OF[name]))
+        return f"; names are flat here: {flat}"
+    if name in _NOT_HERE:
+        return "; docs/inprocess.md, Differences, says what to write instead"
+    return ""
+
+
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
         """Load what was asked for. Python calls this once per name."""
         if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
         found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = found
         return found

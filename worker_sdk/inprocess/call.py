@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from worker_sdk.inprocess import environment, garbage
+from worker_sdk.inprocess import environment, garbage, interrupt, torch_store
 from worker_sdk.inprocess.errors import (
     HealthCheckError,
     RankShouldRestart,
@@ -230,16 +231,19 @@ class Call:
         environment.apply(state, begun.place)
         self._call._state = state  # noqa: SLF001 - of the same module
         self._ticker.run(is_judging=True)
-        outcome = self._monitor.gate.run(self._body)
+        with torch_store.awaited_in_python() if self._of_torch() else contextlib.nullcontext():
+            outcome = self._monitor.gate.run(self._body)
         self._ticker.pause()
         error = outcome.error
+        if error is not None:
+            _drop_our_frames(error)
         if error is not None and not self._may_restart_after(error):
             raise error
         answer = self._monitor.leave(self._cause(outcome))
         if isinstance(answer, self._messages.AllCompleted):
             return True, outcome.value
         self._check_not_lost(answer)
-        log.warning("iteration %d is interrupted: %s", count, _reason(answer))
+        log.info("iteration %d is interrupted: %s", count, _reason(answer))
         self._link.limits.clear()
         self._ticker.run(is_judging=False)
         self._clean_up(error if isinstance(error, Exception) else None)
@@ -312,6 +316,18 @@ class Call:
             self._messages.Kind.ValueType(kind), self._local_rank, error
         )
         self._link.end(self._messages.terminated(max(self._link.iteration - 1, 0), cause))
+
+
+def _drop_our_frames(error: BaseException) -> None:
+    """Let the traceback of what the user's code raised begin with the user's code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_FRAMES:
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
+
+
+_OUR_FRAMES = (__name__, interrupt.__name__)
 
 
 def _reason(answer: object) -> str:

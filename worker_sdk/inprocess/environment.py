@@ -27,9 +27,9 @@ def local_rank_if_any() -> int | None:
     return _number(context.LOCAL_RANK, 0) if context.LOCAL_RANK in os.environ else None
 
 
-def master_port() -> int:
-    """Return where active rank 0 listens in this iteration, 0 if nobody said."""
-    return _number(context.MASTER_PORT, 0)
+def master() -> tuple[str, int]:
+    """Return where active rank 0 listens in this iteration, port 0 if nobody said."""
+    return os.environ.get(context.MASTER_ADDR, ""), _number(context.MASTER_PORT, 0)
 
 
 def apply(state: State, place: Place) -> None:

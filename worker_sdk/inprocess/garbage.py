@@ -38,6 +38,8 @@ def free(remains: list[BaseException]) -> None:
         while remains:
             _empty_frames(remains.pop())
         collect()
+    if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+        multiprocessing.active_children()  # takes note of those that have ended
 
 
 def _empty_frames(error: BaseException | None) -> None:

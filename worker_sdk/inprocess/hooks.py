@@ -73,8 +73,8 @@ class Composed:
     """Calls several callables as one, the last first.
 
     ``Compose(a, b)(x)`` is ``a(b(x))``; what returns ``None`` hands on what it was
-    given. It is an instance of the nearest class that all of them have in common, so
-    hooks of one kind make a hook of that kind.
+    given, and a tuple is handed on as several arguments. It is an instance of the nearest
+    class that all of them have in common, so hooks of one kind make a hook of that kind.
     """
 
     instances: tuple[Any, ...]
@@ -100,11 +100,14 @@ class Composed:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call them all, and return what the first of them returned."""
+        last = arguments[0] if arguments else None
         for instance in reversed(self.instances):
             result = call_with(instance, *arguments)
-            if result is not None:
-                arguments = (result, *arguments[1:])
-        return arguments[0] if arguments else None
+            if result is None:
+                continue
+            last = result
+            arguments = result if isinstance(result, tuple) else (result, *arguments[1:])
+        return last
 
 
 if TYPE_CHECKING:

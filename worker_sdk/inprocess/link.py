@@ -7,8 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from worker_sdk import runtime, timers
+from worker_sdk import board_layout as layout
+from worker_sdk import runtime
+from worker_sdk.board import REFUSED
+from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
+from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
     from drumbeat.v1 import worker_pb2
@@ -19,6 +23,8 @@ FLUSH_TIMEOUT_S = 2.0
 
 GREETING_TIMEOUT_S = 60.0
 """How long the agent may take to answer a process that wants to take part."""
+
+_KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
 
 Receiver = Callable[["worker_pb2.WorkerOrder | None"], None]
 """Takes orders; ``None`` says that no more will come."""
@@ -96,13 +102,25 @@ class BoardLimits:
     def __init__(self) -> None:
         self._main = runtime.start().threads.mine
 
-    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
         """Start one, or start it again."""
-        timers.acquire(scope, after_s, signum)
+        board = runtime.start()
+        if board.is_full:
+            self.disarm(scope)  # else there would be no slot for its renewal
+        after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
+        slot = board.open_slot(
+            scope, after_ns, after_ns, layout.SIGNAL_DEFAULT, _KINDS[scope], grace_ns
+        )
+        earlier, board.own[scope] = board.own.get(scope, REFUSED), slot
+        if earlier != REFUSED:
+            board.close_slot(earlier)
 
     def disarm(self, scope: str) -> None:
         """Forget one."""
-        timers.release(scope)
+        board = runtime.start()
+        slot = board.own.pop(scope, REFUSED)
+        if slot != REFUSED:
+            board.close_slot(slot)
 
     def clear(self) -> None:
         """Forget all timers and sections of the process; for the main thread."""
@@ -145,6 +163,13 @@ class Process:
     lock = threading.Lock()
     link: Link | None = None
     pid = 0
+
+
+def why_none() -> str:
+    """Say why this process has no link."""
+    if not WorkerConfig.from_env().directory:
+        return "no agent, as there is under `agent join`"
+    return "the agent watches another process of this worker, not this one"
 
 
 def of_process() -> Link | None:

@@ -9,15 +9,21 @@ interrupted while it wrote to them.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from drumbeat.v1 import worker_pb2
+from worker_sdk import error_file
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
 from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
+from worker_sdk.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +121,7 @@ class Monitor:
         self._local_rank = local_rank
         self._cleanup_s = cleanup_s
         self._notes: SimpleQueue[Note] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._answers: Mailbox[Answer] = Mailbox()
         notes = self._notes
         self.gate = Gate(lambda: notes.put(Raised()), lambda: notes.put(Dropped()))
         self.atomic = Atomic(self.gate)
@@ -132,6 +138,7 @@ class Monitor:
 
     def start(self) -> None:
         """Start the thread, and hear orders."""
+        self._answers.open()
         self._thread.start()
         notes = self._notes
         self._link.on_order(lambda order: notes.put(Lost() if order is None else order))
@@ -142,6 +149,7 @@ class Monitor:
         self._notes.put(Left(None, is_final=True))
         self._notes.put(Stop())
         self._thread.join()
+        self._answers.close()
 
     def enter(self, step: worker_pb2.WorkerStep) -> Answer:
         """Wait for an iteration to begin, or to be interrupted before it does."""
@@ -211,7 +219,9 @@ class Monitor:
         elif isinstance(note, Silent) and note.iteration == self._iteration:
             text = "no progress within the soft timeout"
             kind = Kind.INTERRUPTION_KIND_SOFT_TIMEOUT
-            self._interrupt(text, messages.interruption(kind, self._local_rank, text))
+            cause = messages.interruption(kind, self._local_rank, text)
+            cause.traceback = error_file.bounded(_main_stack(), messages.TRACEBACK_BYTES_MAX)
+            self._interrupt(text, cause)
         elif isinstance(note, Left):
             self._after_running(note)
 
@@ -310,3 +320,14 @@ class Monitor:
         if isinstance(note, Lost | Entering | Left | Silent | Raised | Dropped | Stop):
             return None
         return messages.order_of(note) if note.iteration == self._iteration else None
+
+
+def _main_stack() -> str:
+    """Return where the main thread is, without our own frames around the user's."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    stack = traceback.extract_stack(frame)
+    ours = [i for i, entry in enumerate(stack) if entry.filename.startswith(_OUR_FOLDER)]
+    return "".join(traceback.format_list(stack[ours[-1] + 1 if ours else 0 :]))
+
+
+_OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"

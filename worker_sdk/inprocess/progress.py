@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from worker_sdk.inprocess.settings import Timing
 
 HARD_SCOPE = "inprocess hard timeout"
-GRACE_SCOPE = "inprocess hard timeout, grace over"
 HEARTBEAT_SCOPE = "inprocess heartbeat"
 
 STALL_S = 1.0
@@ -30,13 +29,14 @@ STALL_S = 1.0
 class TimeLimits(Protocol):
     """Limits that the agent keeps, by ending the process."""
 
-    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
         """Start one, or start it again.
 
         Args:
-            scope: Its name.
+            scope: ``HARD_SCOPE`` or ``HEARTBEAT_SCOPE``.
             after_s: Time until it expires; above 0.
-            signum: Signal to send; ``None``: as the agent ends workers.
+            grace_s: Time from SIGTERM to SIGKILL, if that of the agent is longer; 0: the
+                agent's.
         """
 
     def disarm(self, scope: str) -> None:
@@ -52,7 +52,7 @@ class TimeLimits(Protocol):
 class NoTimeLimits:
     """There is no agent."""
 
-    def arm(self, scope: str, after_s: float, signum: int | None = None) -> None:
+    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
         """Do nothing."""
 
     def disarm(self, scope: str) -> None:
@@ -209,7 +209,6 @@ class Ticker:
     def _disarm(self) -> None:
         self._armed_since = None
         self._limits.disarm(HARD_SCOPE)
-        self._limits.disarm(GRACE_SCOPE)
 
     def _arm(self) -> None:
         """Move the limits to the latest sign; without a new one they stay, and say how long."""
@@ -218,10 +217,7 @@ class Ticker:
             return
         self._armed_since = since
         left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
-        self._limits.arm(HARD_SCOPE, left_s)
-        # The agent has a grace of its own; this one is kept if it is the shorter.
-        kill_s = left_s + self._timing.termination_grace_time
-        self._limits.arm(GRACE_SCOPE, kill_s, _SIGKILL)
+        self._limits.arm(HARD_SCOPE, left_s, self._timing.termination_grace_time)
 
     def _tick(self) -> None:
         due = monotonic()
@@ -254,6 +250,3 @@ class Ticker:
             self._on_silence()
             return interval_s
         return min(interval_s, left_s)
-
-
-_SIGKILL = 9

@@ -14,6 +14,7 @@ _BELOW = (
     ("hard_timeout", "barrier_timeout"),
     ("monitor_process_interval", "barrier_timeout"),
     ("heartbeat_timeout", "barrier_timeout"),
+    ("heartbeat_interval", "heartbeat_timeout"),
     ("monitor_process_interval", "heartbeat_timeout"),
     ("monitor_thread_interval", "soft_timeout"),
     ("progress_watchdog_interval", "soft_timeout"),
@@ -26,6 +27,7 @@ class Timing:
 
     monitor_thread_interval: float
     monitor_process_interval: float
+    heartbeat_interval: float
     progress_watchdog_interval: float
     soft_timeout: float
     hard_timeout: float

@@ -46,9 +46,9 @@ class AbortTorchDistributed(Abort):
             _abort_backends(distributed)
             sockets.shut_down_gloo()
             _destroy(distributed)
-        port = environment.master_port()
+        host, port = environment.master()
         if port:
-            sockets.shut_down_to(port)
+            sockets.shut_down_to(host, port)
         return state
 
     def settle(self) -> None:

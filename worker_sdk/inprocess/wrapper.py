@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
+import sys
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_sdk.inprocess import call, link
+from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import (
     Abort,
     Finalize,
@@ -34,6 +38,22 @@ _NO_STORE = (
     "{name} has no meaning here: there is no store. Workers agree through their agent and"
     " the coordinator, so leave it out"
 )
+_INSTEAD = {
+    "store_factory": _NO_STORE,
+    "store_kwargs": _NO_STORE,
+    "completion": "{name} is not offered: what it would do, write after the call of the function",
+    "terminate": "{name} is not offered: what it would do, write into an `except BaseException`"
+    " around the call of the function",
+    "monitor_process_pidfile": "{name} has no meaning here: there is no monitor process, the"
+    " agent watches",
+}
+"""Of arguments that users know from elsewhere: what to write instead."""
+_CONTINUED = (
+    (inspect.iscoroutinefunction, "call asyncio.run in the function"),
+    (inspect.isasyncgenfunction, "iterate over it with asyncio.run in the function"),
+    (inspect.isgeneratorfunction, "iterate over it in the function"),
+)
+"""Functions that only return something which runs later, outside of the wrapper."""
 _DEFAULT_ABORT = AbortTorchDistributed()
 _DEFAULT_RANKS = ShiftRanks()
 
@@ -55,6 +75,7 @@ class Wrapper:
         rank_filter: Who calls the function, and who stands by.
         monitor_thread_interval: Accepted; there is nothing to poll.
         monitor_process_interval: Accepted; there is nothing to poll.
+        heartbeat_interval: Accepted; the agent says how often.
         progress_watchdog_interval: How often the main thread is asked for a sign.
         soft_timeout: Without progress for so long, the iteration is interrupted.
         hard_timeout: Without progress for so long, the process is ended.
@@ -90,6 +111,7 @@ class Wrapper:
         rank_filter: RankFilter | None = None,
         monitor_thread_interval: Duration = timedelta(seconds=1),
         monitor_process_interval: Duration = timedelta(seconds=1),
+        heartbeat_interval: Duration = timedelta(seconds=1),
         progress_watchdog_interval: Duration = timedelta(seconds=1),
         soft_timeout: Duration = timedelta(seconds=60),
         hard_timeout: Duration = timedelta(seconds=90),
@@ -111,21 +133,14 @@ class Wrapper:
             raise TypeError(f"enabled must be True or False, not {enabled!r}")
         _check_path(monitor_process_logfile)
         self.enabled = enabled
+        given = locals()
+        durations = {field.name: given[field.name] for field in fields(Timing)}
+        # As they were given, under the names that users know; to look at, not to change.
+        vars(self).update(durations)
+        for name in _HOOKS:
+            setattr(self, name, given[name])
         self._plan = call.Plan(
-            timing=Timing.checked(
-                {
-                    "monitor_thread_interval": monitor_thread_interval,
-                    "monitor_process_interval": monitor_process_interval,
-                    "progress_watchdog_interval": progress_watchdog_interval,
-                    "soft_timeout": soft_timeout,
-                    "hard_timeout": hard_timeout,
-                    "heartbeat_timeout": heartbeat_timeout,
-                    "barrier_timeout": barrier_timeout,
-                    "completion_timeout": completion_timeout,
-                    "last_call_wait": last_call_wait,
-                    "termination_grace_time": termination_grace_time,
-                }
-            ),
+            timing=Timing.checked(durations),
             limits=_strictest(
                 checked_limits(max_iterations, min_world_size, min_active_world_size), initialize
             ),
@@ -143,6 +158,13 @@ class Wrapper:
         """
         if not callable(fn):
             raise TypeError(f"a wrapper takes a function, not {fn!r}")
+        for is_continued, instead in _CONTINUED:
+            if is_continued(fn):
+                name = getattr(fn, "__qualname__", repr(fn))
+                raise TypeError(
+                    f"{name} would run only after the wrapper has returned; wrap a plain"
+                    f" function, and {instead}"
+                )
         if not self.enabled:
             return fn
         plan = self._plan
@@ -161,15 +183,23 @@ def _run(plan: call.Plan, fn: Callable[..., Any], arguments: call.Arguments) -> 
         return call.run_nested(outer, fn, arguments)
     found = link.of_process()
     if found is None:
-        log.info("no agent: %s is called once, without restarts", getattr(fn, "__name__", fn))
+        name = getattr(fn, "__name__", fn)
+        log.warning("%s: %s is called once, without restarts", link.why_none(), name)
         return call.run_once(plan, fn, arguments)
+    if sys.platform != "linux":
+        raise RestartError(
+            f"in-process restart needs Linux, this is {sys.platform}; with enabled=False the"
+            " function is called as it is"
+        )
     return call.Call(plan, found, fn, arguments).run()
 
 
+_HOOKS = ("initialize", "abort", "finalize", "health_check", "rank_assignment", "rank_filter")
+
+
 def _check_hooks(*hooks: object) -> None:
-    names = ("initialize", "abort", "finalize", "health_check")
     kinds = (Initialize, Abort, Finalize, HealthCheck)
-    for name, kind, hook in zip(names, kinds, hooks, strict=True):
+    for name, kind, hook in zip(_HOOKS, kinds, hooks, strict=False):
         if hook is not None and not isinstance(hook, kind):
             raise TypeError(f"{name} must be an instance of {kind.__name__}, not {hook!r}")
 
@@ -184,8 +214,8 @@ def _strictest(limits: Limits, initialize: Initialize | None) -> Limits:
 
 def _refuse(others: dict[str, Any]) -> None:
     for name in others:
-        if name in ("store_factory", "store_kwargs"):
-            raise TypeError(_NO_STORE.format(name=name))
+        if name in _INSTEAD:
+            raise TypeError(_INSTEAD[name].format(name=name))
         raise TypeError(f"Wrapper() got an unexpected keyword argument {name!r}")
 
 

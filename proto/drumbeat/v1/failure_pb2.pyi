@@ -145,6 +145,7 @@ class FailureRecord(google.protobuf.message.Message):
     HANG_FIELD_NUMBER: builtins.int
     INTERRUPTION_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Position among the records of this incarnation, from 1."""
     host: builtins.str
@@ -178,6 +179,10 @@ class FailureRecord(google.protobuf.message.Message):
     """
     iteration: builtins.int
     """That iteration."""
+    name: builtins.str
+    """Name of its agent; empty: that of the host. In reports it is the one that the
+    coordinator made unique.
+    """
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the record belongs to; `session_id` is empty, because a record
@@ -217,9 +222,10 @@ class FailureRecord(google.protobuf.message.Message):
         hang: Global___Hang | None = ...,
         interruption: drumbeat.v1.inprocess_pb2.InterruptionKind.ValueType = ...,
         iteration: builtins.int = ...,
+        name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["age", b"age", "fence", b"fence", "hang", b"hang", "worker", b"worker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "message", b"message", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age", b"age", "exit_code", b"exit_code", "explanation", b"explanation", "fence", b"fence", "hang", b"hang", "host", b"host", "interruption", b"interruption", "is_stopped_by_agent", b"is_stopped_by_agent", "iteration", b"iteration", "message", b"message", "name", b"name", "pid", b"pid", "sequence", b"sequence", "signal_name", b"signal_name", "stderr_tail", b"stderr_tail", "traceback", b"traceback", "worker", b"worker"]) -> None: ...
 
 Global___FailureRecord: typing_extensions.TypeAlias = FailureRecord
 
@@ -382,6 +388,7 @@ class FailureReport(google.protobuf.message.Message):
     WORLD_SIZE_FIELD_NUMBER: builtins.int
     STANDINGS_FIELD_NUMBER: builtins.int
     STANDINGS_COUNT_FIELD_NUMBER: builtins.int
+    EARLIER_FIELD_NUMBER: builtins.int
     victims_count: builtins.int
     """All workers of the round that are not root causes."""
     world_size: builtins.int
@@ -406,6 +413,10 @@ class FailureReport(google.protobuf.message.Message):
         of them says so. Bounded; the total is `standings_count`.
         """
 
+    @property
+    def earlier(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What ended the rounds before, a line each, oldest first. Bounded: the latest ones."""
+
     def __init__(
         self,
         *,
@@ -415,8 +426,9 @@ class FailureReport(google.protobuf.message.Message):
         world_size: builtins.int = ...,
         standings: collections.abc.Iterable[Global___Standing] | None = ...,
         standings_count: builtins.int = ...,
+        earlier: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
 
 Global___FailureReport: typing_extensions.TypeAlias = FailureReport
 
@@ -432,7 +444,7 @@ class Standing(google.protobuf.message.Message):
     rank: builtins.int
     """Its rank."""
     host: builtins.str
-    """Its host."""
+    """Its agent's name, which is that of the host unless it was told otherwise."""
     @property
     def progress(self) -> Global___WorkerProgress:
         """The latest its agent knew. The ages are those at the time of the failure."""

@@ -471,6 +471,7 @@ class Agent(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     SILENCE_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     ROLE_RANK_FIRST_FIELD_NUMBER: builtins.int
     ROLE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
@@ -491,6 +492,8 @@ class Agent(google.protobuf.message.Message):
     """Rank of its worker 0 in the current round, if it is; worker i has `rank_first + i`."""
     state: drumbeat.v1.session_pb2.GroupState.ValueType
     """Latest state it reported."""
+    name: builtins.str
+    """Its name, unique among the agents of the run; reasons and reports call it so."""
     role_rank_first: builtins.int
     """Role rank of its worker 0 in the current round, if it is in it; worker i has
     `role_rank_first + i`.
@@ -521,10 +524,11 @@ class Agent(google.protobuf.message.Message):
         state: drumbeat.v1.session_pb2.GroupState.ValueType = ...,
         silence: google.protobuf.duration_pb2.Duration | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
+        name: builtins.str = ...,
         role_rank_first: builtins.int = ...,
         role_world_size: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "rank_first", b"rank_first", "role", b"role", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "name", b"name", "rank_first", b"rank_first", "role", b"role", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent

@@ -28,49 +28,51 @@ from drumbeat.v1 import inprocess_pb2 as drumbeat_dot_v1_dot_inprocess__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/session.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x1b\x64rumbeat/v1/inprocess.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x01\n\x0bOpenRequest\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x12.drumbeat.v1.HelloH\x00\x12!\n\x04\x62\x65\x61t\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.BeatH\x00\x12\'\n\x07goodbye\x18\x04 \x01(\x0b\x32\x14.drumbeat.v1.GoodbyeH\x00\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\n\x04kind\"\xb7\x01\n\x05Hello\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x18\n\x10local_world_size\x18\x05 \x01(\r\x12\x1f\n\x04\x62\x65\x61t\x18\x06 \x01(\x0b\x32\x11.drumbeat.v1.Beat\x12\"\n\x04gpus\x18\x07 \x03(\x0b\x32\x14.drumbeat.v1.GpuInfo\"J\n\x07GpuInfo\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\xe3\x02\n\x04\x42\x65\x61t\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12\x13\n\x0bmaster_port\x18\x02 \x01(\r\x12\x18\n\x10\x66\x61ilures_written\x18\x03 \x01(\x04\x12\x15\n\rworkers_alive\x18\x04 \x01(\r\x12\x1b\n\x13is_start_impossible\x18\x05 \x01(\x08\x12,\n\x07workers\x18\x06 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12.\n\x0cobservations\x18\x07 \x03(\x0b\x32\x18.drumbeat.v1.Observation\x12/\n\tinprocess\x18\x08 \x01(\x0b\x32\x1c.drumbeat.v1.InprocessReport\x12+\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12\x14\n\x0cworkers_done\x18\n \x01(\r\"[\n\x0bObservation\x12\x0f\n\x07section\x18\x01 \x01(\t\x12*\n\x07longest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07samples\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xef\x01\n\x0cOpenResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.WelcomeH\x00\x12\'\n\x07\x64\x65sired\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.DesiredH\x00\x12!\n\x04pace\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.PaceH\x00\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimitsH\x00\x12\x34\n\tinprocess\x18\x05 \x01(\x0b\x32\x1f.drumbeat.v1.InprocessDirectiveH\x00\x42\x06\n\x04kind\":\n\rLearnedLimits\x12)\n\x06limits\x18\x01 \x03(\x0b\x32\x19.drumbeat.v1.LearnedLimit\"I\n\x0cLearnedLimit\x12\x0f\n\x07section\x18\x01 \x01(\t\x12(\n\x05limit\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\">\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04pace\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.Pace\"\x9f\x01\n\x04Pace\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13reconnect_delay_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc3\x01\n\x07\x44\x65sired\x12\'\n\x07standby\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.StandbyH\x00\x12&\n\x03run\x18\x02 \x01(\x0b\x32\x17.drumbeat.v1.AssignmentH\x00\x12!\n\x04stop\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.StopH\x00\x12!\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.ExitH\x00\x12\x19\n\x11master_port_spent\x18\x05 \x01(\rB\x06\n\x04kind\"v\n\x07Standby\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0e\x61gents_present\x18\x02 \x01(\r\x12\x15\n\ragents_wanted\x18\x03 \x01(\r\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf7\x01\n\nAssignment\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x18\n\x10group_world_size\x18\x04 \x01(\r\x12\x12\n\nrank_first\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x07 \x01(\r\x12\x17\n\x0frole_world_size\x18\x08 \x01(\r\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x0e\n\x06reason\x18\x0b \x01(\t\"\x16\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x80\x01\n\x04\x45xit\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12\x15\n\ris_report_cut\x18\x02 \x01(\x08\x12\x14\n\x0cshows_report\x18\x03 \x01(\x08\x12\x10\n\x08shown_on\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\r\"\x82\x01\n\x07Verdict\x12\x12\n\nis_success\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rrestart_count\x18\x03 \x01(\r\x12\x10\n\x08round_id\x18\x04 \x01(\x04\x12*\n\x06report\x18\x05 \x01(\x0b\x32\x1a.drumbeat.v1.FailureReport*\xbf\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_STATE_IDLE\x10\x01\x12\x18\n\x14GROUP_STATE_STARTING\x10\x02\x12\x17\n\x13GROUP_STATE_RUNNING\x10\x03\x12\x18\n\x14GROUP_STATE_STOPPING\x10\x04\x12\x19\n\x15GROUP_STATE_SUCCEEDED\x10\x05\x12\x16\n\x12GROUP_STATE_FAILED\x10\x06\x32Q\n\x0eSessionService\x12?\n\x04Open\x12\x18.drumbeat.v1.OpenRequest\x1a\x19.drumbeat.v1.OpenResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/session.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x1b\x64rumbeat/v1/inprocess.proto\x1a\x1egoogle/protobuf/duration.proto\"\xd4\x01\n\x0bOpenRequest\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12#\n\x05hello\x18\x02 \x01(\x0b\x32\x12.drumbeat.v1.HelloH\x00\x12!\n\x04\x62\x65\x61t\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.BeatH\x00\x12\'\n\x07goodbye\x18\x04 \x01(\x0b\x32\x14.drumbeat.v1.GoodbyeH\x00\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\n\x04kind\"\xc5\x01\n\x05Hello\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x18\n\x10local_world_size\x18\x05 \x01(\r\x12\x1f\n\x04\x62\x65\x61t\x18\x06 \x01(\x0b\x32\x11.drumbeat.v1.Beat\x12\"\n\x04gpus\x18\x07 \x03(\x0b\x32\x14.drumbeat.v1.GpuInfo\x12\x0c\n\x04name\x18\x08 \x01(\t\"J\n\x07GpuInfo\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\xe3\x02\n\x04\x42\x65\x61t\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12\x13\n\x0bmaster_port\x18\x02 \x01(\r\x12\x18\n\x10\x66\x61ilures_written\x18\x03 \x01(\x04\x12\x15\n\rworkers_alive\x18\x04 \x01(\r\x12\x1b\n\x13is_start_impossible\x18\x05 \x01(\x08\x12,\n\x07workers\x18\x06 \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12.\n\x0cobservations\x18\x07 \x03(\x0b\x32\x18.drumbeat.v1.Observation\x12/\n\tinprocess\x18\x08 \x01(\x0b\x32\x1c.drumbeat.v1.InprocessReport\x12+\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12\x14\n\x0cworkers_done\x18\n \x01(\r\"[\n\x0bObservation\x12\x0f\n\x07section\x18\x01 \x01(\t\x12*\n\x07longest\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07samples\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xef\x01\n\x0cOpenResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.WelcomeH\x00\x12\'\n\x07\x64\x65sired\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.DesiredH\x00\x12!\n\x04pace\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.PaceH\x00\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimitsH\x00\x12\x34\n\tinprocess\x18\x05 \x01(\x0b\x32\x1f.drumbeat.v1.InprocessDirectiveH\x00\x42\x06\n\x04kind\":\n\rLearnedLimits\x12)\n\x06limits\x18\x01 \x03(\x0b\x32\x19.drumbeat.v1.LearnedLimit\"I\n\x0cLearnedLimit\x12\x0f\n\x07section\x18\x01 \x01(\t\x12(\n\x05limit\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\">\n\x07Welcome\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04pace\x18\x02 \x01(\x0b\x32\x11.drumbeat.v1.Pace\"\x9f\x01\n\x04Pace\x12\x35\n\x12heartbeat_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13reconnect_delay_max\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xec\x01\n\x07\x44\x65sired\x12\'\n\x07standby\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.StandbyH\x00\x12&\n\x03run\x18\x02 \x01(\x0b\x32\x17.drumbeat.v1.AssignmentH\x00\x12!\n\x04stop\x18\x03 \x01(\x0b\x32\x11.drumbeat.v1.StopH\x00\x12!\n\x04\x65xit\x18\x04 \x01(\x0b\x32\x11.drumbeat.v1.ExitH\x00\x12\'\n\x07release\x18\x08 \x01(\x0b\x32\x14.drumbeat.v1.ReleaseH\x00\x12\x19\n\x11master_port_spent\x18\x05 \x01(\rB\x06\n\x04kind\"v\n\x07Standby\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0e\x61gents_present\x18\x02 \x01(\r\x12\x15\n\ragents_wanted\x18\x03 \x01(\r\x12,\n\ttime_left\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf7\x01\n\nAssignment\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x18\n\x10group_world_size\x18\x04 \x01(\r\x12\x12\n\nrank_first\x18\x05 \x01(\r\x12\x12\n\nworld_size\x18\x06 \x01(\r\x12\x17\n\x0frole_rank_first\x18\x07 \x01(\r\x12\x17\n\x0frole_world_size\x18\x08 \x01(\r\x12\x13\n\x0bmaster_addr\x18\t \x01(\t\x12\x13\n\x0bmaster_port\x18\n \x01(\r\x12\x0e\n\x06reason\x18\x0b \x01(\t\"\x16\n\x04Stop\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x19\n\x07Release\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x80\x01\n\x04\x45xit\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12\x15\n\ris_report_cut\x18\x02 \x01(\x08\x12\x14\n\x0cshows_report\x18\x03 \x01(\x08\x12\x10\n\x08shown_on\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\r\"\x82\x01\n\x07Verdict\x12\x12\n\nis_success\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rrestart_count\x18\x03 \x01(\r\x12\x10\n\x08round_id\x18\x04 \x01(\x04\x12*\n\x06report\x18\x05 \x01(\x0b\x32\x1a.drumbeat.v1.FailureReport*\xbf\x01\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_STATE_IDLE\x10\x01\x12\x18\n\x14GROUP_STATE_STARTING\x10\x02\x12\x17\n\x13GROUP_STATE_RUNNING\x10\x03\x12\x18\n\x14GROUP_STATE_STOPPING\x10\x04\x12\x19\n\x15GROUP_STATE_SUCCEEDED\x10\x05\x12\x16\n\x12GROUP_STATE_FAILED\x10\x06\x32Q\n\x0eSessionService\x12?\n\x04Open\x12\x18.drumbeat.v1.OpenRequest\x1a\x19.drumbeat.v1.OpenResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GROUPSTATE']._serialized_start=2571
-  _globals['_GROUPSTATE']._serialized_end=2762
+  _globals['_GROUPSTATE']._serialized_start=2653
+  _globals['_GROUPSTATE']._serialized_end=2844
   _globals['_OPENREQUEST']._serialized_start=157
   _globals['_OPENREQUEST']._serialized_end=369
   _globals['_HELLO']._serialized_start=372
-  _globals['_HELLO']._serialized_end=555
-  _globals['_GPUINFO']._serialized_start=557
-  _globals['_GPUINFO']._serialized_end=631
-  _globals['_BEAT']._serialized_start=634
-  _globals['_BEAT']._serialized_end=989
-  _globals['_OBSERVATION']._serialized_start=991
-  _globals['_OBSERVATION']._serialized_end=1082
-  _globals['_GOODBYE']._serialized_start=1084
-  _globals['_GOODBYE']._serialized_end=1109
-  _globals['_OPENRESPONSE']._serialized_start=1112
-  _globals['_OPENRESPONSE']._serialized_end=1351
-  _globals['_LEARNEDLIMITS']._serialized_start=1353
-  _globals['_LEARNEDLIMITS']._serialized_end=1411
-  _globals['_LEARNEDLIMIT']._serialized_start=1413
-  _globals['_LEARNEDLIMIT']._serialized_end=1486
-  _globals['_WELCOME']._serialized_start=1488
-  _globals['_WELCOME']._serialized_end=1550
-  _globals['_PACE']._serialized_start=1553
-  _globals['_PACE']._serialized_end=1712
-  _globals['_DESIRED']._serialized_start=1715
-  _globals['_DESIRED']._serialized_end=1910
-  _globals['_STANDBY']._serialized_start=1912
-  _globals['_STANDBY']._serialized_end=2030
-  _globals['_ASSIGNMENT']._serialized_start=2033
-  _globals['_ASSIGNMENT']._serialized_end=2280
-  _globals['_STOP']._serialized_start=2282
-  _globals['_STOP']._serialized_end=2304
-  _globals['_EXIT']._serialized_start=2307
-  _globals['_EXIT']._serialized_end=2435
-  _globals['_VERDICT']._serialized_start=2438
-  _globals['_VERDICT']._serialized_end=2568
-  _globals['_SESSIONSERVICE']._serialized_start=2764
-  _globals['_SESSIONSERVICE']._serialized_end=2845
+  _globals['_HELLO']._serialized_end=569
+  _globals['_GPUINFO']._serialized_start=571
+  _globals['_GPUINFO']._serialized_end=645
+  _globals['_BEAT']._serialized_start=648
+  _globals['_BEAT']._serialized_end=1003
+  _globals['_OBSERVATION']._serialized_start=1005
+  _globals['_OBSERVATION']._serialized_end=1096
+  _globals['_GOODBYE']._serialized_start=1098
+  _globals['_GOODBYE']._serialized_end=1123
+  _globals['_OPENRESPONSE']._serialized_start=1126
+  _globals['_OPENRESPONSE']._serialized_end=1365
+  _globals['_LEARNEDLIMITS']._serialized_start=1367
+  _globals['_LEARNEDLIMITS']._serialized_end=1425
+  _globals['_LEARNEDLIMIT']._serialized_start=1427
+  _globals['_LEARNEDLIMIT']._serialized_end=1500
+  _globals['_WELCOME']._serialized_start=1502
+  _globals['_WELCOME']._serialized_end=1564
+  _globals['_PACE']._serialized_start=1567
+  _globals['_PACE']._serialized_end=1726
+  _globals['_DESIRED']._serialized_start=1729
+  _globals['_DESIRED']._serialized_end=1965
+  _globals['_STANDBY']._serialized_start=1967
+  _globals['_STANDBY']._serialized_end=2085
+  _globals['_ASSIGNMENT']._serialized_start=2088
+  _globals['_ASSIGNMENT']._serialized_end=2335
+  _globals['_STOP']._serialized_start=2337
+  _globals['_STOP']._serialized_end=2359
+  _globals['_RELEASE']._serialized_start=2361
+  _globals['_RELEASE']._serialized_end=2386
+  _globals['_EXIT']._serialized_start=2389
+  _globals['_EXIT']._serialized_end=2517
+  _globals['_VERDICT']._serialized_start=2520
+  _globals['_VERDICT']._serialized_end=2650
+  _globals['_SESSIONSERVICE']._serialized_start=2846
+  _globals['_SESSIONSERVICE']._serialized_end=2927
 # @@protoc_insertion_point(module_scope)

@@ -128,6 +128,7 @@ class Hello(google.protobuf.message.Message):
     LOCAL_WORLD_SIZE_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     host: builtins.str
     """Name of the host, for people."""
     address: builtins.str
@@ -136,6 +137,10 @@ class Hello(google.protobuf.message.Message):
     """Role of the workers; part of rank assignment."""
     local_world_size: builtins.int
     """Workers on this host; at least 1."""
+    name: builtins.str
+    """Name of the agent, for people; empty: that of the host. The coordinator makes it
+    unique among the agents of the run: "node7", "node7#2".
+    """
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
         """The run as this agent was told to run it."""
@@ -160,9 +165,10 @@ class Hello(google.protobuf.message.Message):
         local_world_size: builtins.int = ...,
         beat: Global___Beat | None = ...,
         gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
+        name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "role", b"role", "spec", b"spec"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "spec", b"spec"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 
@@ -443,7 +449,7 @@ Global___Welcome: typing_extensions.TypeAlias = Welcome
 
 @typing.final
 class Pace(google.protobuf.message.Message):
-    """How often to beat; the coordinator stretches it as agents grow in number."""
+    """How often to beat; a matter of the run and its size. The lease is the same at any size."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -484,6 +490,7 @@ class Desired(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     EXIT_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
     MASTER_PORT_SPENT_FIELD_NUMBER: builtins.int
     master_port_spent: builtins.int
     """A port of this agent that a round has used. If it is the one the agent
@@ -506,6 +513,12 @@ class Desired(google.protobuf.message.Message):
     def exit(self) -> Global___Exit:
         """Stop the workers if any are left, and end."""
 
+    @property
+    def release(self) -> Global___Release:
+        """All workers here exited with 0, and the exit barrier has lasted long enough:
+        leave with a `Goodbye`, and end with success. The run goes on.
+        """
+
     def __init__(
         self,
         *,
@@ -513,11 +526,12 @@ class Desired(google.protobuf.message.Message):
         run: Global___Assignment | None = ...,
         stop: Global___Stop | None = ...,
         exit: Global___Exit | None = ...,
+        release: Global___Release | None = ...,
         master_port_spent: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit"] | None: ...
+    def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit", "release"] | None: ...
 
 Global___Desired: typing_extensions.TypeAlias = Desired
 
@@ -631,6 +645,24 @@ class Stop(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
 
 Global___Stop: typing_extensions.TypeAlias = Stop
+
+@typing.final
+class Release(google.protobuf.message.Message):
+    """The agent has done its part, and need not wait for the others."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """Why, for people: how long it waited, and for whom."""
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+Global___Release: typing_extensions.TypeAlias = Release
 
 @typing.final
 class Exit(google.protobuf.message.Message):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.watchdog.boards import LOOKED_AT_NEVER_NS, Board
-from agent.watchdog.model import AUTO, Snapshot, WorkerKey
+from agent.watchdog.model import AUTO, Purpose, Snapshot, WorkerKey
 from tests.support.board_writer import SECOND_NS, BoardWriter
 from worker_sdk import board_layout as layout
 
@@ -104,6 +104,19 @@ def test_open_slots_are_read_and_others_are_not(board: Board, worker: BoardWrite
     assert timer.deadline == pytest.approx(timer.since + 60.0)
     assert (section.slot, section.name, section.is_section) == (2, "épilogue", True)
     assert (section.deadline, section.limit_s, section.signal) == (None, AUTO, None)
+
+
+def test_limits_of_in_process_restart_are_told_from_timers_by_what_they_are(
+    board: Board, worker: BoardWriter
+) -> None:
+    """And not by a name that a user may give as well. Only one of them has a grace."""
+    worker.claim(PID)
+    kinds = (layout.KIND_TIMER, layout.KIND_HARD_TIMEOUT, layout.KIND_HEARTBEAT, 99)
+    for slot, kind in enumerate(kinds):
+        worker.open_slot(slot, "inprocess hard timeout", 60.0, kind=kind)
+        worker.words[layout.slot_word(slot, layout.SLOT_GRACE)] = SECOND_NS
+    found = [(slot.purpose, slot.grace_s) for slot in read(board).slots]
+    assert found == [(Purpose.USER, None), (Purpose.HARD_TIMEOUT, 1.0), (Purpose.HEARTBEAT, None)]
 
 
 def test_what_did_not_change_is_the_same_object(board: Board, worker: BoardWriter) -> None:

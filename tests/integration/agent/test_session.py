@@ -7,7 +7,7 @@ import gc
 import random
 import socket
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,6 +16,7 @@ import pytest
 from agent.config import AgentConfig
 from agent.events import Event, SessionLost, SessionWelcomed
 from agent.grpc_transport import GrpcTransport
+from agent.layout import PrivateDirectory
 from agent.model import Beat, GroupState
 from agent.reporter import Reporter
 from agent.session import Identity, Session
@@ -88,9 +89,11 @@ class Scene:
 
 @pytest.fixture
 def reporter(tmp_path: Path) -> Iterator[Reporter]:
-    made = Reporter(Spool(tmp_path / "spool", "i"), incarnation="i", began_at=time.monotonic())
-    yield made
-    made.close()
+    with closing(PrivateDirectory([str(tmp_path)])) as directory:
+        spool = Spool(directory, "run", "i")
+        made = Reporter(spool, incarnation="i", began_at=time.monotonic())
+        yield made
+        made.close()
 
 
 @asynccontextmanager

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-import stat
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from agent import spool as spool_module
-from agent.spool import Entry, Spool, Spooled
+from agent.layout import SPOOL, PrivateDirectory
+from agent.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+class Life:
+    """One agent's life, as far as its directory and its spool go."""
+
+    def __init__(self, place: Path, incarnation: str = "me", run_id: str = "r") -> None:
+        self.directory = PrivateDirectory([str(place)])
+        self.spool = Spool(self.directory, run_id, incarnation)
+
+    def end(self) -> None:
+        self.spool.close()
+        self.directory.close()
+
+    def adopt(self) -> list[tuple[str, int]]:
+        return [record.key for record in self.spool.adopt()]
 
 
 def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Spooled:
@@ -29,156 +56,170 @@ def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Sp
     )
 
 
-def files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*.json"))
+def files(place: Path) -> list[str]:
+    return sorted(path.name for path in place.rglob("*.json"))
 
 
-def leave_behind(directory: Path, incarnation: str, count: int) -> list[Spooled]:
-    """Write records as an agent does that is then killed: its lock is open no more."""
+def leave_behind(
+    place: Path, incarnation: str = "dead", count: int = 1, run_id: str = "r"
+) -> list[Spooled]:
+    """Write records as an agent does that ends before they are delivered."""
     records = [spooled(number, incarnation) for number in range(1, count + 1)]
-    dead = Spool(directory, incarnation)
+    life = Life(place, incarnation, run_id)
     for record in records:
-        assert dead.write(record)
-    dead.close()
+        assert life.spool.write(record)
+    life.end()
     return records
 
 
-def test_a_record_is_on_disk_until_it_is_delivered(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, "me")
-    assert spool.write(spooled(1))
-    assert spool.write(spooled(2))
-    assert len(files(tmp_path)) == 2
-    spool.remove(("me", 1))
-    assert files(tmp_path) == ["me/000000000002.json"]
-    spool.remove(("me", 1))  # harmless
-    spool.remove(("me", 2))
-    spool.close()
-    assert not tmp_path.exists()  # nothing is left behind, the directory included
+def test_a_record_is_on_disk_until_it_is_delivered(place: Path) -> None:
+    life = Life(place)
+    assert life.spool.write(spooled(1))
+    assert life.spool.write(spooled(2))
+    life.spool.remove(("me", 1))
+    assert files(place) == ["me-000000000002.json"]
+    life.spool.remove(("me", 1))  # harmless
+    life.spool.remove(("me", 2))
+    life.end()
+    assert not list(place.iterdir())
 
 
-def test_all_that_is_written_is_private(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, "me")
-    spool.write(spooled(1))
-    assert stat.S_IMODE((tmp_path / "me").stat().st_mode) == 0o700
-    spool.close()
-
-
-def test_the_next_agent_adopts_what_a_dead_one_left_in_its_order(tmp_path: Path) -> None:
-    left = leave_behind(tmp_path, "dead", 12) + leave_behind(tmp_path, "dead2", 2)
-    heir = Spool(tmp_path, "heir")
-    adopted = heir.adopt()
-    assert [record.key for record in adopted] == [record.key for record in left]
-    assert [record.record for record in adopted] == [record.record for record in left]
-    assert [record.happened_at for record in adopted] == [record.happened_at for record in left]
+def test_the_next_agent_adopts_what_a_dead_one_left_in_its_order(place: Path) -> None:
+    left = leave_behind(place, "dead", 12) + leave_behind(place, "dead2", 2)
+    heir = Life(place, "heir")
+    adopted = heir.spool.adopt()
+    assert adopted == left
+    assert len(list(place.iterdir())) == 1, "what it took over is not its own"
     assert heir.adopt() == []  # once
     for record in adopted:
-        heir.remove(record.key)
-    heir.close()
-    assert not tmp_path.exists()
+        heir.spool.remove(record.key)
+    heir.end()
+    assert not list(place.iterdir())
 
 
-def test_what_the_heir_could_not_deliver_is_left_to_its_own_heir(tmp_path: Path) -> None:
-    leave_behind(tmp_path, "dead", 3)
-    first = Spool(tmp_path, "first")
-    first.remove(first.adopt()[0].key)
-    first.close()
-    second = Spool(tmp_path, "second")
-    assert [record.key for record in second.adopt()] == [("dead", 2), ("dead", 3)]
-    second.close()
+def test_what_the_heir_could_not_deliver_is_left_to_its_own_heir(place: Path) -> None:
+    leave_behind(place, "dead", 3)
+    first = Life(place, "first")
+    first.spool.remove(first.adopt()[0])
+    first.end()
+    second = Life(place, "second")
+    assert second.adopt() == [("dead", 2), ("dead", 3)]
+    second.end()
 
 
-def test_records_of_a_living_agent_are_left_alone(tmp_path: Path) -> None:
-    alive = Spool(tmp_path, "alive")
-    alive.write(spooled(1, "alive"))
-    other = Spool(tmp_path, "other")
+def test_records_of_a_living_agent_are_left_alone(place: Path) -> None:
+    alive, other = Life(place, "alive"), Life(place, "other")
+    alive.spool.write(spooled(1, "alive"))
     assert other.adopt() == []
-    other.close()
-    assert files(tmp_path) == ["alive/000000000001.json"]
-    alive.close()
+    other.end()
+    assert files(place) == ["alive-000000000001.json"]
+    alive.end()
 
 
-def test_of_two_heirs_one_adopts(tmp_path: Path) -> None:
-    leave_behind(tmp_path, "dead", 3)
-    heirs = [Spool(tmp_path, "one"), Spool(tmp_path, "two")]
-    assert [len(heir.adopt()) for heir in heirs] == [3, 0]
-    for heir in heirs:
-        heir.close()
+def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: Path) -> None:
+    leave_behind(place, run_id="other")
+    (left,) = place.iterdir()
+    (left / "errors").mkdir()
+    me = Life(place)
+    assert me.adopt() == []
+    assert [path.name for path in left.iterdir()] == [SPOOL]
+    (record,) = left.rglob("*.json")
+    long_ago = time.time() - KEPT_S - 1
+    os.utime(record, (long_ago, long_ago))
+    assert me.adopt() == []
+    assert not left.exists()
+    me.end()
 
 
 KILLED = """
 import os, signal, sys, time
-from pathlib import Path
+from agent.layout import PrivateDirectory
 from agent.spool import Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
-spool = Spool(Path(sys.argv[1]), "killed")
+directory = PrivateDirectory([sys.argv[1]])
+spool = Spool(directory, "r", "killed")
 fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
     spool.write(Spooled(incarnation="killed", sequence=number, happened_at=1.0, record=record))
+(directory.ensure("errors") / "error").touch()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_process_leaves_its_records_and_not_its_lock(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    heir = Spool(tmp_path, "heir")
-    assert [record.key for record in heir.adopt()] == [("killed", 1), ("killed", 2)]
-    heir.close()
+def test_a_killed_process_leaves_its_records_and_nothing_after_the_next(place: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(place)], check=False)
+    heir = Life(place, "heir")
+    adopted = heir.adopt()
+    assert adopted == [("killed", 1), ("killed", 2)]
+    for key in adopted:
+        heir.spool.remove(key)
+    heir.end()
+    assert not list(place.iterdir())
 
 
-def test_an_agent_that_has_just_begun_is_not_taken_for_a_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between making its directory and locking it, another agent looks for what is left."""
-    lock = Spool._lock
-    others: list[Spool] = []
-
-    def look_first(self: Spool, incarnation: str, *, is_patient: bool = False) -> bool:
-        if incarnation == "slow" and not others:
-            others.append(Spool(tmp_path, "quick"))
-            assert others[0].adopt() == []
-        return lock(self, incarnation, is_patient=is_patient)
-
-    monkeypatch.setattr(Spool, "_lock", look_first)
-    slow = Spool(tmp_path, "slow")
-    assert slow.write(spooled(1, "slow"))
-    assert files(tmp_path) == ["slow/000000000001.json"]
-    assert others[0].adopt() == []
-    slow.close()
-    others[0].close()
-
-
-def test_a_write_that_was_cut_off_is_no_record_and_leaves_nothing(tmp_path: Path) -> None:
-    leave_behind(tmp_path, "dead", 1)
-    (tmp_path / "dead" / "000000000002.new").write_bytes(b'{"boot_id"')
-    heir = Spool(tmp_path, "heir")
-    (record,) = heir.adopt()
-    assert record.key == ("dead", 1)
-    heir.remove(record.key)
-    heir.close()
-    assert not tmp_path.exists()
+def test_a_write_that_was_cut_off_is_no_record_and_leaves_nothing(place: Path) -> None:
+    leave_behind(place)
+    (record,) = place.rglob("*.json")
+    record.with_name("dead-000000000002.new").write_bytes(b'{"boot_id"')
+    heir = Life(place, "heir")
+    assert heir.adopt() == [("dead", 1)]
+    heir.spool.remove(("dead", 1))
+    heir.end()
+    assert not list(place.iterdir())
 
 
 def test_there_is_a_limit_and_delivery_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_module, "RECORDS_MAX", 3)
-    spool = Spool(tmp_path, "me")
+    life = Life(place)
+    spool = life.spool
     assert [spool.write(spooled(number)) for number in range(1, 6)] == [True] * 3 + [False] * 2
     spool.remove(("me", 5))  # never was on disk: makes no room
     assert not spool.write(spooled(6))
     spool.remove(("me", 1))
     assert spool.write(spooled(7))
-    spool.close()
+    life.end()
 
 
-def test_a_disk_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, "me")
-    (tmp_path / "me" / "000000000001.new").mkdir()  # stands for any failure of a write
-    assert not spool.write(spooled(1))
-    (tmp_path / "me" / "000000000001.new").rmdir()
-    spool.close()
+def test_no_more_are_adopted_than_fit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "ADOPTED_MAX", 2)
+    leave_behind(place, count=3)
+    heir = Life(place, "heir")
+    assert heir.adopt() == [("dead", 1), ("dead", 2)]
+    assert heir.adopt() == []
+    heir.end()
+
+
+def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) -> None:
+    leave_behind(place)
+    life = Life(place)
+    folder = life.directory.ensure(SPOOL, "run=r")
+    for name in ("me", "dead"):
+        (folder / f"{name}-000000000001.new").mkdir()  # stands for any failure of a write
+    assert not life.spool.write(spooled(1))
+    assert life.adopt() == [("dead", 1)]
+    assert files(place) == ["dead-000000000001.json"], "it is not where it was"
+    life.end()
+
+
+def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
+    with closing(PrivateDirectory([str(place)])) as directory:
+        spool = Spool(directory, "r", "me", is_on_disk=False)
+        assert not spool.write(spooled(1))
+        assert files(place) == []
+        spool.close()
+
+
+def test_a_spool_that_a_cleaner_took_is_made_again(place: Path) -> None:
+    life = Life(place)
+    life.spool.write(spooled(1))
+    shutil.rmtree(life.directory.path)
+    assert life.spool.write(spooled(2))
+    assert files(place) == ["me-000000000002.json"]
+    life.end()
 
 
 UNREADABLE = {
@@ -192,48 +233,49 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_an_unreadable_entry_is_dropped_and_the_others_are_adopted(
-    tmp_path: Path, name: str
-) -> None:
-    leave_behind(tmp_path, "dead", 2)
-    (tmp_path / "dead" / "000000000000.json").write_bytes(UNREADABLE[name])
-    heir = Spool(tmp_path, "heir")
-    assert [record.key for record in heir.adopt()] == [("dead", 1), ("dead", 2)]
-    assert files(tmp_path) == ["dead/000000000001.json", "dead/000000000002.json"]
-    heir.close()
+def test_an_unreadable_entry_is_dropped_and_the_others_are_adopted(place: Path, name: str) -> None:
+    leave_behind(place, "dead", 2)
+    first = min(place.rglob("*.json"))
+    first.with_name("dead-000000000000.json").write_bytes(UNREADABLE[name])
+    heir = Life(place, "heir")
+    assert heir.adopt() == [("dead", 1), ("dead", 2)]
+    assert files(place) == ["dead-000000000001.json", "dead-000000000002.json"]
+    heir.end()
 
 
-def test_an_entry_that_names_another_agent_is_dropped(tmp_path: Path) -> None:
+def test_an_entry_that_names_another_agent_is_dropped(place: Path) -> None:
     """It could never be removed again: its name is not where it lies."""
-    leave_behind(tmp_path, "dead", 1)
-    (tmp_path / "dead" / "000000000001.json").rename(tmp_path / "dead" / "000000000009.json")
-    heir = Spool(tmp_path, "heir")
+    leave_behind(place)
+    (record,) = place.rglob("*.json")
+    record.rename(record.with_name("dead-000000000009.json"))
+    heir = Life(place, "heir")
     assert heir.adopt() == []
-    heir.close()
-    assert not tmp_path.exists()
+    heir.end()
+    assert not list(place.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["file", "directory in place of an entry"])
-def test_strange_things_in_the_spool_are_passed_over(tmp_path: Path, kind: str) -> None:
-    leave_behind(tmp_path, "dead", 1)
+def test_strange_things_in_the_spool_are_passed_over(place: Path, kind: str) -> None:
+    leave_behind(place)
+    (record,) = place.rglob("*.json")
     if kind == "file":
-        (tmp_path / "readme").write_text("not a directory")
+        (record.parent.parent / "readme").write_text("not a directory")
     else:
-        (tmp_path / "dead" / "000000000000.json").mkdir()
-    heir = Spool(tmp_path, "heir")
-    assert [record.key for record in heir.adopt()] == [("dead", 1)]
-    heir.close()
+        record.with_name("dead-000000000000.json").mkdir()
+    heir = Life(place, "heir")
+    assert heir.adopt() == [("dead", 1)]
+    heir.end()
 
 
 def test_the_age_of_a_record_from_before_a_reboot_is_the_greatest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "first boot")
-    leave_behind(tmp_path, "dead", 1)
-    (path,) = (tmp_path / "dead").glob("*.json")
+    leave_behind(place)
+    (path,) = place.rglob("*.json")
     assert msgspec.json.decode(path.read_bytes(), type=Entry).boot_id == "first boot"
     monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "second boot")
-    heir = Spool(tmp_path, "heir")
-    (record,) = heir.adopt()
+    heir = Life(place, "heir")
+    (record,) = heir.spool.adopt()
     assert record.happened_at == 0.0
-    heir.close()
+    heir.end()

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -378,3 +379,18 @@ async def test_grpc_is_not_started_for_nobody() -> None:
     )  # fmt: skip
     output, _ = await process.communicate()
     assert output == b"False\n"
+
+
+async def test_a_service_that_could_not_start_is_started_for_a_later_call() -> None:
+    async with serving() as bench:
+        # Where the socket is to be there is something else, as if the disk was full.
+        inner = Path(bench.env[context.WORKER_SOCKET]).with_name("grpc")
+        inner.mkdir()
+        beat = worker_pb2.HeartbeatRequest()
+        code, _ = await refused(bench.stub.Heartbeat(beat, metadata=bench.token))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        inner.rmdir()
+        call = bench.stub.Heartbeat(
+            beat, metadata=bench.token, wait_for_ready=True, timeout=DEADLINE_S
+        )
+        assert isinstance(await call, worker_pb2.HeartbeatResponse)

@@ -12,7 +12,13 @@ import pytest
 from coordinator.config import Limits
 from coordinator.driver import BATCH_MAX, Driver
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.events import BeatReceived, FailureReported, SessionClosed, SessionOpened
+from coordinator.events import (
+    BeatReceived,
+    FailureReported,
+    LimitsReset,
+    SessionClosed,
+    SessionOpened,
+)
 from coordinator.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.journal import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
 from coordinator.model import (
@@ -310,20 +316,18 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
         scene.shut()
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        beat = BeatReceived(
-            run_id="r", session_id="s1", incarnation="a1", beat=Beat(state=GroupState.IDLE)
-        )
+        asked = LimitsReset(run_id="r", request_id=99)
         for _ in range(3):
-            scene.driver.submit(beat)
+            scene.driver.submit(asked)
         with pytest.raises(LimitReached, match="event_queue_max is reached: 3"):
-            scene.driver.submit(beat)
+            scene.driver.submit(asked)
         closed = SessionClosed(run_id="r", session_id="s1", incarnation="a1")
         scene.driver.submit_always(closed)
         scene.driver.submit_always(failure(2))
         answer = scene.driver.expect_answer(2)
         scene.journal.gate.set()
         assert await asyncio.wait_for(answer, DEADLINE_S)
-        scene.driver.submit(beat)  # there is room again
+        scene.driver.submit(asked)  # there is room again
         assert not scene.driver.registry.runs["r"].members.connected
 
 

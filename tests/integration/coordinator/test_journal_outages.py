@@ -267,6 +267,17 @@ def test_the_file_system_is_that_of_the_innermost_mount(
     assert storage.kind_of_file_system(Path("/home/u/state")) == kind
 
 
+def test_a_system_that_does_not_tell_its_mounts_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_partitions(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr("coordinator.storage.psutil.disk_partitions", disk_partitions)
+    with opened(tmp_path) as journal:
+        assert not journal.is_local
+
+
 def on(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(journal_module, "kind_of_file_system", lambda _: kind)
 
@@ -284,7 +295,7 @@ def test_a_network_file_system_gets_no_write_ahead_log(
     with opened(tmp_path) as journal:
         assert names(journal) == ["r"]
         journal.write([created("s")], now=1.0)
-        assert journal.mode == "delete"
+        assert not journal.is_local
         assert {path.name for path in tmp_path.iterdir()} == {"journal.sqlite3", "lock"}
         with no_room(), pytest.raises(JournalFull):
             journal.write([created("t")], now=1.0)

@@ -8,11 +8,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import outage as outage_module
 from coordinator import writer as writer_module
+from coordinator.config import Limits
 from coordinator.driver import Driver
-from coordinator.errors import JournalCorrupt, JournalError, JournalFull, Unavailable
+from coordinator.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalFull,
+    StateDirectoryInUse,
+    Unavailable,
+)
 from coordinator.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
 from coordinator.events import SessionOpened as Opened
 from coordinator.journal import Change, MemoryJournal, SqliteJournal
@@ -21,6 +29,11 @@ from coordinator.outbox import Welcome
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run import Run
 from coordinator.run_state import Phase
+from coordinator.server import _crash_if_failed
+from coordinator.sessions import Sessions
+from drumbeat.tasks import until_one_ends
+from drumbeat.v1 import common_pb2, session_pb2
+from tests.support import breaks, wire
 from tests.support.waiting import MS, wait_until
 from tests.support.world import a_record, a_spec, an_agent
 
@@ -89,6 +102,7 @@ class Scene:
     def __init__(self) -> None:
         self.journal = FlakyJournal()
         self.serving: list[bool] = []
+        self.is_gate_left_shut = False
         self.driver = Driver(
             Registry(RegistryPolicy()), self.journal, on_serving=self._note_serving
         )
@@ -111,6 +125,11 @@ class Scene:
     def clear(self) -> None:
         self.journal.error = None
 
+    def verdict(self) -> str:
+        """Return why run r has ended, as it was journaled; empty if it has not."""
+        kept = self.journal.kept.load_run("r")
+        return kept.verdict.reason if kept is not None and kept.verdict is not None else ""
+
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Scene]:
@@ -124,7 +143,8 @@ async def running() -> AsyncIterator[Scene]:
             scene.driver.submit(running)
         yield scene
     finally:
-        scene.journal.gate.set()
+        if not scene.is_gate_left_shut:
+            scene.journal.gate.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -155,9 +175,13 @@ def report(sequence: int) -> FailureReported:
 
 async def take(outbox: Outbox, count: int) -> list[object]:
     items: list[object] = []
-    async with asyncio.timeout(DEADLINE_S):
+
+    async def collect() -> None:
         while len(items) < count:
             items.append(await outbox.next())
+
+    async with asyncio.timeout(DEADLINE_S):
+        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
     return items
 
 
@@ -207,6 +231,33 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
         (welcome, *_) = await take(scene.open("c"), 1)
         assert isinstance(welcome, Welcome)
+
+
+async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
+    async with running() as scene:
+        await scene.fill()
+        sessions, waiting = Sessions(scene.driver, Limits()), len(scene.driver._queue)
+        for _ in range(10):
+            with pytest.raises(Unavailable, match="no room to grow"):
+                await sessions.open(one_hello(), unheard)
+        assert len(scene.driver._queue) == waiting
+        assert scene.driver._outboxes.keys() == {"a", "b"}
+
+
+async def unheard(_: object) -> None:
+    pass
+
+
+async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
+    hello = session_pb2.Hello(
+        spec=wire.spec(),
+        host="h",
+        address="a",
+        role="r",
+        local_world_size=1,
+        beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
+    )
+    yield session_pb2.OpenRequest(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=hello)
 
 
 async def test_a_decision_that_is_not_written_is_not_shown() -> None:
@@ -277,6 +328,21 @@ async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
     assert scene.serving == [False]
 
 
+async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.writer.os._exit", ended.append)
+    async with running() as scene:
+        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
+        scene.journal.gate.clear()
+        scene.driver.submit(failed("a"))
+        await wait_until(lambda: scene.serving == [False], DEADLINE_S)
+        scene.is_gate_left_shut = True
+    scene.journal.gate.set()
+    assert ended == [1]
+
+
 async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene = Scene()
     scene.journal.error = JournalCorrupt("/x/journal", "database disk image is malformed")
@@ -284,6 +350,25 @@ async def test_a_journal_that_broke_for_good_ends_the_driver() -> None:
     scene.open("a")
     with pytest.raises(JournalCorrupt, match="malformed"):
         await asyncio.wait_for(task, DEADLINE_S)
+
+
+async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("coordinator.server.os._exit", ended.append)
+
+    async def owner() -> None:
+        raise StateDirectoryInUse("/x")
+
+    task = asyncio.create_task(owner())
+    await asyncio.wait({task})
+    with capture_logs() as lines:
+        _crash_if_failed(task)
+    assert ended == [1]
+    (line,) = lines
+    assert line["reason"] == "the state directory /x is in use by another coordinator"
+    assert "exc_info" not in line
 
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,33 +397,50 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
         return effects
 
     monkeypatch.setattr(Run, "handle", handle)
-    async with running() as scene:
-        outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
-        # What was decided before it, in the same batch, stays decided.
-        scene.driver.submit(failed("a"))
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        with pytest.raises(Unavailable, match="run r is read again after an internal error"):
-            await asyncio.wait_for(outbox.ended(), DEADLINE_S)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        assert scene.driver.registry.runs["r"].state.restart_count == 1
-        welcome, desired = await take(scene.open("a"), 2)
-        assert isinstance(welcome, Welcome)
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
-        assert desired.state.round_id == 1
+    with breaks.contained():
+        async with running() as scene:
+            outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
+            # What was decided before it, in the same batch, stays decided.
+            scene.driver.submit(failed("a"))
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            with pytest.raises(Unavailable, match="run r is read again after an internal error"):
+                await take(outbox, 9)
+            await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
+            assert scene.driver.registry.runs["r"].state.restart_count == 1
+            welcome, desired = await take(scene.open("a"), 2)
+            assert isinstance(welcome, Welcome)
+            assert isinstance(desired, Desired)
+            assert isinstance(desired.state, Assignment)
+            assert desired.state.round_id == 1
 
-        refused = scene.driver.expect_answer(1)
-        scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-        scene.driver.submit(report(1))
+            refused, writes = scene.driver.expect_answer(1), scene.journal.writes
+            scene.driver.submit(beat("a", GroupState.IDLE, port=666))
+            scene.driver.submit(report(1))
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(refused, DEADLINE_S)
+            await wait_until(lambda: scene.journal.writes > writes, DEADLINE_S)
+            assert "ZeroDivisionError" in scene.verdict()
+            assert not other.ended().done()
+            assert scene.driver.registry.runs["q"].state.phase is Phase.RUNNING
+
+
+async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
+    """In `agent join --standalone`."""
+    driver = Driver(Registry(RegistryPolicy()), MemoryJournal())
+    task = asyncio.create_task(driver.run())
+    outbox = open_session(driver)
+    await take(outbox, 2)
+    with breaks.broken_core(driver.registry.runs["r"]):
+        driver.submit(beat("a", GroupState.RUNNING))
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(refused, DEADLINE_S)
-        await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-        kept = scene.journal.kept.load_run("r")
-        assert kept is not None
-        assert kept.verdict is not None
-        assert "ZeroDivisionError" in kept.verdict.reason
-        assert not other.ended().done()
-        assert scene.driver.registry.runs["q"].state.phase is Phase.RUNNING
+            await take(outbox, 9)
+    _, desired = await take(open_session(driver), 2)
+    assert isinstance(desired, Desired)
+    assert isinstance(desired.state, Assignment)
+    assert desired.state.round_id == 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # Compaction.
@@ -354,7 +456,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
         driver = Driver(Registry(RegistryPolicy()), journal)
         driver.restore()
         task = asyncio.create_task(driver.run())
-        await take(scene_outbox(driver), 2)
+        await take(open_session(driver), 2)
         for number in range(4 * life + 1, 4 * life + 5):
             answer = driver.expect_answer(number)
             driver.submit(report(number))
@@ -366,7 +468,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     assert sizes == [7, 1, 5, 9], "three records of the first round, and four in each life"
 
 
-def scene_outbox(driver: Driver) -> Outbox:
+def open_session(driver: Driver) -> Outbox:
     outbox = driver.open_outbox("a")
     driver.submit(hello("a"))
     return outbox

@@ -92,6 +92,7 @@ BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
     "a long incarnation": (changed(fence__incarnation="x" * 257), "incarnation"),
     "no host": (changed(hello__host=""), "hello.host"),
     "a long host": (changed(hello__host="x" * 257), "hello.host"),
+    "a long name": (changed(hello__name="x" * 257), "hello.name"),
     "no address": (changed(hello__address=""), "hello.address"),
     "no role": (changed(hello__role=""), "hello.role"),
     "no workers": (changed(hello__local_world_size=0), "hello.local_world_size"),
@@ -157,10 +158,10 @@ async def test_another_spec_is_refused_with_both_values(client: Client) -> None:
         "SPEC_MISMATCH",
     )
     said = refused.details.replace("'", "").replace("_s:", ":")
-    assert "agents_max: the run has 3, not 4" in said
-    assert "restarts_max: the run has 0, not 7" in said
-    assert "join_timeout: the run has 600, not 9" in said
-    assert "agents_min" not in said
+    assert "--nnodes (maximum): the run has 3, not 4" in said
+    assert "--max-restarts: the run has 0, not 7" in said
+    assert "--join-timeout: the run has 600, not 9" in said
+    assert "minimum" not in said
 
 
 async def test_an_ended_run_takes_nobody_new(client: Client) -> None:

@@ -1,22 +1,27 @@
-"""The coordinator's end of a session: it ends at the first error of whichever part."""
+"""The coordinator's end of a session: what it may cost others, and when it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator.config import Limits
-from coordinator.driver import Driver
+from coordinator.driver import BATCH_MAX, Driver
 from coordinator.errors import Unavailable
+from coordinator.events import BeatReceived, SessionOpened
 from coordinator.journal import MemoryJournal
+from coordinator.model import Beat, GroupState, Pace
+from coordinator.outbox import Welcome
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.sessions import Sessions
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
+from tests.support.world import a_spec, an_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,8 +30,10 @@ DEADLINE_S = 20_000 * MS
 
 
 @asynccontextmanager
-async def a_driver() -> AsyncIterator[Driver]:
-    driver = Driver(Registry(RegistryPolicy()), MemoryJournal())
+async def a_driver(
+    policy: RegistryPolicy | None = None, *, queue_max: int = 1_000
+) -> AsyncIterator[Driver]:
+    driver = Driver(Registry(policy or RegistryPolicy()), MemoryJournal(), queue_max=queue_max)
     task = asyncio.create_task(driver.run())
     try:
         yield driver
@@ -52,6 +59,74 @@ async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.O
     if error is not None:
         raise error
     await asyncio.Event().wait()
+
+
+def hello(name: str, run_id: str = "r") -> SessionOpened:
+    return SessionOpened(
+        run_id=run_id,
+        session_id=name,
+        spec=a_spec(2),
+        agent=an_agent(name),
+        beat=Beat(state=GroupState.IDLE, master_port=4000),
+    )
+
+
+def news(name: str, port: int, run_id: str = "r") -> BeatReceived:
+    beat = Beat(state=GroupState.IDLE, master_port=port)
+    return BeatReceived(run_id=run_id, session_id=name, incarnation=f"{name}.1", beat=beat)
+
+
+async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_others() -> None:
+    async with a_driver(queue_max=2) as driver:
+        driver.open_outbox("loud")
+        driver.submit(hello("loud"))
+        for port in range(1, 10_000):
+            driver.submit(news("loud", port))
+        quiet = driver.open_outbox("quiet")
+        driver.submit(hello("quiet"))  # there is room
+        welcome = await asyncio.wait_for(quiet.next(), DEADLINE_S)
+        assert isinstance(welcome, Welcome)
+        (presence,) = (
+            at for name, at in driver.registry.runs["r"].members.presences.items() if "loud" in name
+        )
+        assert presence.beat.master_port == 9_999
+
+
+async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
+    """More comes each time than one turn takes, so that something waits at any time."""
+    pace = Pace(heartbeat_interval_s=40 * MS, lease_s=100 * MS, reconnect_delay_max_s=1.0)
+    async with a_driver(RegistryPolicy(base_pace=pace), queue_max=10**6) as driver:
+        outbox = driver.open_outbox("silent")
+        driver.submit(hello("silent"))
+        await asyncio.wait_for(outbox.next(), DEADLINE_S)
+        members = driver.registry.runs["r"].members
+        strangers = itertools.count()
+        turns = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while "silent.1" in members.presences:
+                for number in itertools.islice(strangers, BATCH_MAX + 1):
+                    driver.submit(news(f"stranger-{number}", 1, run_id="elsewhere"))
+                await asyncio.sleep(0)
+                turns += 1
+        assert turns > 1
+        assert driver._queue
+
+
+async def test_a_beat_that_says_nothing_new_renews_the_lease_and_wakes_no_driver() -> None:
+    async with a_driver() as driver:
+        outbox = driver.open_outbox("a")
+        driver.submit(hello("a"))
+        await asyncio.wait_for(outbox.next(), DEADLINE_S)
+        presence = driver.registry.runs["r"].members.presences["a.1"]
+        before = presence.silent_since
+        driver.submit(news("a", 4000))
+        assert presence.silent_since > before
+        assert not driver._queue
+        driver.submit(news("a", 4001))
+        # What waits is not overtaken by what only seems to repeat the state before it.
+        driver.submit(news("a", 4000))
+        await wait_until(lambda: not driver._queue, DEADLINE_S)
+        assert presence.beat.master_port == 4000
 
 
 async def test_a_reader_that_breaks_ends_its_session_at_once() -> None:

@@ -18,7 +18,7 @@ from agent.errors import CoordinatorUnreachable, RunRefused
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A directory with one script, no settings from outside, and logging as it was."""
     for name in list(os.environ):
-        if name.startswith("DRUMBEAT_"):
+        if name.startswith(("DRUMBEAT_", "PET_")):
             monkeypatch.delenv(name)
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,8 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     config = join(
         "--coordinator", "head:1234", "--run-id", "mt5", "--nnodes", "2:4",
         "--nproc_per_node=8", "--max-restarts", "3", "--role", "trainer",
-        "--local-addr", "10.0.0.7", "--master_addr", "10.0.0.1", "--master-port", "29500",
+        "--name", "left", "--local-addr", "10.0.0.7",
+        "--master_addr", "10.0.0.1", "--master-port", "29500",
         "--join-timeout", "5m", "--last-call", "10", "--exit-barrier-timeout", "1h",
         "--coordinator-grace", "2m", "--shutdown-timeout", "500ms", "--log-dir", "logs",
         "--signals-to-handle", "SIGTERM, SIGUSR1,SIGTERM",
@@ -82,6 +83,7 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config == AgentConfig(
         coordinator="head:1234",
+        agent_name="left",
         run_id="mt5",
         agents_min=2,
         agents_max=4,
@@ -156,9 +158,18 @@ def test_everything_after_the_script_is_its_own() -> None:
 
 
 def test_a_module_is_run_as_python_does() -> None:
-    expected = (sys.executable, "-u", "-m", "a.b", "-x")
-    assert join("--standalone", "-m", "a.b", "-x").command == expected
-    assert join("--standalone", "--module", "a.b", "-x").command == expected
+    expected = (sys.executable, "-u", "-m", "json.tool", "-x")
+    assert join("--standalone", "-m", "json.tool", "-x").command == expected
+    assert join("--standalone", "--module", "json.tool", "-x").command == expected
+
+
+def test_a_module_that_is_not_there_is_refused_before_any_round(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error, _ = refuse(capsys, "--standalone", "-m", "no_such_module")
+    assert error == (
+        "agent: error: cannot run no_such_module: there is no module named no_such_module"
+    )
 
 
 def test_a_program_is_run_as_it_is() -> None:
@@ -181,10 +192,10 @@ def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DRUMBEAT_NNODES", "1:3")
     monkeypatch.setenv("DRUMBEAT_NPROC_PER_NODE", "2")
     monkeypatch.setenv("DRUMBEAT_MODULE", "true")
-    config = join("--nproc-per-node", "5", "a.b")
+    config = join("--nproc-per-node", "5", "json.tool")
     assert (config.coordinator, config.run_id) == ("[::1]:7", "from-environment")
     assert (config.agents_min, config.agents_max, config.local_world_size) == (1, 3, 5)
-    assert config.command[1:] == ("-u", "-m", "a.b")
+    assert config.command[1:] == ("-u", "-m", "json.tool")
 
 
 def test_the_run_id_that_a_worker_was_told_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,11 +226,10 @@ def test_two_modes_from_one_source_exclude_each_other(
     assert "exclude each other" in refuse(capsys, "train.py")[0]
 
 
-def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str]) -> None:
-    error, hint = refuse(capsys, "train.py")
-    for shown in (error, hint):
-        assert "--coordinator" in shown
-        assert "--standalone" in shown
+def test_several_machines_need_a_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
+    error, hint = refuse(capsys, "--nnodes", "2", "train.py")
+    assert "--coordinator is missing: several machines (--nnodes) meet at a coordinator" in error
+    assert "--coordinator HOST:PORT" in hint
 
 
 @pytest.mark.parametrize(
@@ -237,6 +247,7 @@ def test_no_mode_is_an_error_that_names_both(capsys: pytest.CaptureFixture[str])
         (("--standalone", "--last-call", "never", "train.py"), "'never' is not a duration"),
         (("--standalone", "--log-format", "xml", "train.py"), "'xml'"),
         (("--standalone", "--role", "", "train.py"), "--role: '' is given"),
+        (("--standalone", "--name", "a b", "train.py"), "--name: 'a b' is given"),
         (
             ("--standalone", "--signals-to-handle", "SIGTERM,SIGKILL", "train.py"),
             "--signals-to-handle: 'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
@@ -257,26 +268,6 @@ def test_wrong_usage_is_one_line_that_names_it_and_a_hint(
     argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert named in refuse(capsys, *argv)[0]
-
-
-@pytest.mark.parametrize(
-    ("option", "hint"),
-    [
-        ("--rdzv-backend", "--coordinator"),
-        ("--rdzv_endpoint", "--coordinator HOST:PORT"),
-        ("--rdzv-conf", "--join-timeout"),
-        ("--node-rank", "the coordinator assigns"),
-        ("--monitor_interval", "noticed at once"),
-        ("--start-method", "leave it out"),
-    ],
-)
-def test_torchruns_other_options_are_answered_with_what_replaces_them(
-    option: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv in ((option, "x"), (f"{option}=x",)):
-        error, shown_hint = refuse(capsys, *argv, "train.py")
-        assert option.replace("_", "-") in error
-        assert hint in shown_hint
 
 
 def test_several_broken_rules_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -360,3 +351,22 @@ def test_the_entry_point_imports_nothing_heavy() -> None:
         capture_output=True, text=True, timeout=60, check=False, cwd=root,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        ((), "info"),
+        (("--log-level", "debug"), "debug"),
+        (("-q",), "warning"),
+        (("--quiet", "--log-level", "debug"), "warning"),
+        (("--quiet", "--log-level", "error"), "error"),
+    ],
+)
+def test_quiet_lowers_what_is_logged(options: tuple[str, ...], level: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    seen: list[AgentConfig] = []
+    argv = ["join", "--standalone", *options, str(script)]
+    assert cli.main(argv, run=lambda config: seen.append(config) or 0) == 0  # type: ignore[func-returns-value]
+    assert [config.log_level for config in seen] == [level]

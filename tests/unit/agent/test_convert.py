@@ -49,6 +49,10 @@ MESSAGE_RUN = session_pb2.Assignment(
             ),
             Exit(is_success=True, reason="all succeeded", report=""),
         ),
+        (
+            session_pb2.Desired(release=session_pb2.Release(reason="60 s are over")),
+            Exit(is_success=True, reason="60 s are over", report="", is_released=True),
+        ),
     ],
 )
 def test_every_desired_state_is_read(message: session_pb2.Desired, state: object) -> None:

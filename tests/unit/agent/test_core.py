@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agent import effects as fx
-from agent.core import SUPERVISOR_DEATHS_MAX
 from agent.errors import (
     CoordinatorLost,
     CoordinatorUnreachable,
@@ -24,6 +23,7 @@ from agent.events import (
     SessionWelcomed,
     SignalReceived,
     SupervisorDied,
+    SupervisorNotStarted,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -31,6 +31,7 @@ from agent.events import (
 )
 from agent.failures import ended_by, killed_with_supervisor, not_started
 from agent.model import Exit, GroupState, Pace, Standby, Stop
+from agent.supervisor_restarts import SUPERVISOR_DEATHS_MAX
 from tests.support.agents import (
     NOW,
     PACE,
@@ -91,18 +92,16 @@ def test_it_starts_with_a_port_and_a_session() -> None:
     assert story.feed(SessionWelcomed(attempt=1, pace=PACE)) == [beat()]
 
 
-def test_it_stands_by_and_says_so_once() -> None:
+def test_it_stands_by_when_it_is_told_to() -> None:
     story = AgentStory().connected()
     waiting = desired(Standby(reason="1 of 2 agents", time_left_s=9.0))
-    told = fx.Tell(what="standing by", why="1 of 2 agents", time_left_s=9.0)
-    assert story.feed(waiting) == [told]
     assert story.feed(waiting) == []
+    assert story.core.situation().desired == waiting.desired
 
 
 def test_a_round_from_its_assignment_to_success() -> None:
     story = AgentStory().connected()
     assert story.feed(desired(an_assignment())) == [
-        fx.Tell(what="round assigned", why="all are there", round_id=0),
         fx.StartWorkers(assignment=an_assignment()),
         beat(S.STARTING, 0, workers_alive=2),
     ]
@@ -110,7 +109,6 @@ def test_a_round_from_its_assignment_to_success() -> None:
     assert story.feed(an_exit(1, 0)) == [beat(S.RUNNING, 0, workers_alive=1, workers_done=1)]
     assert story.feed(an_exit(0, 0)) == [beat(S.SUCCEEDED, 0, workers_done=2)]
     assert story.feed(desired(SUCCEEDED)) == [
-        fx.Tell(what="run ended", why="all workers succeeded"),
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=1, workers_done=2),
     ]
@@ -181,7 +179,6 @@ def test_a_failed_run_ends_with_its_report() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 1), WorkersStopped(round_id=0))
     assert story.feed(desired(FAILED)) == [
-        fx.Tell(what="run ended", why="round 0 failed"),
         fx.CloseSession(),
         fx.Finish(exit_code=1, report="rank 0 failed"),
     ]
@@ -193,7 +190,6 @@ def test_a_failed_run_ends_with_its_report() -> None:
 def test_a_new_round_waits_for_the_end_of_the_old_one() -> None:
     story = AgentStory().running()
     assert story.feed(desired(an_assignment(1))) == [
-        fx.Tell(what="round assigned", why="all are there", round_id=1),
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=2),
     ]
@@ -228,12 +224,22 @@ def test_what_is_of_another_round_or_attempt_is_ignored(late: object) -> None:
     assert AgentStory().running(1).feed(late) == []  # type: ignore[arg-type]
 
 
+def test_an_agent_that_is_done_and_released_leaves_with_success() -> None:
+    """A repeated word, or the verdict that comes after it, changes nothing."""
+    story = AgentStory().running()
+    story.feed(an_exit(0, 0), an_exit(1, 0))
+    released = Exit(is_success=True, reason="waited 60 s", report="", is_released=True)
+    assert of(story.feed(desired(released)), fx.SendGoodbye)
+    assert not of(story.feed(desired(released), desired(FAILED)), fx.SendGoodbye)
+    assert of(story.feed(WorkersStopped(round_id=0)), fx.Finish) == [fx.Finish(exit_code=0)]
+
+
 def test_a_success_that_was_given_up_is_not_trained_again() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 0), an_exit(1, 0), STALE, WorkersStopped(round_id=0))
     story.feed(SessionWelcomed(attempt=2, pace=PACE))
     effects = story.feed(desired(an_assignment(0), attempt=2))
-    assert effects == [fx.Tell(what="round assigned", why="all are there", round_id=0)]
+    assert effects == []
     assert of(story.feed(desired(an_assignment(1), attempt=2)), fx.StartWorkers)
 
 
@@ -241,7 +247,7 @@ def test_a_run_that_begins_anew_ends_the_agent() -> None:
     story = AgentStory().running(5)
     story.feed(desired(Standby(reason="waiting")), WorkersStopped(round_id=5))
     effects = story.feed(desired(an_assignment(0)))
-    goodbye, closed, finish = effects[1:]
+    goodbye, closed, finish = effects
     assert isinstance(goodbye, fx.SendGoodbye)
     assert closed == fx.CloseSession()
     assert isinstance(finish, fx.Finish)
@@ -368,7 +374,7 @@ def test_the_first_signal_says_goodbye_and_stops_with_it_the_second_kills() -> N
         beat(S.STOPPING, 0, workers_alive=2),
     ]
     assert story.feed(SignalReceived(signum=INT)) == [fx.KillWorkers()]
-    assert story.feed(desired(FAILED)) == [fx.Tell(what="run ended", why="round 0 failed")]
+    assert story.feed(desired(FAILED)) == []
     effects = story.feed(WorkersStopped(round_id=0))
     assert effects == [fx.CloseSession(), fx.Finish(exit_code=130)], "the first reason counts"
 
@@ -418,12 +424,48 @@ def test_workers_that_were_being_stopped_need_no_record() -> None:
 def test_a_supervisor_that_dies_again_and_again_ends_the_agent() -> None:
     story = AgentStory().connected()
     died = SupervisorDied(ending="was ended by SIGKILL")
-    for _ in range(SUPERVISOR_DEATHS_MAX):
-        assert of(story.feed(died), fx.StartSupervisor) == [fx.StartSupervisor()]
+    delays_s = [
+        start.delay_s
+        for _ in range(SUPERVISOR_DEATHS_MAX)
+        for start in of(story.feed(died), fx.StartSupervisor)
+    ]
+    assert delays_s == [0.0, 1.0, 2.0, 4.0, 8.0]
     effects = story.feed(died)
     assert of(effects, fx.StartSupervisor) == []
     (finish,) = of(effects, fx.Finish)
     assert isinstance(finish.error, SupervisorLost)
+
+
+def test_a_passing_fork_failure_costs_no_worker_and_is_waited_out() -> None:
+    story = AgentStory().connected()
+    story.feed(desired(an_assignment()))
+    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    waited_s = 0.0
+    for _ in range(SUPERVISOR_DEATHS_MAX):
+        effects = story.feed(not_started)
+        [start] = of(effects, fx.StartSupervisor)
+        assert start.is_command_kept
+        assert of(effects, fx.WriteFailure) == []
+        waited_s += start.delay_s
+    assert waited_s > 15
+    story.feed(WorkersStarted(round_id=0))
+    [start] = of(story.feed(not_started), fx.StartSupervisor)
+    assert start.delay_s == 0.5
+
+
+def test_a_host_that_gives_no_process_at_all_is_left_with_a_record_of_each_worker() -> None:
+    story = AgentStory().connected()
+    story.feed(desired(an_assignment()))
+    not_started = SupervisorNotStarted(reason="Resource temporarily unavailable")
+    for _ in range(SUPERVISOR_DEATHS_MAX):
+        story.feed(not_started)
+    effects = story.feed(not_started)
+    assert len(of(effects, fx.WriteFailure)) == 2
+    [finish] = of(effects, fx.Finish)
+    assert str(finish.error) == (
+        "the agent's supervisor died 6 times; the last one could not be started: "
+        "Resource temporarily unavailable"
+    )
 
 
 def test_deaths_are_counted_anew_after_a_start() -> None:

@@ -27,6 +27,7 @@ from agent.inprocess.model import (
     WorkerOrder,
 )
 from agent.model import Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.watchdog.model import Purpose
 from tests.support.agents import (
     PACE,
     POLICY,
@@ -164,7 +165,7 @@ def test_a_dead_worker_is_one_record_and_stops_nobody() -> None:
 
 def test_a_hang_goes_with_the_interruption() -> None:
     story = Story().iterating()
-    hang = a_hang("inprocess hard timeout", noticed_at=60.0)
+    hang = a_hang("x", purpose=Purpose.HARD_TIMEOUT, noticed_at=60.0)
     failure = record_of(story.feed(exits(1, -9, hang=hang)))
     assert (failure.interruption, failure.hang) == (K.HARD_TIMEOUT, hang)
     assert failure.happened_at == 60.0
@@ -330,6 +331,13 @@ def test_workers_that_all_exit_with_0_succeed() -> None:
     effects = story.feed(directed(a_complete(0)))
     assert beat_of(effects).state is S.SUCCEEDED
     assert of(effects, fx.WriteFailure) == []
+
+
+def test_workers_that_all_exit_with_0_succeed_also_after_they_were_interrupted() -> None:
+    story = Story().iterating()
+    story.feed(leaves(0, 0, K.EXITED), exits(0, 0), directed(an_interrupt(0)))
+    story.feed(leaves(1, 0, K.EXITED), exits(1, 0))
+    assert beat_of(story.feed(directed(a_complete(0)))).state is S.SUCCEEDED
 
 
 # Ports.

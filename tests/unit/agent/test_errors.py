@@ -17,6 +17,11 @@ EXAMPLES = [
     ),
     (errors.ScriptNotFound("x.py", "it is a directory"), 2, "cannot run x.py: it is a directory"),
     (
+        errors.PrivateDirectoryUnusable(("/x: Permission denied", "/y: Read-only file system")),
+        2,
+        "no private directory can be made: /x: Permission denied; /y: Read-only file system",
+    ),
+    (
         errors.LogDirectoryUnusable("/x", "Permission denied"),
         2,
         "the log directory /x cannot be used: Permission denied",

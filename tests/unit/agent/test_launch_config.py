@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from agent.errors import InvalidConfiguration
 from agent.launching.config import LaunchConfig
+from agent.multiprocessing import DefaultLogsSpecs, Std
+from agent.output_config import OutputConfig
 from agent.watchdog.model import Auto
 
 
@@ -96,6 +99,60 @@ def test_what_is_impossible_is_named(fields: dict[str, Any], text: str) -> None:
         LaunchConfig(**given)
     assert str(caught.value) == text
     assert isinstance(caught.value, ValueError), "what programs expect of an impossible argument"
+
+
+def test_where_output_goes_reaches_the_agent() -> None:
+    config = LaunchConfig(
+        1,
+        1,
+        2,
+        redirects=Std.ALL,
+        tee={0: Std.OUT, 1: Std.ERR},
+        local_ranks_filter={0},
+        log_line_prefix_template="${rank}|",
+        duplicate_stdout_filters=["loss"],
+        duplicate_stderr_filters=("nan", "inf"),  # type: ignore[arg-type]  # as good as a list
+        stderr_capture=False,
+        logs_specs="mine",
+    )
+    assert config.agent_config(("x",), run_id="r").output == OutputConfig(
+        redirects="3",
+        tee="0:1,1:2",
+        local_ranks_filter=frozenset({0}),
+        line_prefix_template="${rank}|",
+        stdout_filters=("loss",),
+        stderr_filters=("nan", "inf"),
+        logs_specs="mine",
+        is_stderr_captured=False,
+    )
+    plain = LaunchConfig(1, 1, 2, redirects="3", tee={}, local_ranks_filter=set())
+    assert plain.agent_config(("x",), run_id="r").output == OutputConfig(redirects="3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"redirects": "4"}, "redirects: '4' is given, allowed is Std.OUT and the like"),
+        ({"tee": {0: "x"}}, "tee: {0: 'x'} is given, allowed is Std.OUT and the like"),
+        ({"tee": {-1: Std.OUT}}, "tee: {-1: "),
+        ({"tee": None}, "tee: 'None' is given, allowed is Std.OUT and the like"),
+        ({"local_ranks_filter": {"0"}}, "local_ranks_filter: {'0'} is given, allowed is local"),
+        (
+            {"duplicate_stdout_filters": "x"},
+            "duplicate_stdout_filters: \"'x'\" is given, allowed is",
+        ),
+        ({"duplicate_stderr_filters": [1]}, "duplicate_stderr_filters: [1] is given, allowed is a"),
+        ({"logs_specs": 5}, "logs_specs: 5 is given, allowed is logs specs, which have a method"),
+        (
+            {"logs_specs": DefaultLogsSpecs(os.devnull), "tee": Std.OUT},
+            "tee: 1 is given, allowed is nothing beside logs_specs",
+        ),
+    ],
+)
+def test_impossible_output_is_named(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        LaunchConfig(1, 1, 1, **fields)
+    assert text in str(caught.value)
 
 
 def test_numa_modes_are_those_of_the_command_line() -> None:

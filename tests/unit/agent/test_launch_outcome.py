@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agent import effects as fx
 from agent.errors import RunForgotten
 from agent.events import WorkerExited
@@ -90,3 +92,12 @@ def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
     seen.saw(exited(0), [fx.WriteFailure(failure=left_by(round_, exited(0), fault, 2))])
     seen.saw(desired(SUCCEEDED), [])
     assert seen.outcome(fx.Finish(exit_code=0)).ranks == (3,)
+
+
+def test_the_files_of_failed_workers_are_those_of_the_last_round() -> None:
+    seen = recorder(replace(exited(0, exit_code=1), error_file="/old"), verdict=None)
+    seen.saw(None, [fx.StartWorkers(assignment=an_assignment(1))])
+    seen.saw(replace(exited(1, round_id=1, exit_code=1), error_file="/new"), [])
+    seen.saw(replace(exited(0, round_id=0, exit_code=1), error_file="/late"), [])
+    seen.saw(desired(FAILED), [])
+    assert seen.outcome(fx.Finish(exit_code=1)).error_files == {3: "/new"}

@@ -35,8 +35,9 @@ def test_the_cause_is_left_as_a_worker_would(tmp_path: Path) -> None:
 
 def test_nobody_to_tell_and_no_place_for_it_change_nothing(tmp_path: Path) -> None:
     tell_launcher(None, CAUSE)
-    tell_launcher(str(tmp_path / "no" / "such"), CAUSE)
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    tell_launcher(str(tmp_path / "file" / "such"), CAUSE)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def exit_of(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> Exit:

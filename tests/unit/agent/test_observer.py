@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import events as ev
-from agent.config import AgentConfig
-from agent.core import AgentCore, AgentPolicy
-from agent.effects import StartWorkers
 from agent.errors import RunRefused
-from agent.model import Assignment, Desired, Exit, Pace, Standby, WorkerError
-from agent.observer import Observer, flakiness
-from agent.telemetry.model import Event, Item, Metric
+from agent.model import Desired, Pace, Standby, WorkerError
+from agent.observer import flakiness
+from agent.telemetry.model import Metric
+from agent.watchdog.model import Hang, HangKind, Standing
 from tests.support.iterating import (
     a_begin,
     a_complete,
@@ -26,115 +24,47 @@ from tests.support.iterating import (
     directed,
     enters,
 )
+from tests.support.observed import EPOCH_S, START, Watched, a_round
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-START = 100.0
-EPOCH_S = 1_700_000_000.0
-
-
-class Watched:
-    """A core with two workers, and all that was told of it."""
-
-    def __init__(self, **fields: Any) -> None:
-        given: dict[str, Any] = {
-            "coordinator": "head:1",
-            "run_id": "r",
-            "role": "trainer",
-            "local_world_size": 2,
-            "restarts_max": 3,
-            "command": ("python", "-u", "a/train.py"),
-        }
-        config = AgentConfig(**(given | fields))
-        self.now = START
-        self.items: list[Item] = []
-        self.rounds: list[int] = []
-        self.latest = -1
-        self.attempt = 1
-        self.core = AgentCore(
-            AgentPolicy(
-                local_world_size=config.local_world_size,
-                join_timeout_s=600,
-                coordinator_grace_s=600,
-                shutdown_timeout_s=30,
-                coordinator="head:1",
-            )
-        )
-        self.observer = Observer(config, host="h", epoch_s=EPOCH_S, now=self.now)
-        effects = self.core.start(now=self.now)
-        self.items += self.observer.saw(None, effects, now=self.now)
-        self.attempt = next(e.attempt for e in effects if hasattr(e, "attempt"))
-        self.see(
-            ev.SessionWelcomed(
-                attempt=self.attempt, pace=Pace(heartbeat_interval_s=1, reconnect_delay_max_s=1)
-            )
-        )
-
-    def see(self, event: ev.Event, after_s: float = 0.0) -> None:
-        self.now += after_s
-        effects = self.core.handle(event, now=self.now)
-        self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartWorkers)]
-        self.items += self.observer.saw(event, effects, now=self.now)
-
-    def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:
-        event = ev.DesiredReceived(attempt=self.attempt, desired=Desired(state=state))
-        self.see(event, after_s)
-
-    def run(self, round_id: int = 0, restarts: int = 0, after_s: float = 0.0) -> None:
-        """Assign a round and let its workers, pids 50 and 51, start half a second later."""
-        self.want(a_round(round_id, restarts), after_s)
-        self.started(round_id)
-
-    def started(self, round_id: int = 0) -> None:
-        self.see(ev.WorkersStarted(round_id=round_id, pids={0: 50, 1: 51}), 0.5)
-
-    def exit(self, local_rank: int, code: int = 0, round_id: int = 0, **fields: Any) -> None:
-        given: dict[str, Any] = {"is_stopped": False, "ended_at": self.now, "pid": 50 + local_rank}
-        self.see(
-            ev.WorkerExited(
-                round_id=round_id, local_rank=local_rank, exit_code=code, **(given | fields)
-            )
-        )
-
-    def gone(self, round_id: int = 0, after_s: float = 0.25) -> None:
-        self.see(ev.WorkersStopped(round_id=round_id), after_s)
-
-    def end(self, *, is_success: bool, reason: str = "all done") -> None:
-        self.want(Exit(is_success=is_success, reason=reason, report=""))
-
-    def events(self) -> list[Event]:
-        return [item for item in self.items if isinstance(item, Event)]
-
-    def statuses(self) -> list[tuple[Any, Any, Any]]:
-        """Round, local rank and state of every worker told of."""
-        told = [event.metadata for event in self.events() if event.source == "WORKER"]
-        return [(m["round_id"], m["local_rank"], m["state"]) for m in told]
-
-    def metrics(self, name: str) -> list[float]:
-        return [i.value for i in self.items if isinstance(i, Metric) and i.name == name]
-
-
-def a_round(round_id: int = 0, restarts: int = 0) -> Assignment:
-    return Assignment(
-        round_id=round_id,
-        restart_count=restarts,
-        group_rank=1,
-        group_world_size=3,
-        rank_first=4,
-        world_size=8,
-        role_rank_first=2,
-        role_world_size=6,
-        master_addr="m",
-        master_port=1,
-        reason="met",
-    )
 
 
 def counters(story: Watched) -> dict[str, float]:
     names = ("total", "success_with_retries", "success_no_retries", "failed_with_retries",
              "failed_no_retries")  # fmt: skip
     return {name: sum(story.metrics(f"workers.trainer.run_{name}")) for name in names}
+
+
+def test_a_restart_in_process_is_an_event_and_a_retry() -> None:
+    """Once, however often it is told, and only if the function does run again."""
+    story = Watched()
+    story.run()
+    story.see(enters(0, 0))
+    story.see(enters(1, 0))
+    story.see(directed(a_begin(0), attempt=story.attempt))
+    story.see(breaks(1, 0))
+    for _ in range(2):
+        story.see(directed(an_interrupt(0, "rank 1: boom"), attempt=story.attempt))
+    assert [event.name for event in story.events()] == []
+    story.see(breaks(0, 0, None))
+    story.see(enters(0, 1))
+    story.see(enters(1, 1))
+    for _ in range(2):
+        story.see(directed(a_begin(1), attempt=story.attempt), 0.25)
+    (event,) = story.events()
+    assert event.name == "drumbeat.agent.inprocess.RESTARTED"
+    found = {name: event.metadata[name] for name in ("iteration", "duration_ms", "reason")}
+    assert found == {"iteration": 1, "duration_ms": 250.0, "reason": "rank 1: boom"}
+    for local_rank in (0, 1):
+        story.see(completes(local_rank, 1))
+    story.see(directed(a_complete(1), attempt=story.attempt))
+    story.exit(0)
+    story.exit(1)
+    story.end(is_success=True)
+    story.gone()
+    assert counters(story)["success_with_retries"] == 1
+    assert counters(story)["success_no_retries"] == 0
 
 
 def test_a_worker_that_restarts_in_process_may_still_succeed() -> None:
@@ -184,6 +114,88 @@ def test_a_run_that_succeeds_at_once() -> None:
         "drumbeat.worker.status.SUCCEEDED",
         "drumbeat.agent.status.SUCCEEDED",
     ]
+
+
+def results(story: Watched) -> list[str]:
+    """Return what worked and what did not, and the states of the workers, in order."""
+    states = ("healthy", "succeeded", "failed", "stopped")
+    names = {f"workers.trainer.{state}": state for state in states}
+    return [
+        names.get(item.name, item.name)
+        for item in story.items
+        if isinstance(item, Metric)
+        and (item.name in names or item.name.endswith((".success", ".failure")))
+    ]
+
+
+def test_what_took_time_has_worked_or_not() -> None:
+    story = Watched()
+    story.run()
+    story.exit(0, 1)
+    story.want(a_round(1, restarts=1))
+    story.exit(1, -15, is_stopped=True)
+    story.gone()
+    story.started(1)
+    story.exit(0, round_id=1)
+    story.exit(1, round_id=1)
+    story.end(is_success=True)
+    story.see(ev.WorkersStopped(round_id=1, stuck_pids=(51,)), 0.25)
+    assert results(story) == [
+        *("rendezvous.success", "healthy", "start.success"),
+        *("rendezvous.success", "failed", "stop.success", "healthy", "start.success"),
+        *("succeeded", "stop.failure", "run.success"),
+    ]
+    assert story.metrics("run.success") == [1]
+
+
+def test_what_did_not_work_is_told_as_a_failure() -> None:
+    story = Watched()
+    story.want(a_round())
+    story.see(ev.WorkerStartFailed(round_id=0, local_rank=0, message="no such program"))
+    story.gone()
+    story.want(Standby(reason="1 of 3"))
+    story.end(is_success=False, reason="too few came")
+    assert results(story) == [
+        *("rendezvous.success", "start.failure", "failed", "stop.success"),
+        *("rendezvous.failure", "run.failure"),
+    ]
+    stopped = Watched()
+    stopped.run()
+    stopped.want(Standby(reason="somebody was lost"))
+    stopped.gone()
+    assert results(stopped)[-2:] == ["stopped", "stop.success"]
+
+
+def test_limits_that_are_over_and_signals_for_them_are_told() -> None:
+    story = Watched()
+    story.run()
+    hang = Hang(
+        kind=HangKind.TIMER,
+        scope="all-reduce",
+        limit_s=4.0,
+        elapsed_s=4.25,
+        standing=Standing(local_rank=1),
+        noticed_at=0.0,
+    )
+    place = {"round_id": 0, "local_rank": 1}
+    story.see(ev.WorkerLimitExpired(hang=hang, signal=0, **place))
+    story.see(ev.WorkerLimitExpired(hang=hang, signal=9, pid=77, **place))
+    story.see(ev.WorkerSignalled(signum=9, pid=77, **place))
+    story.see(ev.WorkerSignalled(signum=15, round_id=5, local_rank=1))
+    told, child, signalled = story.events()
+    assert {**told.metadata, "total_run_time": 0} == {
+        "run_id": "r", "hostname": "h", "role": "trainer", "state": "RUNNING",
+        "entry_point": "train.py", "total_run_time": 0, "round_id": 0, "restarts": 0,
+        "group_rank": 1, "global_rank": 5, "local_rank": 1, "pid": 51, "kind": "TIMER",
+        "scope": "all-reduce", "limit": 4.0, "elapsed": 4.25, "signal": 0,
+    }  # fmt: skip
+    assert (told.name, told.source) == ("drumbeat.watchdog.expired", "AGENT")
+    assert (child.metadata["signal"], child.metadata["pid"]) == (9, 77)
+    assert signalled.name == "drumbeat.watchdog.signalled"
+    assert (signalled.metadata["signal"], signalled.metadata["pid"]) == (9, 77)
+    story.exit(1, -9)
+    story.gone()
+    assert story.statuses() == [(0, 0, "TERMINATED"), (0, 1, "FAILED")]
 
 
 def test_a_worker_event_says_who_where_and_how() -> None:

@@ -1,6 +1,7 @@
 """What is looked at on this host before an agent joins."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,3 +146,61 @@ def test_an_unwritable_log_directory_is_refused() -> None:
     """Nobody, not even root, creates directories in /proc."""
     with pytest.raises(LogDirectoryUnusable, match="/proc/nowhere cannot be used"):
         preflight.prepare_log_dir("/proc/nowhere")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a package in the current directory that says so if it is imported."""
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "trainer_of_test"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "main.py").touch()
+    return package
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["json.tool", "zipfile", "site", "trainer_of_test.main", "this"])
+def test_a_module_that_is_there_passes_and_is_not_imported(name: str) -> None:
+    before = set(sys.modules)
+    preflight.check_module(name)
+    assert not {module for module in set(sys.modules) - before if "test" in module}
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("no_such_module", "there is no module named no_such_module"),
+        ("no_such.module", "there is no module named no_such"),
+        ("trainer_of_test.mian", "there is no module named trainer_of_test.mian"),
+        ("trainer_of_test.main.x", "trainer_of_test.main is no package"),
+        ("trainer_of_test", "it is a package without trainer_of_test.__main__"),
+        ("trainer_of_test..main", "it is no name of a module"),
+        ("./train.py", "it is no name of a module"),
+    ],
+)
+def test_a_module_that_is_not_there_is_named(name: str, why: str) -> None:
+    with pytest.raises(ScriptNotFound) as raised:
+        preflight.check_module(name)
+    assert str(raised.value) == f"cannot run {name}: {why}"
+
+
+@pytest.mark.parametrize("text", ["__path__.append('/x')", "sys.meta_path.append(Finder())"])
+def test_a_package_that_looks_elsewhere_is_left_to_python(package: Path, text: str) -> None:
+    (package / "__init__.py").write_text(text)
+    preflight.check_module("trainer_of_test.anywhere")
+
+
+def test_a_package_without_init_may_hold_the_module(package: Path) -> None:
+    (package / "__init__.py").unlink()
+    (package / "inner" / "main.py").touch()
+    preflight.check_module("trainer_of_test.main")
+    preflight.check_module("trainer_of_test.inner.main")
+    with pytest.raises(ScriptNotFound):
+        preflight.check_module("trainer_of_test.mian")
+
+
+def test_a_package_with_main_can_be_run(package: Path) -> None:
+    (package / "__main__.py").touch()
+    preflight.check_module("trainer_of_test")

@@ -72,6 +72,19 @@ def test_the_cause_comes_with_everything_and_victims_with_a_line() -> None:
     ]
 
 
+def test_an_agent_that_is_not_called_as_its_host_is_named_beside_it() -> None:
+    lines = rendered(
+        root_causes=[a_record(0, name="node-0")],
+        victims=[a_record(1, name="node-0#2")],
+        victims_count=1,
+        world_size=2,
+    )
+    assert "  host      : node-0" in lines
+    assert "  rank 1 on node-0#2, exit code 1" in lines
+    named = rendered(root_causes=[a_record(1, name="left")], world_size=2)
+    assert "  host      : node-0 (agent left)" in named
+
+
 def test_causes_too_close_to_tell_apart_are_all_named() -> None:
     lines = rendered(root_causes=[a_record(0), a_record(2)], world_size=2)
     assert "Root cause: one of 2, too close in time to be told apart:" in lines
@@ -140,3 +153,33 @@ def test_a_cause_that_ended_its_process_says_both() -> None:
     lines = rendered(root_causes=[cause], world_size=1)
     at = lines.index("  iteration : 0, interrupted by the end of the worker")
     assert lines[at + 1] == "  ended by  : SIGKILL"
+
+
+def test_what_ended_earlier_rounds_is_in_it_as_lines() -> None:
+    why = "round 0 failed: rank 1 on a (SIGKILL); restart 1 of 3"
+    assert rendered(earlier=[why]) == [
+        BAR,
+        "train.py FAILED",
+        "round 0 failed",
+        "before that:",
+        f"  {why}",
+        BAR,
+    ]
+
+
+def test_control_characters_of_workers_are_written_out() -> None:
+    cause = a_record(0, message="\x1b]0;title\x07", stderr_tail="\x1b[31mred\x1b[0m\x1b[2J\n")
+    lines = rendered(root_causes=[cause], world_size=1)
+    assert "  message   : \\x1b]0;title\\x07" in lines
+    assert "    red\\x1b[2J" in lines
+
+
+def test_victims_are_counted_as_workers_and_not_as_records() -> None:
+    """One that restarts in process has several, also if it was a cause."""
+    cause = a_record(0, message="boom")
+    victim = a_record(1, message="finalize failed")
+    lines = rendered(
+        root_causes=[cause], victims=[cause, victim, victim], victims_count=1, world_size=2
+    )
+    assert not any("stopped by their agents" in line for line in lines)
+    assert any("rank 1 on" in line and "finalize failed" in line for line in lines)

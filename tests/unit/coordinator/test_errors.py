@@ -24,7 +24,7 @@ REFUSALS = [
         ("FAILED_PRECONDITION", "SPEC_MISMATCH", False),
         (
             "run 'r' was started with other settings: "
-            "agents_max: the run has 2, not 4; master_addr: the run has '', not 'a'"
+            "--nnodes (maximum): the run has 2, not 4; --master-addr: the run has '', not 'a'"
         ),
     ),
     (
@@ -39,7 +39,7 @@ REFUSALS = [
         errors.RunMissesAgents("r", (Difference("agents_max", 4, 2),)),
         ("ABORTED", "UNAVAILABLE", True),
         (
-            "run 'r' was started with other settings: agents_max: the run has 2, not 4; "
+            "run 'r' was started with other settings: --nnodes (maximum): the run has 2, not 4; "
             "its agents are missing, and it ends if none of them returns"
         ),
     ),

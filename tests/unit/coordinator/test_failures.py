@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.failures import (
     CAUSES_SHOWN_MAX,
+    EARLIER_SHOWN_MAX,
     HANG_END_S,
     VICTIM_MESSAGE_CHARACTERS_MAX,
     VICTIMS_SHOWN_MAX,
@@ -244,3 +245,29 @@ def test_a_full_table_keeps_the_last_iteration() -> None:
     assert [record.sequence for record in records] == [31, 32, 21]
     insert_most_telling(records, a_record(99, happened_at=9.0), TableRoom(count_max=3))
     assert [record.sequence for record in records] == [99, 31, 32]
+
+
+def test_a_cause_is_described_with_the_first_line_of_what_it_said() -> None:
+    said = at(1.0, message="ValueError: b\x07oom\nmore")
+    assert describe([said]) == "rank 0 on a (exit code 1, ValueError: b\\x07oom)"
+
+
+def test_a_report_has_what_ended_the_rounds_before_even_without_records_of_its_own() -> None:
+    why = [f"round {number} failed" for number in range(EARLIER_SHOWN_MAX + 1)]
+    report = make_report([], 9, world_size=4, earlier=why)
+    assert report is not None
+    assert report.earlier == tuple(why[1:])
+    assert report.victims_count == 0
+
+
+def test_a_worker_that_was_told_to_end_is_a_victim_of_what_it_did_itself() -> None:
+    """Also if it is the cause; and a cause that failed once more says so."""
+    cause, other = at(1.0, 0), at(2.0, 1)
+    told = [at(9.0, rank, is_stopped_by_agent=True, sequence=2) for rank in range(3)]
+    failed = at(3.0, 0, message="finalize failed", sequence=3)
+    report = make_report([cause, other, failed, *told], 0, world_size=3)
+    assert report is not None
+    assert report.root_causes == (cause,)
+    shown = [(record.worker.rank, record.message) for record in report.victims]
+    assert shown == [(1, other.message), (0, "finalize failed"), (2, told[2].message)]
+    assert report.victims_count == 2

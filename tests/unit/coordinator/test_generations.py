@@ -172,7 +172,7 @@ def test_changed_settings_start_anew_after_the_only_agent_has_left(is_restarted:
     first, second = story.state(), story.state(f"{RUN}#2")
     assert first.verdict is not None
     assert not first.verdict.is_success
-    assert "agents_min: the run has '2', not '1'" in first.verdict.reason
+    assert "--nnodes (minimum): the run has '2', not '1'" in first.verdict.reason
     assert (second.phase, second.spec.agents_min) == (Phase.RUNNING, 1)
     assert [type(record) for run_id, record in story.journal if run_id == RUN][-1] is RunEnded
     story.registry.check_invariants()
@@ -197,7 +197,7 @@ def test_changed_settings_are_refused_while_an_agent_is_there_or_may_return(
         story.break_session("a")
     error = refusal(story.join("b", began_at=story.now, spec=a_spec(1)))
     assert type(error) is (RunMissesAgents if is_missed else SpecMismatch)
-    assert "agents_min: the run has '2', not '1'" in str(error)
+    assert "--nnodes (minimum): the run has '2', not '1'" in str(error)
     assert list(story.registry.runs) == [RUN]
     story.advance(1.0)
     story.back("b")

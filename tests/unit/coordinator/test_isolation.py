@@ -18,10 +18,13 @@ from coordinator.run import Run
 from coordinator.run_state import Phase
 from coordinator.view import run_page
 from drumbeat.v1 import run_pb2
+from tests.support import breaks
 from tests.support.journal import fold, round_trip
 from tests.support.world import Story, a_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from coordinator.records import Record
 
 
@@ -50,10 +53,7 @@ class Bugs:
 
 
 class BreakableStory(Story):
-    """Lets a core break, and reads its run from the journal when it is told to."""
-
-    def _absorb(self, effects: list[fx.Effect]) -> None:
-        super()._absorb([e for e in effects if not isinstance(e, fx.ReadRun)])
+    """Reads a run from the journal when it is told to."""
 
     def read(self, run_id: str = "x") -> list[fx.Effect]:
         state = fold(round_trip(self.journal)).get(run_id)
@@ -68,6 +68,12 @@ class BreakableStory(Story):
             if isinstance(effect, fx.Welcome | fx.Direct | fx.Reject):
                 told[self.agents[self.sessions[effect.session_id]].run_id] = effect
         return told
+
+
+@pytest.fixture(autouse=True)
+def _contained() -> Iterator[None]:
+    with breaks.contained():
+        yield
 
 
 @pytest.fixture

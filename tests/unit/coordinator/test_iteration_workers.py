@@ -56,7 +56,7 @@ def test_a_worker_that_never_calls_the_function_is_waited_for_aloud_and_not_for_
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == []
     assert story.iterations.is_engaged
     assert story.wait.reason == (
-        "0 of 1 hosts entered iteration 0, waiting for rank 0 on a, 120 s left"
+        "0 of 1 host entered iteration 0, waiting for rank 0 on a, 120 s left"
     )
     story.advance(50)
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == [], "repeated"
@@ -96,7 +96,7 @@ def test_completion_is_waited_for_from_the_first_worker_on() -> None:
     story = a_running_story(2)
     assert story.report("a", 0, RUNNING, ahead=(0,)) == []
     assert story.wait.reason == (
-        "0 of 1 hosts completed iteration 0, waiting for rank 1 on a, 120 s left"
+        "0 of 1 host completed iteration 0, waiting for rank 1 on a, 120 s left"
     )
     interrupt = only(story.advance(120))
     assert isinstance(interrupt, Interrupt)
@@ -158,6 +158,15 @@ def test_the_last_of_an_interrupted_iteration_may_still_exit_with_0() -> None:
     story.advance(SPEC.last_call_wait_s)
     assert story.report("b", 0, COMPLETED, terminated=exited) == [Complete(iteration=0)]
     assert story.restart() == []
+
+
+def test_who_has_exited_with_0_is_not_counted_as_lost() -> None:
+    story = a_running_story(1, 1, 1)
+    story.report("a", 0, COMPLETED, terminated=(a_fault(0, EXIT, "0"),))
+    story.advance(SPEC.last_call_wait_s)
+    story.report("b", 0, INTERRUPTED, terminated=(KILLED,))
+    assert isinstance(only(story.report("c", 1, ENTERED)), Begin)
+    assert (story.state.lost, story.state.exited) == (1, 1)
 
 
 # Roles.

@@ -74,22 +74,12 @@ def test_forgetting_leaves_nothing() -> None:
     assert members.next_deadline() is None
 
 
-def test_renewing_gives_leases_anew_and_no_grace() -> None:
-    members = Membership(PACE)
-    members.remember(["remembered"], until=15.0)
-    members.attach("here", "s1", now=0.0)
-    members.renew(now=12.0)
-    assert [e.incarnation for e in members.pop_expired(now=16.9)] == ["remembered"]
-    assert [e.incarnation for e in members.pop_expired(now=17.0)] == ["here"]
-
-
-def test_renewed_leases_expire_in_the_order_members_came() -> None:
+def test_leases_expire_in_the_order_members_came() -> None:
     """Sets of names are ordered by chance; an order by chance can't be replayed."""
     members = Membership(PACE)
     names = [f"agent-{index}" for index in range(50)]
     for name in names:
         members.attach(name, f"s-{name}", now=0.0)
-    members.renew(now=1.0)
     assert [expiry.incarnation for expiry in members.pop_expired(now=99.0)] == names
 
 

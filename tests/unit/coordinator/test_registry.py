@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from coordinator import effects as fx
 from coordinator.errors import InvalidRequest, LimitReached
 from coordinator.events import DeadlineReached
+from coordinator.model import Pace
 from coordinator.policy import RunPolicy
 from coordinator.registry import RegistryPolicy, spec_error
 from coordinator.run_state import Phase
@@ -93,21 +95,53 @@ def test_a_lowered_limit_of_ended_runs_holds_after_a_restart() -> None:
     fresh.registry.check_invariants()
 
 
-def test_the_pace_stretches_as_agents_double_and_tightens_as_they_go() -> None:
+def test_a_large_run_beats_as_slowly_as_its_lease_allows_and_keeps_the_lease() -> None:
     story = a_story(99, policy=RegistryPolicy(agents_at_base_pace=4))
     names = [f"n{index}" for index in range(9)]
-    intervals = []
+    told: list[tuple[int, Pace]] = []
     for name in names:
         story.join(name)
         paces = [effect.pace for effect in story.of(fx.SetPace)]
-        intervals.append((len(paces), paces[0].heartbeat_interval_s if paces else None))
-    assert intervals == [(0, None)] * 4 + [(5, 2.0)] + [(0, None)] * 3 + [(9, 4.0)]
-    assert paces[0].lease_s == 20.0
+        told += [(len(paces), paces[0])] if paces else []
+    base = story.policy.base_pace
+    wider, widest = (replace(base, heartbeat_interval_s=2.0) for _ in range(2))
+    wider = replace(wider, reconnect_delay_max_s=2 * base.reconnect_delay_max_s)
+    widest = replace(widest, reconnect_delay_max_s=4 * base.reconnect_delay_max_s)
+    assert told == [(5, wider), (9, widest)]
     told = []
     for name in names:
         story.leave(name)
-        told += [effect.pace.heartbeat_interval_s for effect in story.of(fx.SetPace)[:1]]
-    assert told == [2.0, 1.0]
+        told += [(0, effect.pace) for effect in story.of(fx.SetPace)[:1]]
+    assert told == [(0, wider), (0, base)]
+
+
+def test_the_size_of_a_run_is_nothing_to_the_pace_of_another() -> None:
+    story = a_story(99, policy=RegistryPolicy(agents_at_base_pace=4))
+    for name in ("x", "y"):
+        story.join(name, run_id="small", spec=a_spec(2))
+    for index in range(20):
+        story.join(f"n{index}", run_id="large")
+    small, large = (story.registry.runs[run_id].members.pace for run_id in ("small", "large"))
+    assert small == story.policy.base_pace
+    assert (large.heartbeat_interval_s, large.lease_s) == (2.0, small.lease_s)
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_a_silent_host_is_given_up_after_the_same_time_at_any_size(size: int) -> None:
+    story = a_story(size, size + 1)
+    for index in range(size):
+        story.join(f"n{index}")
+    story.join("silent")  # which closes the round, and says nothing from here on
+    began = story.now
+    others = [f"n{index}" for index in range(size)]
+    story.obey_all()
+    while "silent.1" in story.state().members and story.now < began + 10.0:
+        story.now += 0.5
+        if story.now % 1.0 == 0.0:
+            for name in others:
+                story.beat(name)
+        story.handle(DeadlineReached())
+    assert story.now - began == 5.0
 
 
 def test_a_restored_registry_expects_all_its_agents_at_their_pace() -> None:
@@ -119,7 +153,8 @@ def test_a_restored_registry_expects_all_its_agents_at_their_pace() -> None:
     story.restart()
     story.back("n0")
     (welcome,) = story.of(fx.Welcome)
-    assert welcome.pace.heartbeat_interval_s == 16.0
+    assert welcome.pace.heartbeat_interval_s == 2.0
+    assert welcome.pace.reconnect_delay_max_s == 16 * story.policy.base_pace.reconnect_delay_max_s
     assert not story.of(fx.SetPace)
     delay = welcome.pace.reconnect_delay_max_s
     deadline = story.registry.next_deadline()

@@ -10,7 +10,7 @@ from coordinator import effects as fx
 from coordinator.errors import SessionReplaced, StaleSession
 from coordinator.events import BeatReceived, FailureReported, SessionOpened
 from coordinator.failures import root_causes
-from coordinator.model import Assignment, Beat, Desired, GroupState, Standby, Stop
+from coordinator.model import Assignment, Beat, Desired, GroupState, Release, Standby, Stop
 from coordinator.policy import RunPolicy
 from coordinator.records import (
     AgentAdmitted,
@@ -234,10 +234,56 @@ def test_the_exit_barrier_waits_as_long_as_leases_hold_unless_told_otherwise() -
     for story in (patient, limited):
         story.succeed("a")
         story.advance(600.0)
-    assert patient.state().phase is Phase.RUNNING
-    assert limited.state().phase is not Phase.RUNNING
-    late = "exit barrier timeout: 1 agents not done after 60 s: b (group rank 1)"
-    assert limited.state().reason == late
+        assert story.state().phase is Phase.RUNNING
+        assert isinstance(story.desired("b").state, Assignment)
+    assert isinstance(patient.desired("a").state, Assignment)
+    assert limited.desired("a").state == Release(
+        reason="exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
+    )
+
+
+def test_each_agent_waits_as_long_from_its_own_success_on() -> None:
+    story = a_running_story(3, exit_barrier_timeout_s=60.0)
+    story.succeed("b")
+    story.advance(30.0)
+    story.succeed("a")
+    story.advance(30.0)
+    assert isinstance(story.desired("b").state, Release)
+    assert isinstance(story.desired("a").state, Assignment)
+    story.leave("b")
+    story.advance(30.0)
+    assert isinstance(story.desired("a").state, Release)
+    story.leave("a")
+    story.succeed("c")
+    assert story.verdict("c").is_success
+
+
+def test_an_agent_whose_release_was_lost_hears_of_it_again() -> None:
+    story = a_running_story(2, exit_barrier_timeout_s=60.0)
+    story.succeed("a")
+    story.advance(59.9)
+    story.break_session("a")
+    story.advance(0.2)
+    story.back("a")
+    assert isinstance(story.desired("a").state, Release)
+    story.restart()
+    for name in "ab":
+        story.back(name)
+    story.advance(60.0)
+    assert isinstance(story.desired("a").state, Release)
+
+
+def test_a_failure_after_a_release_is_the_others_matter() -> None:
+    """The one that left is not run again; without enough agents the run waits for another."""
+    story = a_running_story(3, agents_min=2, restarts_max=1, exit_barrier_timeout_s=60.0)
+    story.succeed("a")
+    story.advance(60.0)
+    story.leave("a")
+    story.record("b")
+    story.fail("b")
+    story.advance(story.spec.last_call_s + 1)
+    assert story.assignment("b").round_id == 1
+    assert sorted(story.ranks()) == ["b", "c"]
 
 
 def test_a_lost_agent_that_returns_is_a_fresh_member_with_its_old_rank() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from drumbeat.logs import configure_logs
+from drumbeat.logs import close_logs, configure_logs
 
 
 class Terminal(io.StringIO):
@@ -28,8 +28,10 @@ class Broken(io.StringIO):
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """Leave the process's logging as it was."""
-    level = logging.getLogger("grpc").level
+    level, last_resort = logging.getLogger("grpc").level, logging.lastResort
     yield
+    close_logs()
+    logging.lastResort = last_resort
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     logging.getLogger("grpc").setLevel(level)
@@ -39,9 +41,9 @@ def lines_of(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_lines_are_written_off_a_terminal() -> None:
+def test_json_lines_are_written_on_demand() -> None:
     stream = io.StringIO()
-    configure_logs("auto", stream)
+    configure_logs("json", stream)
     structlog.contextvars.bind_contextvars(**{"run.id": "r1"})
     structlog.get_logger().info("round started", **{"run.round": 3})
     (line,) = lines_of(stream)
@@ -49,25 +51,56 @@ def test_json_lines_are_written_off_a_terminal() -> None:
     assert line == {"event": "round started", "level": "info", "run.id": "r1", "run.round": 3}
 
 
-def test_people_get_text_on_a_terminal() -> None:
+@pytest.mark.parametrize("log_format", ["auto", "console"])
+def test_people_get_a_plain_line_an_event_wherever_it_goes(log_format: Any) -> None:
+    stream = io.StringIO()
+    configure_logs(log_format, stream)
+    log = structlog.get_logger()
+    log.info("round started", message="round 3: 2 workers on 1 agent", **{"run.round": 3})
+    log.warning("no port reserved", reason="too many open files", path="/x")
+    assert [line[20:] for line in stream.getvalue().splitlines()] == [
+        "agent: round 3: 2 workers on 1 agent",
+        "agent: warning: no port reserved: too many open files",
+    ]
+
+
+def test_details_are_shown_at_the_level_debug() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream, level="debug", program="coordinator")
+    structlog.get_logger().debug("round started", **{"run.round": 3, "empty": None})
+    assert stream.getvalue()[20:] == "coordinator: round started (run.round=3)\n"
+
+
+def test_what_would_act_on_a_terminal_is_written_out() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream)
+    structlog.get_logger().info("said", reason="a\x1b]0;title\x07b\nc")
+    assert stream.getvalue()[20:] == "agent: said: a\\x1b]0;title\\x07b c\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_a_terminal_gets_colours_unless_they_are_unwanted(
+    environment: dict[str, str], is_colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     stream = Terminal()
     configure_logs("auto", stream)
     structlog.get_logger().warning("round started", **{"run.round": 3})
     assert "round started" in stream.getvalue()
-    assert "\x1b[" in stream.getvalue()
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(stream.getvalue())
+    assert ("\x1b[" in stream.getvalue()) == is_colored
 
 
-def test_format_on_demand_beats_the_terminal() -> None:
-    terminal, file = Terminal(), io.StringIO()
-    configure_logs("json", terminal)
-    structlog.get_logger().info("one")
-    configure_logs("console", file)
-    structlog.get_logger().info("two", **{"run.id": "r1"})
-    assert lines_of(terminal)[0]["event"] == "one"
-    assert "run.id=r1" in file.getvalue()
-    assert "\x1b[" not in file.getvalue()
+def test_a_level_leaves_out_what_is_below_it() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream, level="warning")
+    structlog.get_logger().info("round started")
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
@@ -129,3 +162,11 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     assert json.loads(captured.err)["event"] == "here"
+
+
+def test_what_a_library_logs_without_a_handler_takes_the_same_way() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream)
+    library = logging.Logger("library")  # noqa: LOG001 - without the handlers that pytest adds
+    library.warning("slow %s", "disk")
+    assert stream.getvalue() == "slow disk\n"

@@ -23,7 +23,7 @@ def tool() -> None:
 @options.option("--server", "--old-server", section="Network", type=options.HOST_PORT)
 @options.option("--count", "-c", section="Network", type=options.CountType(0, 9), default=1)
 @options.option("--dry-run", section="Network", is_flag=True)
-@options.replaced_option("--poll-interval", hint="leave it out")
+@options.option("--quick", hidden=True, variables=["PET_QUICK", "OLD_QUICK"])
 def work(**params: Any) -> dict[str, Any]:
     """Work."""
     return params
@@ -34,7 +34,13 @@ def parse(*argv: str) -> Any:
 
 
 def test_defaults_are_converted() -> None:
-    assert parse() == {"wait_time": 5.0, "server": None, "count": 1, "dry_run": False}
+    assert parse() == {
+        "wait_time": 5.0,
+        "server": None,
+        "count": 1,
+        "dry_run": False,
+        "quick": None,
+    }
 
 
 @pytest.mark.parametrize("spelling", ["--wait-time", "--wait_time"])
@@ -66,7 +72,7 @@ def test_help_shows_sections_variables_and_one_spelling(
     assert "DRUMBEAT_WAIT_TIME" in shown
     assert "default: 5s" in shown
     assert "--wait_time" not in shown
-    assert "poll" not in shown
+    assert "quick" not in shown
 
 
 def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,16 +111,120 @@ def test_an_error_names_the_option_in_one_spelling(capsys: pytest.CaptureFixture
     assert "wait_time" not in shown
 
 
-@pytest.mark.parametrize("spelling", ["--poll-interval", "--poll_interval"])
-def test_a_replaced_option_says_what_to_do_instead(
-    spelling: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--wait", "20s"),
+        ("--wait=20s",),
+        ("--wait_t", "20s"),
+        ("--dry", "--wai", "20s"),
+        ("-c", "3", "--w", "20s"),
+        ("-c3", "--w=20s"),
+        ("--old", "--count", "--w", "20s"),
+    ],
+)
+def test_options_may_be_cut_short(argv: tuple[str, ...]) -> None:
+    """A value is never taken for an option, whatever it looks like."""
+    if "--old" in argv:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(options.HOST_PORT, "convert", lambda value, *_: value)
+            parsed = parse(*argv)
+            assert parsed["server"] == "--count"
+    else:
+        parsed = parse(*argv)
+    assert parsed["wait_time"] == 20.0
+
+
+def test_a_short_form_of_several_options_is_refused_with_their_names(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It wins over other mistakes of the same line."""
-    assert parse("--wait-time", "soon", spelling, "1") == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "tool: error: --poll-interval is an option of torchrun, not of this command",
-        "tool: hint: leave it out",
-    ]
+    """Spelled with dashes or underscores is the same option."""
+    assert parse("--s", "head")["server"] == HostPort("head", 29400)
+    assert options.parse(ambiguous, ["--wait", "1"], program="tool") == 2
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "tool: error: --wait is ambiguous: it may stand for --wait-less, --wait-more."
+    )
+    assert options.parse(ambiguous, ["--wait-m", "1"], program="tool") == {
+        "wait_more": "1",
+        "wait_less": None,
+        "words": (),
+    }
+
+
+def test_what_follows_the_first_positional_argument_is_left_alone() -> None:
+    for argv in (["x", "--wait-m", "1"], ["--", "--wait-m", "1"]):
+        parsed = options.parse(ambiguous, argv, program="tool")
+        assert parsed["words"] == tuple(word for word in argv if word != "--")
+        assert parsed["wait_more"] is None
+
+
+@click.command(cls=options.SectionedCommand, context_settings={"allow_interspersed_args": False})
+@options.option("--wait-more")
+@options.option("--wait-less")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def ambiguous(**params: Any) -> dict[str, Any]:
+    """Two options that begin alike."""
+    return params
+
+
+def test_variables_of_others_count_after_our_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLD_QUICK", "oldest")
+    assert parse()["quick"] == "oldest"
+    monkeypatch.setenv("PET_QUICK", "theirs")
+    assert parse()["quick"] == "theirs"
+    monkeypatch.setenv("DRUMBEAT_QUICK", "ours")
+    assert parse()["quick"] == "ours"
+    assert parse("--quick", "typed")["quick"] == "typed"
+    monkeypatch.setenv("PET_COUNT", "many")
+    assert parse()["count"] == 1
+    monkeypatch.setenv("THEIR_LIMIT", "many")
+    assert options.parse(limited, [], program="tool") == 2
+    shown = capsys.readouterr().err
+    assert "THEIR_LIMIT" in shown
+    assert "DRUMBEAT_LIMIT" not in shown
+
+
+@click.command(cls=options.SectionedCommand)
+@options.option("--limit", type=options.CountType(0, 9), variables=["THEIR_LIMIT"])
+def limited(**params: Any) -> dict[str, Any]:
+    """One that others have a variable for."""
+    return params
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("debug", "debug"), ("INFO", "info"), ("Warn", "warning"), ("CRITICAL", "error"),
+        ("0", "debug"), ("15", "info"), ("30", "warning"), ("50", "error"),
+    ],
+)  # fmt: skip
+def test_a_level_may_be_one_of_pythons_logging(
+    text: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because torchrun takes those, from LOGLEVEL."""
+    monkeypatch.setenv("LOGLEVEL", text)
+    assert options.parse(logging_tool, [], program="tool")["log_level"] == level
+    monkeypatch.setenv("DRUMBEAT_LOG_LEVEL", "info")
+    assert options.parse(logging_tool, [], program="tool")["log_level"] == "info"
+
+
+def test_a_level_that_is_none_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGLEVEL", "loud")
+    assert options.parse(logging_tool, [], program="tool") == 2
+    shown = capsys.readouterr().err
+    assert "LOGLEVEL" in shown
+    assert "'loud' is given, allowed is one of debug, info, warning, error" in shown
+
+
+@click.command(cls=options.SectionedCommand)
+@options.console_options
+def logging_tool(**params: Any) -> dict[str, Any]:
+    """One that logs."""
+    return params
 
 
 def test_a_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

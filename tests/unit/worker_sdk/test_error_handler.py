@@ -103,8 +103,14 @@ def test_an_exit_without_a_code_is_no_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3, "no data"])
-def test_another_exit_is_recorded(code: int | str, path: Path) -> None:
-    assert recorded(SystemExit(code), path)["message"] == f"SystemExit: {code}"
+def test_another_exit_is_no_error_either(code: int | str, path: Path) -> None:
+    @record(QuietHandler())
+    def main() -> None:
+        raise SystemExit(code)
+
+    with pytest.raises(SystemExit):
+        main()
+    assert not path.exists()
 
 
 def test_an_exit_does_not_hide_the_error_before_it(path: Path) -> None:
@@ -200,9 +206,27 @@ def test_without_an_error_file_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
     get_error_handler().record_exception(ValueError("boom"))
 
 
+def test_a_directory_that_a_cleaner_removed_is_made_again_for_this_user_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error_file = path.parent / "gone" / "0" / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(error_file))
+
+    @record(QuietHandler())
+    def main() -> None:
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        main()
+    assert "boom" in error_file.read_text()
+    modes = [folder.stat().st_mode & 0o777 for folder in error_file.parents[:2]]
+    assert modes == [0o700, 0o700]
+
+
 def test_a_file_that_cannot_be_written_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    path.touch()
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path / "no" / "such"))
 
     @record(QuietHandler())
@@ -292,9 +316,19 @@ class ChildFailed(Exception):
         super().__init__("trainer FAILED")
         self.error_file = str(path)
         self.exitcode = exitcode
+        self.error_file_data: object = None
 
     def get_first_failure(self) -> tuple[int, ChildFailed]:
         return 0, self
+
+
+def test_a_child_whose_error_file_is_elsewhere_is_recorded_all_the_same(path: Path) -> None:
+    error = ChildFailed("<N/A>", exitcode=7)
+    error.error_file_data = {"message": {"message": "ValueError: far away", "extraInfo": {}}}
+    message = recorded(error, path)
+    assert message == {"message": "ValueError: far away", "extraInfo": {}, "errorCode": 7}
+    error.error_file_data = {"message": "<NONE>"}
+    assert recorded(error, path)["message"] == "ChildFailed: trainer FAILED"
 
 
 def test_the_innermost_exit_code_stays(path: Path) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.waiting import MS
-from worker_sdk.signal_wakeup import WAIT_MAX_S, wait_readable
+from worker_sdk.signal_wakeup import WAIT_MAX_S, Mailbox, wait_readable
 
 LONG_S = 20_000 * MS
 """A wait that only a failing test waits for."""
@@ -211,6 +211,30 @@ def test_a_child_forked_meanwhile_keeps_its_signals_to_itself(
     with signals_to_another_thread():
         assert not wait_readable(pair[0].fileno(), LONG_S)
     assert codes == [0]
+
+
+def test_a_mailbox_loses_nothing_to_a_signal(handle: Handle) -> None:
+    heard: list[None] = []
+
+    def raise_once() -> None:
+        heard.append(None)
+        if len(heard) == 1:
+            raise Heard
+
+    handle(raise_once)
+    mailbox: Mailbox[int] = Mailbox()
+    mailbox.close()
+    mailbox.open()
+    with signals_to_another_thread(), pytest.raises(Heard):
+        mailbox.get()
+    for value in range(3):
+        mailbox.put(value)
+    assert [mailbox.get() for _ in range(3)] == [0, 1, 2]
+    thread = threading.Thread(target=lambda: mailbox.put(3))
+    thread.start()
+    assert mailbox.get() == 3
+    thread.join()
+    mailbox.close()
 
 
 @pytest.mark.parametrize("timeout_s", [1e12, float("inf"), WAIT_MAX_S])

@@ -310,3 +310,27 @@ def test_exceptions_from_outside_leave_nothing_armed_and_lose_no_slot(
     assert board.is_idle()
     assert STATE.board is not None
     assert len(STATE.board.free) == layout.SLOTS_MAX
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_python_without_its_lock_has_no_page_and_says_so_once(
+    board: BoardDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_enabled: bool,
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: is_enabled, raising=False)
+    assert acquire("a", 60) is is_enabled
+    with expires(after=60), section("b"):
+        heartbeat(1)
+    acquire("a", 60)
+    release("a")
+    assert board.is_idle()
+    assert (board[layout.OWNER_PID] != 0) is is_enabled
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    expected = (
+        "timers, sections and heartbeats are not watched: "
+        "this Python runs threads without its global lock (PYTHON_GIL=0)"
+    )
+    assert told == ([] if is_enabled else [expected])

@@ -1,6 +1,7 @@
 """What is asked of the driver, and what becomes of its failures."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,18 @@ def test_slices_of_gpus_are_counted_by_their_names(driver: FakeNvml, tmp_path: P
     (tmp_path / "nvidia0").touch()
     assert preflight.count_gpus("MIG-1,MIG-2,MIG-3", device_dir=tmp_path) == 3
     assert driver.users == 0
+
+
+def test_a_package_that_warns_of_itself_troubles_no_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text(
+        "import warnings\nwarnings.warn('deprecated', FutureWarning)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert load_nvml() is not None
+    monkeypatch.delitem(sys.modules, "pynvml")
+    assert caught == []

@@ -163,7 +163,7 @@ def test_a_code_that_a_shell_made_of_a_signal_is_explained_as_that_signal() -> N
 
 
 def test_a_recorded_exception_needs_no_guess() -> None:
-    assert said(1, has_error=True) == "the program raised an exception, see message and traceback"
+    assert said(1, has_error=True) == "the program raised an exception, see message"
     assert "@record" in said(1)
 
 

@@ -17,6 +17,7 @@ from agent.inprocess.model import (
     InterruptionKind,
 )
 from agent.inprocess.worker import Fault
+from agent.watchdog.model import Purpose
 from tests.support.iterating import (
     OTHER_SPEC,
     SPEC,
@@ -52,7 +53,7 @@ class Story:
         effects: list[fx.Effect] = []
         for event in events:
             if isinstance(event, InprocessDirective):
-                effects += self.host.directed(event)
+                effects += self.host.directed(event, now=self.now)
             elif (fault := self.host.step_taken(event, now=self.now)) is not None:
                 self.faults.append(fault)
             effects += self.settle()
@@ -105,11 +106,7 @@ def test_two_iterations_to_the_end() -> None:
     story.feed(breaks(1, 0))
     assert story.at == (0, S.INTERRUPTED)
     assert story.report.interruptions == (why(1),)
-    told = story.feed(an_interrupt(0))
-    assert orders(told) == [(0, 0, "interrupt")], "the other knows"
-    assert [e for e in told if isinstance(e, fx.Tell)] == [
-        fx.Tell(what="iteration interrupted", why="rank 0 failed", round_id=0)
-    ]
+    assert orders(story.feed(an_interrupt(0))) == [(0, 0, "interrupt")], "the other knows"
     story.feed(enters(1, 1))
     assert story.at == (0, S.INTERRUPTED), "one still cleans up"
     story.feed(breaks(0, 0, None))
@@ -285,10 +282,9 @@ def test_a_worker_that_ends_by_what_others_survive_has_terminated() -> None:
     [
         ({"code": -9}, K.TERMINATED, "its process ended: SIGKILL"),
         ({"code": 0}, K.TERMINATED, "it exited with code 0 before the iteration was over"),
-        ({"hang": a_hang("inprocess hard timeout")}, K.HARD_TIMEOUT, "timer"),
-        ({"hang": a_hang("inprocess hard timeout, grace over")}, K.HARD_TIMEOUT, "timer"),
-        ({"hang": a_hang("inprocess heartbeat")}, K.UNRESPONSIVE, "timer"),
-        ({"hang": a_hang("all-reduce")}, K.TERMINATED, "timer"),
+        ({"hang": a_hang("x", purpose=Purpose.HARD_TIMEOUT)}, K.HARD_TIMEOUT, "timer"),
+        ({"hang": a_hang("x", purpose=Purpose.HEARTBEAT)}, K.UNRESPONSIVE, "timer"),
+        ({"hang": a_hang("inprocess hard timeout")}, K.TERMINATED, "timer"),
     ],
 )
 def test_a_worker_that_ends_by_itself_says_by_that_what_it_was(
@@ -367,9 +363,7 @@ def test_who_is_being_stopped_ends_as_it_was_asked_to() -> None:
     story = Story().running()
     story.feed(leaves(1, 0))
     story.host.stopping()
-    assert story.feed(breaks(0, 0), an_interrupt(0)) == [
-        fx.Tell(what="iteration interrupted", why="rank 0 failed", round_id=0)
-    ]
+    assert story.feed(breaks(0, 0), an_interrupt(0)) == []
     assert story.faults == []
     assert story.ends(0, -15, is_stopped=True) is None
     assert story.ends(1, -15, is_stopped=True) is not None, "it had left before"
@@ -475,96 +469,3 @@ def test_a_new_round_begins_anew() -> None:
     story.feed(enters(0, 0, round_id=1), enters(1, 0, round_id=1))
     assert story.at == (0, S.ENTERED)
     assert story.report.terminated == ()
-
-
-# Workers that are ahead of their host.
-
-
-def test_who_has_completed_is_named_while_others_run() -> None:
-    story = Story().running()
-    story.feed(completes(1, 0))
-    assert story.report == InprocessReport(iteration=0, step=S.RUNNING, ahead=(1,))
-    assert story.report.news == replace(story.report, ahead=())
-
-
-def test_a_spare_has_not_completed_anything() -> None:
-    story = Story()
-    story.feed(enters(0, 0), enters(1, 0), a_begin(0, [0], [1]))
-    story.feed(completes(1, 0))
-    assert story.report == InprocessReport(iteration=0, step=S.RUNNING)
-
-
-def test_who_waits_for_the_next_iteration_is_named_with_all_it_brings() -> None:
-    story = Story().running()
-    story.feed(breaks(1, 0), an_interrupt(0), breaks(0, 0, None), enters(0, 1, group="x"))
-    assert story.report == InprocessReport(
-        iteration=0,
-        step=S.INTERRUPTED,
-        interruptions=(why(1),),
-        spec=SPEC,
-        groups=("x", ""),
-        ahead=(0,),
-    )
-    effects = story.feed(a_begin(1, [0]))
-    assert ended(effects) == [(1, 15)], "and no other"
-    assert orders(effects) == [(0, 1, "begin 2")]
-
-
-# An exit with 0.
-
-
-def test_a_worker_that_exits_with_0_has_failed_at_nothing() -> None:
-    story = Story().running()
-    story.feed(leaves(0, 0, K.EXITED))
-    assert story.at == (0, S.RUNNING)
-    assert [left.kind for left in story.report.terminated] == [K.EXITED]
-    assert story.ends(0, 0) is None
-    story.feed(leaves(1, 0, K.EXITED))
-    assert story.at == (0, S.COMPLETED)
-    story.feed(a_complete(0))
-    assert not story.host.has_failed
-    assert not story.host.is_on
-
-
-def test_one_that_fails_after_it_said_so_has_failed() -> None:
-    story = Story().running()
-    story.feed(leaves(0, 0, K.EXITED))
-    fault = story.ends(0, 3)
-    assert fault is not None
-    assert fault.interruption.kind is K.TERMINATED
-    story.feed(leaves(1, 0, K.EXITED), a_complete(0))
-    assert story.host.has_failed
-
-
-# The end of a round.
-
-
-def test_workers_that_wait_are_told_that_no_iteration_follows() -> None:
-    story = Story().running()
-    story.feed(breaks(1, 0), an_interrupt(0), breaks(0, 0, None), enters(0, 1))
-    told = story.host.dismiss("too few", now=story.now)
-    assert told is not None
-    assert orders(told) == [(0, 1, "abort: too few"), (1, 0, "abort: too few")]
-    assert story.host.dismiss("too few", now=story.now) == [], "and have time"
-    assert story.host.deadline == story.now + GRACE_S
-    assert story.settle() == []
-    fault = story.ends(0, 1)
-    assert fault is not None
-    assert fault.is_victim
-    assert story.host.dismiss("too few", now=story.now + GRACE_S) is None, "which ends"
-
-
-def test_workers_that_have_left_are_given_time_as_well_and_no_longer_than_they_need() -> None:
-    story = Story().running()
-    story.feed(leaves(0, 0), leaves(1, 0, K.EXITED))
-    assert story.host.dismiss("all left", now=story.now) == []
-    story.ends(0, 1)
-    story.ends(1, 0)
-    assert story.host.dismiss("all left", now=story.now) is None
-
-
-@pytest.mark.parametrize("others", [(), (completes(1, 0), a_complete(0))])
-def test_workers_that_do_anything_else_are_stopped_at_once(others: tuple[Any, ...]) -> None:
-    story = Story().running()
-    story.feed(*others)
-    assert story.host.dismiss("why", now=story.now) is None

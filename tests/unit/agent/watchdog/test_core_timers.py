@@ -15,7 +15,7 @@ from agent.watchdog.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.model import AUTO, Evidence, HangKind, WorkerKey
+from agent.watchdog.model import AUTO, Evidence, HangKind, Purpose, WorkerKey
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
@@ -41,6 +41,34 @@ def test_a_timer_on_the_board_that_runs_out_ends_its_worker() -> None:
     assert (hang.elapsed_s, hang.noticed_at) == (4.0, NOW + 4.0)
     assert (hang.standing.step, hang.standing.scope) == (7, "all-reduce")
     assert hang.evidence == Evidence(stacks="File a.py")
+
+
+@pytest.mark.parametrize(("grace_s", "kill_after_s"), [(1.0, 1.0), (60.0, 5.0), (None, 5.0)])
+def test_a_timer_may_have_a_shorter_grace_than_the_agent(
+    grace_s: float | None, kill_after_s: float
+) -> None:
+    story = WatchStory()
+    slot = a_slot(limit_s=4.0, purpose=Purpose.HARD_TIMEOUT, grace_s=grace_s)
+    story.kick(a_board(slot))
+    story.run(NOW + 4.0 + kill_after_s - 0.1)
+    assert story.signals() == [(0, SIGTERM)]
+    story.run(NOW + 4.0 + kill_after_s)
+    assert story.signals() == [(0, SIGTERM), (0, SIGKILL)]
+    (hang,) = story.hangs()
+    assert hang.purpose is Purpose.HARD_TIMEOUT
+
+
+def test_limits_that_are_always_there_are_no_place_where_a_worker_is() -> None:
+    story = WatchStory()
+    story.kick(
+        a_board(
+            a_slot(0, name="mine", limit_s=None),
+            a_slot(1, name="other", purpose=Purpose.HEARTBEAT, limit_s=60.0),
+        )
+    )
+    standing = story.core.standing(WORKER)
+    assert standing is not None
+    assert (standing.scope, standing.scopes_open) == ("mine", 1)
 
 
 def test_a_timer_of_a_call_that_runs_out_ends_its_worker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Optional
@@ -297,6 +298,34 @@ def test_when_the_agent_takes_no_more_part_waiting_ends(
         train()
 
 
+def test_a_signal_that_another_thread_takes_ends_the_wait_for_the_others(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(2)
+    world.model.workers[1].send = lambda _: None
+    world.model.workers[1].step, world.model.workers[1].iteration = "entered", 0
+
+    class Heard(BaseException):
+        pass
+
+    def hear(*_: object) -> None:
+        raise Heard
+
+    def second() -> None:
+        world.model.wait_for(lambda: world.model.kinds(0)[-1:] == [(0, "completed")])
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, hear)
+    thread = threading.Thread(target=second)
+    thread.start()
+    try:
+        with pytest.raises(Heard):
+            Wrapper()(lambda: 1)()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
 # Ends.
 
 
@@ -385,3 +414,17 @@ def test_a_program_that_can_not_take_part_is_told_so(
     with pytest.raises(inprocess.RestartError, match=r"did not answer|any more: it left: boom"):
         train()
     assert world.model.said == []
+
+
+def test_a_traceback_begins_where_the_users_code_does(make_world: Callable[..., World]) -> None:
+    world = make_world()
+
+    @Wrapper()
+    def train(call: CallWrapper) -> None:
+        if call.iteration == 0:
+            raise ValueError("boom")
+
+    train()
+    said = world.model.said[1][1].interrupted.interruption
+    assert said.traceback.count("  File ") == 1
+    assert f'File "{__file__}"' in said.traceback

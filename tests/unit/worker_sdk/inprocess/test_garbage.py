@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from multiprocessing import active_children
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
-import torch.utils.data
 
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess import garbage
@@ -75,6 +74,9 @@ def test_an_exception_ends_it_too() -> None:
     assert gc.get_freeze_count() == 0
 
 
+torch_data: Any = pytest.importorskip("torch.utils.data")
+
+
 class Slow:
     """Its second batch takes for ever."""
 
@@ -87,12 +89,12 @@ class Slow:
         return index
 
 
-def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseException], list[int]]:
+def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseException], set[int]]:
     """Return what a function that iterates raised, and its loader's processes."""
     data: Any = range(100) if is_cycle else Slow()
-    loader: Any = torch.utils.data.DataLoader(data, num_workers=2)
+    loader: Any = torch_data.DataLoader(data, num_workers=2)
     batches = iter(loader)
-    pids = [process.pid for process in batches._workers]
+    pids = {process.pid for process in batches._workers}
 
     def iterate() -> None:
         here: list[object] = [batches]
@@ -108,13 +110,6 @@ def a_loader_is_interrupted(*, is_cycle: bool = False) -> tuple[list[BaseExcepti
     raise AssertionError
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize("is_cycle", [False, True])
 def test_a_loader_whose_processes_do_not_end_is_freed_at_once(*, is_cycle: bool) -> None:
     """They are busy with a batch; or the loader is part of a cycle, and can't tell them."""
@@ -122,8 +117,8 @@ def test_a_loader_whose_processes_do_not_end_is_freed_at_once(*, is_cycle: bool)
     begun = time.monotonic()
     garbage.free(remains)
     assert time.monotonic() - begun < 2000 * MS, "torch waits for 5 s, for each of them"
-    wait_until_sync(lambda: not any(map(_is_alive, pids)), 10_000 * MS)
-    assert torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL == 5.0, "of other loaders"
+    wait_until_sync(lambda: not pids & {each.pid for each in active_children()}, 10_000 * MS)
+    assert torch_data._utils.MP_STATUS_CHECK_INTERVAL == 5.0, "of other loaders"
 
 
 def test_frames_are_emptied_along_a_chain_that_has_no_end() -> None:

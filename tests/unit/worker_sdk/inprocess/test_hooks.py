@@ -30,6 +30,8 @@ class Other(Add):
 def test_the_last_is_called_first_and_results_are_handed_on() -> None:
     assert Compose(Add(1), Add(2), Add(3))(0) == 321
     assert Compose(Add(1), Compose(Add(2), Add(3)))(0) == 321
+    swapped: Any = Compose(lambda a, b: a - b, lambda a, b: (b, a))
+    assert swapped(1, 5) == 4, "several values"
 
 
 def test_what_returns_nothing_hands_on_what_it_was_given() -> None:

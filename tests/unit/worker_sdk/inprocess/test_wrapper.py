@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
 from drumbeat.v1 import inprocess_pb2
-from worker_sdk import inprocess
-from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, messages
+from worker_sdk import context, inprocess
+from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, link, messages
 from worker_sdk.inprocess.ranks import policy
 from worker_sdk.inprocess.settings import Limits
 from worker_sdk.inprocess.signatures import parameters_of, with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def spec_of(wrapper: Wrapper, world_size: int = 8) -> inprocess_pb2.InprocessSpec:
@@ -280,3 +281,82 @@ def test_what_is_reported_fits_on_the_wire() -> None:
     message = messages.interrupted(1, messages.interruption(kind, 0, error))
     assert message.ByteSize() < 60_000
     assert len(message.interrupted.interruption.message.encode()) <= 4096
+
+
+async def coroutine() -> None:
+    """Return at once."""
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def both() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, both])
+def test_a_function_that_runs_only_later_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=f"{function.__name__} would run only after the wrapper"):
+        Wrapper()(function)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("store_factory", "there is no store"),
+        ("completion", "after the call of the function"),
+        ("terminate", "around the call of the function"),
+        ("monitor_process_pidfile", "the agent watches"),
+        ("mistyped", "unexpected keyword argument 'mistyped'"),
+    ],
+)
+def test_an_argument_known_from_elsewhere_is_refused_with_what_to_write(
+    name: str, instead: str
+) -> None:
+    argument: dict[str, Any] = {name: None}
+    with pytest.raises(TypeError, match=instead):
+        Wrapper(**argument)
+
+
+def test_a_wrapper_shows_what_it_was_given() -> None:
+    hook = inprocess.ThreadedFinalize(1, print)
+    wrapper: Any = Wrapper(finalize=hook, soft_timeout=timedelta(seconds=4), heartbeat_interval=2)
+    assert (wrapper.finalize, wrapper.abort is None) == (hook, False)
+    assert (wrapper.soft_timeout, wrapper.hard_timeout) == (timedelta(seconds=4), timedelta(0, 90))
+    assert wrapper.heartbeat_interval == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("abort", "names are flat here: inprocess.Abort, inprocess.AbortTorchDistributed"),
+        ("rank_assignment", "inprocess.ShiftRanks"),
+        ("Tree", "docs/inprocess.md, Differences"),
+        ("mistyped", "has no attribute 'mistyped'$"),
+    ],
+)
+def test_a_name_known_from_elsewhere_is_missed_with_a_hint(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(inprocess, name)
+
+
+@pytest.mark.parametrize(
+    ("directory", "why"), [("", "no agent, as there is"), ("/nowhere", "another process")]
+)
+def test_a_function_without_restarts_says_so_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, directory: str, why: str
+) -> None:
+    """As a warning: without any logging set up, these are seen."""
+    monkeypatch.setenv(context.WORKER_DIR, directory)
+    monkeypatch.setattr(link, "of_process", lambda: None)
+    assert Wrapper()(lambda: 3)() == 3
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert why in record.getMessage()
+
+
+def test_elsewhere_than_on_linux_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "of_process", object)
+    monkeypatch.setattr(sys, "platform", "plan9")
+    with pytest.raises(inprocess.RestartError, match="needs Linux, this is plan9"):
+        Wrapper()(lambda: 3)()

@@ -1,0 +1,115 @@
+"""Shell. File work off the event loop, with deadlines: a file system may stand still.
+
+A network file system that stalls must cost this host neither its heartbeats nor its
+answers. What is asked for is done in order by one thread, so that the owner of the files
+needs no locks; it is a daemon, which does not hold up the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+JOBS_MAX = 10_000
+"""Work that waits, at most: many times what the exits of one host's workers ask for."""
+
+
+class FilesStalled(Exception):
+    """File work did not end in time; it may still be done later."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return f"the file system did not answer within {self.timeout_s:g} s"
+
+
+class FileThread:
+    """Does file work for one owner, a piece at a time. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pending = 0
+        self._overdue = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether some work is still not done although its time is over."""
+        return self._overdue > 0
+
+    async def run(self, work: Callable[[], T], *, timeout_s: float) -> T:
+        """Return what ``work`` returns, or raise what it raises.
+
+        Raises:
+            FilesStalled: It did not end within ``timeout_s``, or too much waits already.
+        """
+        done = self.submit(work)
+        if done is None:
+            raise FilesStalled(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            if done.done():
+                return done.result()  # its own error, or just in time
+            self._overdue += 1
+            done.add_done_callback(self._on_late)
+            raise FilesStalled(timeout_s) from None
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T] | None:
+        """Have ``work`` done, whenever that is; ``None`` if too much waits already."""
+        if self._pending >= JOBS_MAX:
+            return None
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            finish: Callable[[], None]
+            try:
+                finish = partial(done.set_result, work())
+            except BaseException as error:  # noqa: BLE001 - belongs to the one who asked
+                finish = partial(done.set_exception, error)
+            try:
+                loop.call_soon_threadsafe(self._finish, done, finish)
+            except RuntimeError:
+                return  # the loop is closed: nothing waits for it any more
+
+        done.add_done_callback(_look_at)
+        self._pending += 1
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+            self._thread.start()
+        return done
+
+    def close(self) -> None:
+        """End the thread once all work is done; returns at once."""
+        self._jobs.put(None)
+        if self._thread is not None and not self._pending:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _finish(self, done: asyncio.Future[T], finish: Callable[[], None]) -> None:
+        self._pending -= 1
+        if not done.done():
+            finish()
+
+    def _on_late(self, _done: object) -> None:
+        self._overdue -= 1
+
+
+def _look_at(done: asyncio.Future[T]) -> None:
+    """Keep asyncio from complaining about an error that came too late for anyone."""
+    if not done.cancelled():
+        done.exception()

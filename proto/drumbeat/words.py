@@ -1,0 +1,39 @@
+"""Pure. Counts and foreign text as they may stand in a line for people."""
+
+import re
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# Control characters but tab and newline, what breaks lines elsewhere, what turns the direction
+# of text around, and halves of characters that no encoding can write.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def count(number: int, noun: str) -> str:
+    """Return "1 agent", "2 agents"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def are(number: int) -> str:
+    """Return the verb that goes with so many."""
+    return "is" if number == 1 else "are"
+
+
+def printable(text: str) -> str:
+    """Return foreign text with what would act on a terminal written out, as in a literal.
+
+    Lines and tabs stay, colours are left out.
+    """
+    return _UNSAFE.sub(_escaped, _COLOUR.sub("", text))
+
+
+def one_line(text: str, characters_max: int) -> str:
+    """Return foreign text as one printable line, cut if it is longer."""
+    line = printable(text.strip()).replace("\n", "\\n").replace("\t", " ")
+    return line if len(line) <= characters_max else f"{line[: characters_max - 1]}…"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

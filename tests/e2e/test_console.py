@@ -1,0 +1,139 @@
+"""``agent join`` on consoles that take nothing, or that are not there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.processes import DEADLINE_S
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+# Fails in the first round, quietly, and succeeds in the second.
+FAILS_ONCE = "import os\nos._exit(0 if os.environ['DRUMBEAT_ROUND'] == '1' else 5)\n"
+FAILS = "raise ValueError('bo' + chr(7) + 'om')\n"
+
+
+def join(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "agent", "join", "--standalone", *arguments]
+
+
+def written(directory: Path, text: str) -> str:
+    path = directory / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def full_pipe() -> tuple[int, int]:
+    """Return a pipe that takes nothing more."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(write_fd, b"x" * size)
+        except BlockingIOError:
+            continue
+    os.set_blocking(write_fd, True)
+    return read_fd, write_fd
+
+
+def stopped_terminal() -> tuple[int, int]:
+    """Return a terminal that takes nothing more, as after Ctrl-S."""
+    master, slave = pty.openpty()
+    os.set_blocking(slave, False)
+    for size in (512, 1):
+        try:
+            while True:
+                os.write(slave, b"x" * size)
+        except BlockingIOError:
+            continue
+    os.set_blocking(slave, True)
+    return master, slave
+
+
+@pytest.mark.parametrize("console", [full_pipe, stopped_terminal])
+@pytest.mark.parametrize(("script", "code"), [(FAILS_ONCE, 0), (FAILS, 1)])
+def test_a_stalled_console_holds_up_neither_restarts_nor_the_end(
+    cluster: Cluster, console: object, script: str, code: int
+) -> None:
+    assert callable(console)
+    held, stderr = console()
+    try:
+        finished = subprocess.run(
+            join("--max-restarts", "1", written(cluster.directory, script)),
+            stderr=stderr,
+            env=cluster.environment(),
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    finally:
+        os.close(held)
+        os.close(stderr)
+    assert finished.returncode == code
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_without_a_console_nothing_of_the_agent_gets_into_files_of_workers(
+    cluster: Cluster, closed: str
+) -> None:
+    logs = cluster.directory / "logs"
+    command = join(
+        "--max-restarts", "1", "--log-dir", str(logs), "-r", "1",
+        written(cluster.directory, FAILS_ONCE),
+    )  # fmt: skip
+    finished = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        env=cluster.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert finished.returncode == 0
+    files = [path for path in logs.rglob("*") if path.is_file()]
+    assert files
+    assert [path.read_text() for path in files if "round" in path.read_text()] == []
+
+
+def test_an_agent_without_a_coordinator_says_for_whom_it_waits(cluster: Cluster) -> None:
+    script = written(cluster.directory, FAILS)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        agent = cluster.agent("--coordinator", address, script)
+        agent.wait_for_line(f"waiting for the coordinator at {address}")
+        agent.send(signal.SIGINT)
+        assert agent.wait() == 130
+    assert "Ctrl-C: leaving the run" in agent.stderr
+
+
+def test_a_failed_run_reads_as_a_story(cluster: Cluster) -> None:
+    finished = subprocess.run(
+        join("--max-restarts", "1", written(cluster.directory, FAILS)),
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    said = [line[20:] for line in finished.stderr.splitlines() if " agent: " in line[19:28]]
+    failed = r"agent: warning: rank 0 failed: exit code 1, ValueError: bo\x07om"
+    assert said[0] == "agent: round 0: 1 worker on 1 agent"
+    assert said[1] == f"{failed}; restarting, 1 of 1"
+    assert said[2].startswith("agent: round 1: 1 worker on 1 agent, ")
+    assert said[3] == f"{failed}; no restart is left of 1"
+    assert len(said) == 4
+    report = finished.stderr[finished.stderr.index("=====") :]
+    assert r"(exit code 1, ValueError: bo\x07om)" in report.splitlines()[2]
+    assert "\x07" not in report

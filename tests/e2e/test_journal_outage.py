@@ -1,0 +1,104 @@
+"""A coordinator whose disk is full for a while: no worker notices, and nothing is lost."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.cluster import DEADLINE_S, exit_all
+from tests.support.waiting import wait_until_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.cluster import Cluster, Coordinator
+
+pytestmark = pytest.mark.e2e
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@contextmanager
+def no_room(coordinator: Coordinator) -> Iterator[None]:
+    """Let no file of a coordinator grow, as on a full disk."""
+    limits = resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(coordinator.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def health(coordinator: Coordinator) -> int:
+    with grpc.insecure_channel(coordinator.address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        response = stub.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S)
+        return int(response.status)
+
+
+def test_a_full_disk_delays_a_restart_and_costs_nothing(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "2", "--max-restarts", "3")
+    agents = [job.join(), job.join()]
+    workers = job.server.wait_for(2)
+    coordinator = job.coordinator
+    coordinator.wait_for_run("run", lambda run: [a.is_connected for a in run.agents] == [True] * 2)
+    assert health(coordinator) == SERVING
+    with no_room(coordinator):
+        workers[0].ask("error bad luck")
+        workers[0].order("exit 7")
+        coordinator.process.wait_for_line("nothing is decided until the journal can be written")
+        assert health(coordinator) == NOT_SERVING
+        with pytest.raises(grpc.RpcError, match="has no room to grow: File too large"):
+            coordinator.run("run")
+        late = cluster.agent("--no-python", "true", coordinator=coordinator, run_id="late")
+        assert workers[1].ask("say still here") == ""
+    coordinator.process.wait_for_line("the journal can be written again")
+    again = job.server.wait_for_round(1, 2)
+    wait_until_sync(lambda: health(coordinator) == SERVING, DEADLINE_S)
+    assert {worker.restart_count for worker in again} == {1}
+    run = coordinator.wait_for_run("run", lambda run: run.failures_count > 0)
+    assert (run.failures_count, run.restart_count, run.round_id) == (1, 1, 1)
+    assert [agent.is_running for agent in agents] == [True, True]
+    assert not any("coordinator lost" in agent.stderr for agent in agents), "sessions are kept"
+    assert late.wait() == 0, "it came while nothing was decided, and waited"
+    exit_all(again)
+    assert [agent.wait() for agent in agents] == [0, 0]
+    assert job.state().verdict.is_success
+
+
+def test_a_coordinator_told_to_end_while_its_disk_is_full_ends(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "1")
+    agent = job.join()
+    (worker,) = job.server.wait_for(1)
+    with no_room(job.coordinator):
+        worker.order("exit 0")
+        job.coordinator.process.wait_for_line("nothing is decided until")
+        assert job.coordinator.terminate() == 0
+    job.coordinator.restart()
+    assert agent.wait() == 0
+
+
+def test_a_start_without_room_says_what_to_do(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "coordinator", "serve", "--port", "0")
+    script = 'ulimit -f 0; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *command, "--state-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "has no room to grow: File too large, for a limit of this process" in done.stderr
+    assert "leave it where it is" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,197 @@
+"""Private directories on a real disk: who may take them, what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import layout, preflight
+from agent.errors import PrivateDirectoryUnusable
+from agent.layout import SOCKET_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, PrivateDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ANOTHER_USER = 65534
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+def abandon(place: Path) -> Path:
+    """Leave a directory behind, as a killed process does."""
+    code = (
+        "import os, signal, sys; from agent.layout import PrivateDirectory;"
+        "directory = PrivateDirectory([sys.argv[1]]); directory.ensure('errors', '0');"
+        "print(directory.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", code, str(place)]
+    return Path(subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip())
+
+
+def nothing_wanted(_path: Path) -> bool:
+    return False
+
+
+def test_it_is_private_and_gone_when_it_is_closed(place: Path) -> None:
+    with closing(PrivateDirectory([str(place)])) as directory:
+        below = directory.ensure("a", "b")
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (directory.path, below)]
+        assert modes == [0o700, 0o700]
+        (below / "file").touch()
+    assert not list(place.iterdir())
+
+
+@needs_root
+def test_what_another_user_has_put_there_before_is_in_no_way(place: Path) -> None:
+    """Every name that begins as ours do and can be known before is taken, as by an attacker."""
+    name = f"drumbeat-{os.getuid()}"
+    (place / name).mkdir()
+    os.chown(place / name, ANOTHER_USER, ANOTHER_USER)
+    (place / f"{name}-").symlink_to("/nowhere")
+    with closing(PrivateDirectory([str(place)])) as directory:
+        assert directory.path.parent == place
+        directory.collect(nothing_wanted)
+    assert len(list(place.iterdir())) == 2, "what is not ours was removed"
+
+
+def test_the_next_process_collects_what_a_killed_one_left_and_spares_the_living(
+    place: Path,
+) -> None:
+    left = abandon(place)
+    assert left.exists()
+    with (
+        closing(PrivateDirectory([str(place)])) as living,
+        closing(PrivateDirectory([str(place)])) as directory,
+    ):
+        directory.collect(nothing_wanted)
+        assert not left.exists()
+        assert living.path.exists()
+        assert directory.path.exists()
+
+
+@pytest.mark.parametrize(
+    "change", [pytest.param("owner", marks=needs_root), "mode", "link", "file"]
+)
+def test_what_only_looks_like_ours_is_not_collected(place: Path, change: str) -> None:
+    left = abandon(place)
+    if change == "owner":
+        os.chown(left, ANOTHER_USER, ANOTHER_USER)
+    elif change == "mode":
+        left.chmod(0o755)
+    elif change == "link":
+        target = left.rename(place / "elsewhere")
+        left.symlink_to(target)
+    else:
+        shutil.rmtree(left)
+        left.touch()
+    with closing(PrivateDirectory([str(place)])) as directory:
+        directory.collect(nothing_wanted)
+    assert os.path.lexists(left)
+
+
+def test_one_agent_collects_a_bounded_number(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "ABANDONED_MAX", 2)
+    with closing(PrivateDirectory([str(place)])) as directory:
+        prefix = directory.path.name[:-8]
+        for number in range(5):
+            (place / f"{prefix}{number}").mkdir(mode=0o700)
+        directory.collect(nothing_wanted)
+        directory.collect(nothing_wanted)
+        assert 2 <= len(list(place.iterdir())) <= 5
+
+
+def test_what_a_cleaner_has_removed_is_made_again_where_it_was(place: Path) -> None:
+    with closing(PrivateDirectory([str(place)])) as directory:
+        before = directory.path
+        shutil.rmtree(before)
+        assert directory.ensure("errors") == before / "errors"
+        assert stat.S_IMODE(before.stat().st_mode) == 0o700
+        with closing(PrivateDirectory([str(place)])) as other:
+            other.collect(nothing_wanted)
+        assert before.exists(), "it is not held"
+    assert not list(place.iterdir())
+
+
+@needs_root
+def test_a_place_that_another_user_took_meanwhile_is_left_to_him(place: Path) -> None:
+    with closing(PrivateDirectory([str(place)])) as directory:
+        before = directory.path
+        shutil.rmtree(before)
+        before.mkdir()
+        os.chown(before, ANOTHER_USER, ANOTHER_USER)
+        assert directory.ensure() != before
+        assert directory.ensure().exists()
+    assert before.exists()
+
+
+def test_where_the_whole_place_is_gone_another_one_is_taken(place: Path) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    with closing(PrivateDirectory([str(gone), str(place)])) as directory:
+        shutil.rmtree(gone)
+        assert directory.ensure().parent == place
+
+
+def test_a_place_too_deep_for_sockets_is_the_last_choice(place: Path) -> None:
+    deep = place / ("x" * SOCKET_PATH_BYTES_MAX)
+    deep.mkdir()
+    with closing(PrivateDirectory([str(deep), str(place)])) as directory:
+        assert directory.path.parent == place
+        length = len(os.fsencode(directory.path / ("x" * SOCKET_NAME_BYTES_MAX)))
+        assert length <= SOCKET_PATH_BYTES_MAX
+
+
+def test_without_any_place_it_says_what_is_wrong_with_each(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "SHORT_TEMPORARY", str(place / "b"))
+    with pytest.raises(PrivateDirectoryUnusable) as raised:
+        PrivateDirectory([str(place / "a")])
+    problem = "No such file or directory"
+    assert raised.value.problems == (f"{place}/a: {problem}", f"{place}/b: {problem}")
+
+
+def test_a_file_system_without_locks_will_do(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_fd: int, _how: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    left = abandon(place)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with closing(PrivateDirectory([str(place)])) as directory:
+        directory.collect(nothing_wanted)
+        assert directory.ensure().exists()
+    assert left.exists(), "whether its owner lives can't be known"
+
+
+@needs_root
+def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tempfile.gettempdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    assert preflight.private_places() == [str(place), temporary]
+    place.chmod(0o755)
+    assert preflight.private_places() == [temporary]
+    place.chmod(0o700)
+    os.chown(place, ANOTHER_USER, ANOTHER_USER)
+    assert preflight.private_places() == [temporary]
+    for path in ("", "relative", str(place / "missing")):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", path)
+        assert preflight.private_places() == [temporary]
+    os.chown(place, os.getuid(), os.getgid())

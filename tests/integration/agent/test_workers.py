@@ -1,0 +1,171 @@
+"""A host's workers, with a real supervisor and files that may stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from agent import effects as fx
+from agent import workers as module
+from agent.config import AgentConfig
+from agent.devices.host import HostDevices
+from agent.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
+from agent.layout import PrivateDirectory
+from agent.supervisor_client import become_subreaper
+from agent.workers import Workers
+from tests.support.agents import an_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from agent.output import WorkerOutput
+
+START = fx.StartWorkers(assignment=an_assignment())
+STOP = fx.StopWorkers(round_id=0, signum=15, timeout_s=30.0)
+STALLED = "--log-dir /logs: the file system did not answer within 0.05 s"
+
+
+class StalledOutput:
+    """Files on a file system of which some calls stand still until ``flow`` is set."""
+
+    def __init__(self, *calls: str) -> None:
+        self.flow = threading.Event()
+        self.directory = PrivateDirectory([tempfile.gettempdir()])
+        self._calls = calls
+
+    def _do(self, call: str) -> None:
+        if call in self._calls:
+            self.flow.wait()
+
+    def prepare(self, _round_id: int, envs: dict[int, Any]) -> dict[int, tuple[str, str]]:
+        self._do("prepare")
+        return dict.fromkeys(envs, ("", ""))
+
+    def error_file(self, _round_id: int, _local_rank: int) -> Path | None:
+        self._do("error_file")
+        return None
+
+    def ended(self, _round_id: int, _local_rank: int) -> None:
+        self._do("ended")
+
+    def last_lines(self, _round_id: int, _local_rank: int) -> str:
+        return ""
+
+    def close(self) -> None:
+        self._do("close")
+        self.directory.close()
+
+
+class Host:
+    """Workers whose events can be waited for."""
+
+    def __init__(self, output: StalledOutput) -> None:
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.output = output
+        self.tasks: set[asyncio.Task[None]] = set()
+        config = AgentConfig(
+            is_standalone=True,
+            run_id="run",
+            command=(sys.executable, "-c", "raise SystemExit(5)"),
+            log_dir="/logs",
+        )
+        self.workers = Workers(
+            config,
+            cast("WorkerOutput", output),
+            HostDevices(),
+            self.events.put_nowait,
+            on_mistake=self._fail,
+            spawn=self._spawn,
+        )
+
+    def _fail(self, mistake: BaseException) -> None:
+        raise AssertionError("a mistake") from mistake
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def next(self) -> Event:
+        async with asyncio.timeout(30):
+            return await self.events.get()
+
+
+@pytest.fixture(autouse=True)
+def _subreaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    become_subreaper()
+    monkeypatch.setattr(module, "EXAMINE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(module, "PREPARE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(module, "STALLED_CLOSE_TIMEOUT_S", 0.05)
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[list[Host]]:
+    made: list[Host] = []
+    yield made
+    for host in made:
+        await host.workers.close()
+        host.output.flow.set()
+        for task in list(host.tasks):
+            task.cancel()
+
+
+async def started(hosts: list[Host], *stalled: str) -> Host:
+    host = Host(StalledOutput(*stalled))
+    hosts.append(host)
+    await host.workers.start()
+    return host
+
+
+async def test_files_that_stand_still_fail_the_start_of_the_round_and_not_the_agent(
+    hosts: list[Host],
+) -> None:
+    host = await started(hosts, "prepare")
+    host.workers.execute(START)
+    assert await host.next() == WorkerStartFailed(round_id=0, local_rank=0, message=STALLED)
+    host.workers.execute(STOP)
+    assert await host.next() == WorkersStopped(round_id=0)
+
+
+async def test_a_stop_does_not_wait_for_files_and_nothing_is_started_after_it(
+    hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PREPARE_TIMEOUT_S", 600.0)
+    host = await started(hosts, "prepare")
+    host.workers.execute(START)
+    host.workers.execute(STOP)
+    assert await host.next() == WorkersStopped(round_id=0)
+    host.output.flow.set()
+    second = fx.StartWorkers(assignment=an_assignment(1))
+    host.workers.execute(second)
+    began = await host.next()
+    assert isinstance(began, WorkersStarted)
+    assert began.round_id == 1
+
+
+async def test_a_failure_is_told_although_what_the_worker_left_cannot_be_read(
+    hosts: list[Host],
+) -> None:
+    host = await started(hosts, "error_file")
+    host.workers.execute(START)
+    assert isinstance(await host.next(), WorkersStarted)
+    exited = await host.next()
+    assert isinstance(exited, WorkerExited)
+    assert (exited.exit_code, exited.error) == (5, None)
+    assert exited.explanation == (
+        "what it left could not be read: the file system did not answer within 0.05 s"
+    )
+    host.workers.execute(STOP)
+    assert await host.next() == WorkersStopped(round_id=0)
+
+
+async def test_the_end_does_not_wait_for_files_that_stand_still(hosts: list[Host]) -> None:
+    await started(hosts, "close")

@@ -1,0 +1,57 @@
+"""Hosts that are dead, and agents that are stuck: who finds which."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.support.proxy import Proxy
+from tests.support.waiting import MS
+from tests.support.wire import Client, coordinator, spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from drumbeat.v1 import run_pb2
+    from tests.support.wire import FakeAgent
+
+DEADLINE_S = 30_000 * MS
+LEASE: dict[str, Any] = {"heartbeat_interval_s": 200 * MS, "lease_s": 2_000 * MS}
+
+
+async def settled(client: Client) -> run_pb2.Run:
+    """Return the run once it has nobody left."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (run := await client.run()).agents:  # noqa: ASYNC110 - it is asked over the network
+            await asyncio.sleep(20 * MS)
+    return run
+
+
+def end_of(run: run_pb2.Run) -> str:
+    (reason,) = (entry.reason for entry in run.history if entry.decision == "agent removed")
+    return reason
+
+
+async def joined(client: Client) -> FakeAgent:
+    return await client.agent(spec=spec(2, 2)).join()
+
+
+async def test_a_dead_host_is_found_by_the_transport_within_the_lease(tmp_path: Path) -> None:
+    async with coordinator(tmp_path, **LEASE) as head:
+        with Proxy(f"127.0.0.1:{head.port}") as proxy:
+            async with Client(int(proxy.address.rpartition(":")[2])) as client:
+                agent = await joined(client)
+                proxy.stall(up=True, down=True)  # nothing is said any more, nor is it closed
+                run = await settled(head)
+                assert "its connection broke" in end_of(run)
+                agent.call.cancel()
+                proxy.restore()
+
+
+async def test_an_agent_that_is_stuck_is_found_by_its_lease(tmp_path: Path) -> None:
+    """Its transport answers, because threads of gRPC's own do."""
+    async with coordinator(tmp_path, **LEASE) as head, Client(head.port) as client:
+        agent = await joined(client)
+        run = await settled(head)
+        assert "nothing was heard of it for" in end_of(run)
+        agent.call.cancel()

@@ -1,0 +1,58 @@
+"""Exceptions of cores: what the product survives ends a test, unless the test is about it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coordinator import isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator import effects as fx
+    from coordinator.events import CoreEvent
+
+_BREAK, _END = isolation.IsolatedRun._break, isolation._end
+
+
+def _raise(_: object, error: Exception, *__: Any) -> Any:
+    raise error
+
+
+class Break(Exception):
+    """What a broken core raises."""
+
+
+@contextmanager
+def broken_core(run: isolation.IsolatedRun) -> Iterator[None]:
+    """Let the core of a run change its state with the next event, and then raise."""
+    original = run._run.handle
+
+    def handle(event: CoreEvent, *, now: float) -> list[fx.Effect]:
+        original(event, now=now)
+        raise Break("its state is changed, and nobody knows")
+
+    with contained(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._run, "handle", handle)
+        yield
+
+
+@contextmanager
+def loud() -> Iterator[None]:
+    """Raise what comes to the border between runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation.IsolatedRun, "_break", _raise)
+        patch.setattr(isolation, "_end", _raise)
+        yield
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Keep what comes to the border there, as the product does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation.IsolatedRun, "_break", _BREAK)
+        patch.setattr(isolation, "_end", _END)
+        yield

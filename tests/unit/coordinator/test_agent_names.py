@@ -1,0 +1,68 @@
+"""What people call an agent: by a name of its own, by its host's, and never two alike."""
+
+from __future__ import annotations
+
+from coordinator.admission import Names
+from tests.support.world import Story, a_story, an_agent
+
+
+def two_on_one_host(**names: str) -> Story:
+    story = a_story(2, restarts_max=1)
+    story.join("a", host="node7", name=names.get("a", ""))
+    story.join("b", host="node7", name=names.get("b", ""))
+    story.obey_all()
+    return story
+
+
+def history(story: Story) -> str:
+    return "\n".join(entry.reason for entry in story.state().history)
+
+
+def test_a_name_that_is_taken_gets_the_next_number() -> None:
+    names = Names([an_agent("a", name="node7#3")])
+    admitted = [names.admit(an_agent(each, host="node7")) for each in "bcd"]
+    assert [agent.name for agent in admitted] == ["node7", "node7#2", "node7#4"]
+    names.free(admitted[1])
+    names.free(None)
+    assert names.admit(an_agent("e", name="node7")).name == "node7#2"
+
+
+def test_agents_of_one_host_are_told_apart_in_reasons() -> None:
+    story = two_on_one_host()
+    assert "node7#2 joined" in history(story)
+    story.leave("b")
+    assert "round 0 lost node7#2" in history(story)
+
+
+def test_a_name_that_was_given_is_used_instead_of_the_hosts() -> None:
+    story = two_on_one_host(a="left", b="right")
+    story.leave("b")
+    assert "round 0 lost right" in history(story)
+    assert "node7" not in history(story)
+
+
+def test_a_failure_names_its_agent_even_after_that_is_gone() -> None:
+    story = two_on_one_host()
+    story.leave("b")
+    story.record("b")
+    assert story.state().failures[0].agent == "node7#2"
+    story.record("a")
+    assert {record.agent for record in story.state().failures} == {"node7", "node7#2"}
+
+
+def test_a_name_is_free_again_when_its_agent_is_gone() -> None:
+    story = two_on_one_host()
+    story.leave("a")
+    story.join("c", host="node7")
+    names = {agent.name for agent in story.state().members.values()}
+    assert names == {"node7", "node7#2"}
+
+
+def test_a_restarted_coordinator_knows_the_names_and_lets_their_agents_back_in() -> None:
+    story = two_on_one_host()
+    story.restart()
+    for name in "ab":
+        story.back(name)
+    story.join("c", host="node7")
+    names = [agent.name for agent in story.state().members.values()]
+    assert names == ["node7", "node7#2", "node7#3"]

@@ -1,0 +1,80 @@
+"""What a session said and the core has not taken in yet; which beats are news."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from coordinator.events import AgentLeft, BeatReceived, SessionClosed
+from coordinator.inbox import Inbox
+from coordinator.iteration_model import InprocessReport, InprocessStep
+from coordinator.learned import Observation
+from coordinator.model import Beat, GroupState
+from coordinator.progress import WorkerProgress
+from tests.support.world import a_record
+
+RUNNING = Beat(state=GroupState.RUNNING, round_id=0, workers_alive=2)
+LEFT = AgentLeft(run_id="r", session_id="s", incarnation="a", reason="ended by signal 15")
+CLOSED = SessionClosed(run_id="r", session_id="s", incarnation="a")
+
+
+def told(beat: Beat) -> BeatReceived:
+    return BeatReceived(run_id="r", session_id="s", incarnation="a", beat=beat)
+
+
+def at(local_rank: int, step: int) -> WorkerProgress:
+    return WorkerProgress(local_rank=local_rank, step=step)
+
+
+def inbox_of(*beats: Beat) -> Inbox:
+    inbox = Inbox()
+    for beat in beats:
+        inbox.put(told(beat))
+    return inbox
+
+
+def test_of_any_number_of_beats_the_latest_waits() -> None:
+    beats = [replace(RUNNING, master_port=port) for port in range(1_000)]
+    assert inbox_of(*beats).events() == [told(beats[-1])]
+
+
+def test_a_later_beat_keeps_what_it_does_not_say_anew_of_the_round() -> None:
+    seen = (Observation(section="", longest_s=1.0, samples=3),)
+    first = replace(RUNNING, workers=(at(0, 1), at(1, 1)), observations=seen)
+    second = replace(RUNNING, workers=(at(0, 2),), master_port=7)
+    both = replace(second, workers=(at(0, 2), at(1, 1)), observations=seen)
+    assert inbox_of(first, second).events() == [told(both)]
+    other = Beat(state=GroupState.STARTING, round_id=1)
+    assert inbox_of(first, other).events() == [told(other)]
+
+
+@pytest.mark.parametrize("end", [GroupState.SUCCEEDED, GroupState.FAILED])
+def test_how_the_workers_ended_is_not_lost_to_what_came_after_it(end: GroupState) -> None:
+    ended, idle = replace(RUNNING, state=end, workers_alive=0), Beat(state=GroupState.IDLE)
+    inbox = inbox_of(RUNNING, ended, idle)
+    inbox.put(LEFT)
+    inbox.put(CLOSED)
+    assert inbox.events() == [told(ended), told(idle), LEFT, CLOSED]
+    assert inbox_of(ended, ended).events() == [told(ended)]
+
+
+def test_a_beat_repeats_another_unless_anything_but_places_of_workers_is_new() -> None:
+    """Each field is here: one that is added to a beat has to be thought of."""
+    news: dict[str, Any] = {
+        "state": GroupState.FAILED,
+        "round_id": 1,
+        "master_port": 4000,
+        "failures_written": 1,
+        "workers_alive": 1,
+        "is_start_impossible": True,
+        "observations": (Observation(section="", longest_s=1.0, samples=3),),
+        "inprocess": InprocessReport(iteration=0, step=InprocessStep.ENTERED),
+        "failure": a_record(),
+        "workers_done": 1,
+    }
+    assert news.keys() == {field.name for field in fields(Beat)} - {"workers"}
+    assert replace(RUNNING, workers=(at(0, 3),)).repeats(RUNNING)
+    for name, value in news.items():
+        assert not replace(RUNNING, **{name: value}).repeats(RUNNING), name

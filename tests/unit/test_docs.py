@@ -1,0 +1,50 @@
+"""What a merge can lose in the documentation without any code noticing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_FENCE = re.compile(r"^(```+)(\w*)\s*$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_code_fence_of_a_page_closes(page: Path) -> None:
+    fences = _FENCE.findall(page.read_text())
+    assert len(fences) % 2 == 0
+    assert not any(language for _, language in fences[1::2]), "a fence closes with a language"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_pages_that_hints_name_exist() -> None:
+    named = {
+        name
+        for package in ("agent", "coordinator", "worker_sdk", "standalone", "proto")
+        for module in ROOT.glob(f"{package}/**/*.py")
+        for name in re.findall(r"docs/[\w/-]+\.md", module.read_text())
+    }
+    assert "docs/errors.md" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_page_that_a_report_without_message_points_to_tells_how_to_record_one() -> None:
+    page = (ROOT / "docs/errors.md").read_text()
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert headings[:4] == [
+        "Record what your program raises",
+        "Crashes",
+        "A launcher within a worker",
+        "The format",
+    ]
+    assert "from worker_sdk import record" in page
+    assert '{"message": {"message":' in page
