@@ -47,6 +47,8 @@ bench: $(READY)
 
 soak: $(READY)
 	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation tests/property
+	DRUMBEAT_LAUNCHERS=200 $(BIN)/python -m pytest --timeout=0 -k launchers \
+		tests/integration/test_multiprocessing_interface.py
 	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py
 
 # The oldest versions pyproject.toml allows: the SDK lives where others pin them.

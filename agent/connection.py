@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.errors import AgentError, CoordinatorLost, CoordinatorUnreachable
 from agent.model import Pace
+from agent.waits import LineState
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
 # The coordinator waits half a second for an agent whose stream broke.
@@ -29,6 +30,16 @@ class Connection:
         self.was_open = False
         self._failures = 0
         self.reason = "no answer"
+
+    def state(self) -> LineState:
+        """Return how the line is, for what people are told."""
+        return LineState(
+            coordinator=self._coordinator,
+            is_open=self.is_open,
+            was_open=self.was_open,
+            reason=self.reason,
+            until=self.deadline,
+        )
 
     def begin(self, *, now: float) -> float:
         """Begin the first attempt; return the upper bound of its delay: none."""

@@ -7,7 +7,6 @@ step; what is lost or repeated on the way therefore changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from agent import effects as fx
@@ -49,6 +48,7 @@ from agent.group import Group
 from agent.inprocess.host import HostIterations
 from agent.master_ports import MasterPorts
 from agent.model import (
+    AgentPolicy,
     Assignment,
     Beat,
     Desired,
@@ -64,19 +64,6 @@ from agent.waits import Situation
 SIGTERM = 15
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPolicy:
-    """What the agent was told about time and its host; seconds."""
-
-    local_world_size: int
-    join_timeout_s: float
-    coordinator_grace_s: float
-    shutdown_timeout_s: float
-    coordinator: str
-    is_gpu_memory_awaited: bool = False
-    """Whether there are GPUs whose memory must be free between two rounds."""
 
 
 class AgentCore:
@@ -145,13 +132,10 @@ class AgentCore:
                 self._on_signal(event.signum)
             case SignalToForward():
                 self._on_signal_to_forward(event.signum)
-            case SuspendRequested():
-                why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
-                self._effects.append(fx.Tell(what="not suspended", why=why))
             case DeadlineReached():
                 self._on_deadline(now)
-            case WorkerLimitExpired() | WorkerSignalled():
-                return []  # the worker's end tells what there is to do
+            case WorkerLimitExpired() | WorkerSignalled() | SuspendRequested():
+                return []  # for people; a worker's end tells what there is to do
             case _:
                 assert_never(event)
         self._reconcile(now)
@@ -164,13 +148,9 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for what people are told."""
-        connection, group = self._connection, self._group
+        group = self._group
         return Situation(
-            coordinator=self._policy.coordinator,
-            is_connected=connection.is_open,
-            was_connected=connection.was_open,
-            reason_away=connection.reason,
-            away_until=connection.deadline,
+            line=self._connection.state(),
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,

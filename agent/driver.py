@@ -15,7 +15,7 @@ import structlog
 from agent import effects as fx
 from agent.config import AgentConfig
 from agent.convert import failure_message
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.devices.host import HostDevices, find_devices
 from agent.devices.visible import VISIBLE_DEVICES
 from agent.event_queue import EventQueue
@@ -30,7 +30,7 @@ from agent.launcher import tell_launcher
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.layout import PrivateDirectory
-from agent.model import Failure, WorkerError
+from agent.model import AgentPolicy, Failure, WorkerError
 from agent.output import WorkerOutput
 from agent.ports import Ports
 from agent.preflight import inherited_environment, private_places

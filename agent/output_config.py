@@ -46,7 +46,7 @@ class OutputConfig:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this decides on the files, and nothing that somebody else has made."""
+        """Whether this decides on the files, and nothing that a program or a package has made."""
         return self.logs_specs is None and self.logs_specs_pickle is None
 
     @property

@@ -20,6 +20,7 @@ from agent.environment import inherited
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound
 from agent.telemetry.handlers import open_private
 
+OWN_STARTER = "drumbeat_commands"
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
 _INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 
@@ -118,6 +119,8 @@ def check_module(name: str) -> None:
 def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
     is_dotted = "." in name
     for finder in sys.meta_path:
+        if getattr(finder, "__module__", "") == OWN_STARTER:
+            continue  # it finds our packages, where a worker finds its user's
         # Other finders than that of the path take no path for a name without dots.
         where = list(places) if is_dotted or finder is PathFinder else None
         spec = finder.find_spec(name, where)

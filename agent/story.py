@@ -6,6 +6,7 @@ the core then stands. It decides nothing: without it the agent does exactly the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,9 @@ FAILURES_TOLD_MAX = 4
 """Workers of one host that fail together and are told one by one; the rest is a number."""
 
 SIGINT = 2
+
+# How a reason of the coordinator's says which restart it is, of how many.
+_RESTART = re.compile(r"; restart ([0-9]+ of [0-9]+)")
 
 _WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
 
@@ -87,6 +91,9 @@ class Story:
     ) -> list[Line]:
         """Take in an event (``None``: the start); return what is to be told, in order."""
         before, self._situation = self._situation, situation
+        if isinstance(event, ev.SuspendRequested):
+            why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
+            self._say("not suspended", f"not suspended: {why}", level="warning")
         if isinstance(event, ev.SignalReceived):
             self._on_signal(event, before, effects, now)
         if before is not None:
@@ -96,7 +103,7 @@ class Story:
         for effect in effects:
             self._on_effect(effect, now)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
-        if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
+        if is_final or not situation.line.is_open or now >= self._held_since + HOLD_S:
             self._tell_held("")
         if not is_final:
             wait = wait_of(situation, self._instants, now=now)
@@ -108,11 +115,11 @@ class Story:
     # What happened.
 
     def _on_connection(self, before: Situation, situation: Situation, now: float) -> None:
-        if before.is_connected and not situation.is_connected:
+        if before.line.is_open and not situation.line.is_open:
             self._away_since = now
-        elif situation.is_connected and not before.is_connected:
+        elif situation.line.is_open and not before.line.is_open:
             away = format_duration(now - self._away_since)
-            if before.was_connected:
+            if before.line.was_open:
                 self._say("coordinator back", f"the coordinator is back after {away}")
             else:
                 level = "info" if self._notices.has_told else "debug"
@@ -141,7 +148,11 @@ class Story:
         if before is None and not assignment.round_id:
             return
         is_charged = before is not None and used > before.restart_count
-        decision = f"restarting, {used} of {self._restarts_max}" if is_charged else ""
+        decision = "restarting" if is_charged else ""
+        if (found := _RESTART.search(assignment.reason)) is not None:
+            decision = f"restarting, {found[1]}"  # it may have given some back
+        elif is_charged and used <= self._restarts_max:
+            decision = f"restarting, {used} of {self._restarts_max}"
         self._tell_decision(decision, "restarting", assignment.reason)
 
     def _on_verdict(self, before: Desired, verdict: Exit, now: float) -> None:

@@ -20,16 +20,23 @@ _ENDS = "Ctrl-C ends this agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineState:
+    """How the line to the coordinator is. Instants are monotonic."""
+
+    coordinator: str
+    is_open: bool
+    was_open: bool
+    reason: str
+    """What the last attempt to open it met."""
+    until: float | None
+    """When the agent gives the coordinator up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Where an agent's core stands, as far as people want to know it. Instants are monotonic."""
 
-    coordinator: str
-    is_connected: bool
-    was_connected: bool
-    reason_away: str
-    """What the last attempt to reach the coordinator met."""
-    away_until: float | None
-    """When the agent gives the coordinator up."""
+    line: LineState
     desired: Desired
     group: GroupState
     workers_alive: int
@@ -100,7 +107,7 @@ def wait_of(situation: Situation, instants: Instants, *, now: float) -> Wait | N
         return _for_workers(situation, instants, now)
     if situation.is_ending:
         return None
-    if not situation.is_connected:
+    if not situation.line.is_open:
         return _for_coordinator(situation, now)
     if situation.is_gpu_memory_awaited:
         return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
@@ -117,12 +124,12 @@ def _for_workers(situation: Situation, instants: Instants, now: float) -> Wait:
 
 
 def _for_coordinator(situation: Situation, now: float) -> Wait:
-    option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
-    left = _left(situation.away_until, now)
+    option = "--coordinator-grace" if situation.line.was_open else "--join-timeout"
+    left = _left(situation.line.until, now)
     # What gRPC met last; before it stand words of its own, and the address once more.
-    reason = _GRPC.sub("", situation.reason_away.rpartition("last error: ")[2])
+    reason = _GRPC.sub("", situation.line.reason.rpartition("last error: ")[2])
     reason = one_line(reason, REASON_CHARACTERS_MAX)
-    text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
+    text = f"waiting for the coordinator at {situation.line.coordinator} ({reason})"
     if left:
         text += f", up to {left} more ({option})"
     if situation.workers_alive:

@@ -93,7 +93,7 @@ class ErrorHandler:
         Args:
             content: What its error file has, or had where it failed.
             error_code: As for `dump_error_file`.
-            rootcause_error_file: Where the content is from, for people.
+            rootcause_error_file: Where the content is from; for the log.
         """
         message = content.get("message")
         has_code = isinstance(message, dict) and bool(message.get("errorCode"))

@@ -1,4 +1,4 @@
-"""Pure. Which numbers are signals, for all that take one from somebody else."""
+"""Pure. Which numbers are signals, for all that are given one."""
 
 from __future__ import annotations
 

@@ -23,6 +23,9 @@ T = TypeVar("T")
 WAIT_MAX_S = 24 * 3600.0
 """The longest wait at once; callers that have not seen their event wait again."""
 
+LOOK_AGAIN_S = 1.0
+"""The longest wait at once where no descriptor is left for signals."""
+
 _BYTES_MAX = 64 * 1024
 
 _set_quietly = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
@@ -66,7 +69,11 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
     limit_ms = None if timeout_s is None else min(max(timeout_s, 0.0), WAIT_MAX_S) * 1000
     if threading.current_thread() is not threading.main_thread():
         return bool(poll.poll(limit_ms))
-    heard, told = socket.socketpair()
+    try:
+        heard, told = socket.socketpair()
+    except OSError:  # no descriptor is left
+        look_ms = LOOK_AGAIN_S * 1000
+        return bool(poll.poll(look_ms if limit_ms is None else min(limit_ms, look_ms)))
     with heard, told:
         heard.setblocking(False)
         told.setblocking(False)

@@ -198,7 +198,7 @@ class HostIterations:
         if not self._is_stopping:
             instants.append(self._dismissed_until)
         if self._is_running:
-            instants.append(self._story.tell_at)
+            instants += [self._story.tell_at, self._story.wait_at]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def settle(self, *, now: float) -> list[fx.Effect]:
@@ -210,6 +210,8 @@ class HostIterations:
             self._note_seats_of_the_dead(directive)
             for worker in self._workers:
                 effects += self._settle(worker, directive, now)
+        if self._is_running:
+            effects += self._story.waits(self._waiting_for(), self._round_id, now=now)
         for worker in self._workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.kill_at = None
@@ -377,6 +379,19 @@ class HostIterations:
             groups=groups if any(groups) else (),
             ahead=tuple(worker.local_rank for worker in ahead),
         )
+
+    def _waiting_for(self) -> str:
+        """Return whom workers of this host wait for to begin an iteration, empty if none does."""
+        present = [worker for worker in self._workers if worker.takes_part]
+        if not any(worker.phase is Phase.ENTERED for worker in present):
+            return ""
+        iteration = max(worker.iteration for worker in present)
+        late = [str(worker.local_rank) for worker in present if worker.iteration < iteration]
+        if not late:
+            return f"iteration {iteration} has yet to begin, all of this host have entered it"
+        whom = f"local rank{'s' * (len(late) > 1)} {', '.join(late)}"
+        why = "" if self._low != NO_ITERATION else ", which never called the function"
+        return f"iteration {iteration} waits for {whom}{why}"
 
     def _step(self, present: list[Worker]) -> HostStep:
         """Return the least that any of those that take part has reached."""

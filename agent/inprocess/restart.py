@@ -1,6 +1,7 @@
 """Pure. What people are told of a restart in process: one line, once it has worked.
 
-Or a line of the interruption, if what follows takes so long that people would wonder.
+Or a line of the interruption, if what follows takes so long that people would wonder; and
+of whom an iteration waits for, at growing intervals.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ class RestartStory:
     def __init__(self) -> None:
         self.tell_at: float | None = None
         """When the interruption is told by itself."""
+        self.wait_at: float | None = None
+        """When it is told what is waited for, if that is still so."""
+        self._waits_since: float | None = None
         self._since: float | None = None
         self._why = ""
         self._tracebacks: dict[int, str] = {}
@@ -60,6 +64,20 @@ class RestartStory:
         )
         self._since, self.tell_at, self._why, self._tracebacks = None, None, "", {}
         return [tell]
+
+    def waits(self, text: str, round_id: int, *, now: float) -> list[fx.Effect]:
+        """Tell what workers of this host wait for, empty if for nothing; if it takes long."""
+        if not text:
+            self._waits_since = self.wait_at = None
+            return []
+        if self._waits_since is None or self.wait_at is None:
+            self._waits_since, self.wait_at = now, now + WONDER_S
+        if now < self.wait_at:
+            return []
+        waited_s = now - self._waits_since
+        self.wait_at = now + max(WONDER_S, waited_s)
+        why = f"{text}, {waited_s:.0f} s so far"
+        return [fx.Tell(what="iteration waiting", why=why, round_id=round_id)]
 
     def _details(self) -> str:
         told = sorted(self._tracebacks.items())

@@ -384,7 +384,7 @@ class PContext(ABC):
             keeper.close()
         self._keepers.clear()
         if self._tail is not None:
-            # Whoever is told to end does not wait for a console that takes nothing.
+            # A launcher that is told to end does not wait for a console that takes nothing.
             with signals.hurrying(self._tail.hurry):
                 self._tail.close(self.tee_stall_s)
         self._close_filtered()

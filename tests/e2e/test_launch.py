@@ -130,7 +130,7 @@ def test_a_command_has_no_values(cluster: Cluster) -> None:
 
 
 def test_an_exception_is_the_root_cause(cluster: Cluster) -> None:
-    run(
+    process = run(
         cluster,
         """
         def work():
@@ -148,6 +148,8 @@ def test_an_exception_is_the_root_cause(cluster: Cluster) -> None:
         assert "work FAILED" in str(error) and "no such shard" in str(error)
         """,
     )
+    assert process.stderr.count("worker failed") == 1
+    assert process.stderr.count("worker stopped") == 1, "the other is a victim"
 
 
 def test_exit_codes_and_signals(cluster: Cluster) -> None:

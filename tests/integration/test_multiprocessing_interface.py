@@ -93,22 +93,23 @@ def test_arguments_are_those_of_torch(name: str) -> None:
         assert str(arguments(ours)) == str(arguments(theirs))
 
 
-@pytest.mark.parametrize("launchers", [int(os.environ.get("DRUMBEAT_LAUNCHERS", "8"))])
-def test_launchers_that_are_signalled_as_they_begin_to_wait_all_react(launchers: int) -> None:
+@pytest.mark.parametrize("batches", [int(os.environ.get("DRUMBEAT_LAUNCHERS", "8")) // 8])
+def test_launchers_that_are_signalled_as_they_begin_to_wait_all_react(batches: int) -> None:
     spawn = multiprocessing.get_context("spawn")
-    queues = [spawn.Queue() for _ in range(launchers)]
-    processes = [spawn.Process(target=entrypoints.launch_and_wait, args=(q,)) for q in queues]
-    for process in processes:
-        process.start()
-    for process, queue in zip(processes, queues, strict=True):
-        pids = queue.get(timeout=DEADLINE_S)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGTERM)
-        process.join(DEADLINE_S)
-        assert process.exitcode == 128 + signal.SIGTERM
-        assert not any(map(psutil.pid_exists, pids.values()))
-        queue.close()
-        process.close()
+    for _ in range(batches):
+        queues = [spawn.Queue() for _ in range(8)]
+        processes = [spawn.Process(target=entrypoints.launch_and_wait, args=(q,)) for q in queues]
+        for process in processes:
+            process.start()
+        for process, queue in zip(processes, queues, strict=True):
+            pids = queue.get(timeout=DEADLINE_S)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGTERM)
+            process.join(DEADLINE_S)
+            assert process.exitcode == 128 + signal.SIGTERM
+            assert not any(map(psutil.pid_exists, pids.values()))
+            queue.close()
+            process.close()
 
 
 def test_the_files_of_selected_lines_are_attributes(tmp_path: Path) -> None:

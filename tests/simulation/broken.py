@@ -226,7 +226,7 @@ def never_misses_a_worker(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
     """A worker that said good-bye is expected back."""
-    patch.setattr(Iterations, "_take_terminated", lambda _self, _host, _terminated: None)
+    patch.setattr(Iterations, "_take_terminated", lambda *_: None)
 
 
 def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:

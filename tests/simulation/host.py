@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agent import convert
 from agent import effects as fx
 from agent import supervisor_protocol as protocol
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.environment import Host as HostEnvironment
 from agent.environment import worker_environments
 from agent.events import (
@@ -24,7 +24,7 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import Assignment, Failure
+from agent.model import AgentPolicy, Assignment, Failure
 from tests.simulation.clock import Actor
 from tests.simulation.processes import Habits, Supervisor
 from tests.simulation.session import SimSession, Spooled

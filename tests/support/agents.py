@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent import effects as fx
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.events import DesiredReceived, PortReserved, SessionWelcomed, WorkersStarted
-from agent.model import Assignment, Beat, Desired, GroupState, Pace, Standby
+from agent.model import AgentPolicy, Assignment, Beat, Desired, GroupState, Pace, Standby
 
 if TYPE_CHECKING:
     from agent.events import Event

@@ -6,9 +6,9 @@ from typing import Any
 
 from agent import events as ev
 from agent.config import AgentConfig
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.effects import StartWorkers
-from agent.model import Assignment, Desired, Exit, Pace, Standby
+from agent.model import AgentPolicy, Assignment, Desired, Exit, Pace, Standby
 from agent.observer import Observer
 from agent.telemetry.model import Event, Item, Metric
 

@@ -134,7 +134,7 @@ async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -
         await session.reached(1, COMPLETED)
         session.direct(1, complete=inprocess_pb2.IterationComplete())
         log = await succeed(session, process)
-    assert log.count('"worker interrupts"') == 1
+    assert log.count('"event": "restarted in process"') == 1
     assert log.count('"round started"') == 1
     assert "worker failed" not in log
 

@@ -16,7 +16,6 @@ from agent.config import AgentConfig
 from agent.devices.host import HostDevices
 from agent.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
 from agent.layout import PrivateDirectory
-from agent.supervisor_client import become_subreaper
 from agent.workers import Workers
 from tests.support.agents import an_assignment
 
@@ -99,8 +98,7 @@ class Host:
 
 
 @pytest.fixture(autouse=True)
-def _subreaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    become_subreaper()
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXAMINE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(module, "PREPARE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.05)

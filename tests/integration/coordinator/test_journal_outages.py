@@ -298,10 +298,11 @@ def test_a_network_file_system_gets_no_write_ahead_log(
         assert not journal.is_local
         assert {path.name for path in tmp_path.iterdir()} == {"journal.sqlite3", "lock"}
         with no_room(), pytest.raises(JournalFull):
-            journal.write([created("t")], now=1.0)
+            journal.write([created("lost")], now=1.0)
+        journal.write([created("t")], now=1.0)
     on(monkeypatch, "ext4")
     with opened(tmp_path) as journal:
-        assert names(journal) == ["r", "s"]
+        assert names(journal) == ["r", "s", "t"]
 
 
 @pytest.mark.parametrize("kind", ["ext4", "nfs4"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent import effects as fx
-from agent.core import AgentCore, AgentPolicy
+from agent.core import AgentCore
 from agent.events import (
     DeadlineReached,
     DesiredReceived,
@@ -18,7 +18,7 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import Assignment, Desired, Exit, GroupState, Pace, Standby, Stop
+from agent.model import AgentPolicy, Assignment, Desired, Exit, GroupState, Pace, Standby, Stop
 
 SIGTERM = 15
 

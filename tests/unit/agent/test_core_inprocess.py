@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agent import effects as fx
-from agent.core import AgentPolicy
 from agent.events import (
     DeadlineReached,
     PortReserved,
@@ -26,7 +25,7 @@ from agent.inprocess.model import (
     WorkerBegin,
     WorkerOrder,
 )
-from agent.model import Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
 from agent.watchdog.model import Purpose
 from tests.support.agents import (
     PACE,

@@ -11,6 +11,7 @@ import pytest
 
 from agent import preflight
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
+from drumbeat_commands import OwnPackages
 
 NOBODY = 65534
 
@@ -165,6 +166,18 @@ def test_a_module_that_is_there_passes_and_is_not_imported(name: str) -> None:
     before = set(sys.modules)
     preflight.check_module(name)
     assert not {module for module in set(sys.modules) - before if "test" in module}
+
+
+def test_a_module_of_the_users_is_found_where_ours_has_its_packages_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are started without what has our packages found first."""
+    (tmp_path / "agent").mkdir()
+    for name in ("__init__.py", "trainer_of_test.py"):
+        (tmp_path / "agent" / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [OwnPackages, *sys.meta_path])
+    preflight.check_module("agent.trainer_of_test")
 
 
 @pytest.mark.usefixtures("package")

@@ -12,6 +12,7 @@ from agent.events import (
     SessionLost,
     SessionWelcomed,
     SignalReceived,
+    SuspendRequested,
     WorkerExited,
     WorkersStarted,
     WorkersStopped,
@@ -199,6 +200,21 @@ def test_success_is_one_line() -> None:
     ]
 
 
+def test_an_agent_that_is_released_says_for_whom_it_does_not_wait() -> None:
+    told = Told().running()
+    why = "exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
+    released = desired(Exit(is_success=True, reason=why, report="", is_released=True))
+    assert told.feed(exited(0, 0), exited(1, 0), released) == [
+        f"done, not waiting for the others any more: {why}"
+    ]
+
+
+def test_ctrl_z_is_answered() -> None:
+    (line,) = Told().running().feed(SuspendRequested())
+    assert line.startswith("not suspended: ")
+    assert "Ctrl-C ends it" in line
+
+
 # Waits.
 
 
@@ -304,3 +320,11 @@ def test_a_host_that_is_done_says_that_it_waits_for_the_others() -> None:
 
 def test_a_run_that_trains_says_nothing() -> None:
     assert Told().running().wait(3600) == []
+
+
+def test_restarts_that_were_given_back_are_counted_as_the_coordinator_does() -> None:
+    told = Told().running()
+    why = "round 0 failed: rank 1 on b (exit code 1); restart 2 of 3"
+    assert told.feed(BOOM, desired(alone(1, restart_count=5, reason=why))) == [
+        "rank 1 failed: exit code 1, ValueError: boom; restarting, 2 of 3"
+    ]

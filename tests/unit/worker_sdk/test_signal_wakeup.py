@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -211,6 +212,30 @@ def test_a_child_forked_meanwhile_keeps_its_signals_to_itself(
     with signals_to_another_thread():
         assert not wait_readable(pair[0].fileno(), LONG_S)
     assert codes == [0]
+
+
+def test_without_a_descriptor_for_signals_the_wait_is_short(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with os.scandir("/proc/self/fd") as found:
+        highest = max(int(entry.name) for entry in found)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(pair[0].fileno()))
+        began = time.monotonic()
+        assert not wait_readable(pair[0].fileno(), None)
+        assert not wait_readable(pair[0].fileno(), 0)
+        assert time.monotonic() - began < LONG_S
+        pair[1].send(b"!")
+        assert wait_readable(pair[0].fileno(), None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in held:
+            os.close(fd)
 
 
 def test_a_mailbox_loses_nothing_to_a_signal(handle: Handle) -> None:

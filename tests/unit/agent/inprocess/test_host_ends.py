@@ -167,3 +167,23 @@ def test_a_worker_that_hung_is_told_with_its_stacks() -> None:
     story.ends(1, -9, hang=replace(hang, evidence=Evidence(stacks="File a.py")))
     effects = story.feed(an_interrupt(0), breaks(0, 0, None), enters(0, 1), a_begin(1, [0]))
     assert [details for _, _, details in told(effects)] == ["local rank 1:\nFile a.py"]
+
+
+def test_whom_an_iteration_waits_for_is_told_at_growing_intervals() -> None:
+    story = Story(3)
+    story.feed(enters(1, 0))
+    lines: list[tuple[float, str]] = []
+    began = story.now
+    while (due := story.host.deadline) is not None and due < began + 60:
+        story.now = due
+        lines += [(story.now - began, why) for _, why, _ in told(story.settle())]
+    assert [at for at, _ in lines] == [2, 4, 8, 16, 32]
+    assert lines[0][1] == (
+        "iteration 0 waits for local ranks 0, 2, which never called the function, 2 s so far"
+    )
+    story.feed(enters(0, 0), enters(2, 0))
+    story.now = began + 64
+    (line,) = told(story.settle())
+    assert line[1].startswith("iteration 0 has yet to begin, all of this host have entered it")
+    story.feed(a_begin(0, [0, 1, 2]))
+    assert story.host.deadline is None
