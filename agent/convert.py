@@ -50,7 +50,8 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
             state = Stop(reason=message.stop.reason)
         case "exit":
             verdict = message.exit.verdict
-            report = "" if verdict.is_success else render_report(verdict, name)
+            more = _where_the_rest_is(message.exit)
+            report = "" if verdict.is_success else render_report(verdict, name, more=more)
             state = Exit(
                 is_success=verdict.is_success,
                 reason=verdict.reason,
@@ -64,6 +65,14 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
         case _:
             return None
     return Desired(state=state, master_port_spent=message.master_port_spent)
+
+
+def _where_the_rest_is(message: session_pb2.Exit) -> str:
+    if not message.is_report_cut:
+        return ""
+    if message.shows_report:
+        return "Cut: the coordinator did not answer when it was asked for the rest."
+    return f"Cut: the whole report is on the console of the agent on {message.shown_on}."
 
 
 def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:

@@ -193,7 +193,7 @@ class RunRefused(AgentError):
     """The run does not take this agent, e.g. because it has ended."""
 
     exit_code = 2
-    hint = "every training job needs its own --run-id"
+    hint = "jobs that run at the same time each need their own --run-id"
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(run_id, reason)

@@ -14,7 +14,14 @@ from agent.ports import address_towards
 from agent.transport import MESSAGE_BYTES_MAX, TransportError
 from drumbeat.options import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
-from drumbeat.v1 import failure_pb2, failure_pb2_grpc, session_pb2, session_pb2_grpc
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -67,6 +74,7 @@ class GrpcConnection:
         self._channel = grpc.aio.insecure_channel(coordinator, options=options)
         self._sessions = session_pb2_grpc.SessionServiceStub(self._channel)
         self._failures = failure_pb2_grpc.FailureServiceStub(self._channel)
+        self._runs = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def open(
         self,
@@ -83,6 +91,14 @@ class GrpcConnection:
     ) -> None:
         """Call ``FailureService.Report``."""
         await _converse(self._failures.Report(), requests, take)
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Call ``RunService.GetVerdict``."""
+        try:
+            response: run_pb2.GetVerdictResponse = await self._runs.GetVerdict(request)
+        except grpc.aio.AioRpcError as error:
+            raise _transport_error(error) from error
+        return response.verdict
 
     async def close(self) -> None:
         """Close the channel and every call on it."""

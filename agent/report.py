@@ -12,14 +12,17 @@ from drumbeat.words import count, printable
 WIDTH = 72
 
 
-def render_report(verdict: session_pb2.Verdict, name: str) -> str:
+def render_report(verdict: session_pb2.Verdict, name: str, *, more: str = "") -> str:
     """Return the readable report of a failed run; ``name`` says what ran.
 
-    What workers said is in it with their control characters written out.
+    What workers said is in it with their control characters written out. ``more`` says
+    where the rest is, if this is not all of it.
     """
     lines = ["=" * WIDTH, f"{name} FAILED", verdict.reason]
     if verdict.HasField("report"):
         lines += _sections(verdict.report)
+    if more:
+        lines += ["-" * WIDTH, more]
     lines.append("=" * WIDTH)
     return printable("\n".join(lines))
 

@@ -29,6 +29,7 @@ from agent.model import Beat
 from agent.reporter import Reporter
 from agent.transport import Connection, Transport, TransportError
 from agent.watchdog.model import Standing
+from agent.whole_report import complete, is_to_be_completed
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 
@@ -96,6 +97,8 @@ class Session:
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
+        self._cut_exit: asyncio.Future[session_pb2.Desired]
+        self._cut_exit = asyncio.get_running_loop().create_future()
         self._said_all = asyncio.Event()
 
     def send_beat(self, beat: Beat) -> None:
@@ -150,7 +153,14 @@ class Session:
                 limit.reschedule(None)
             await reporter.deliver(connection)
 
-        await until_one_ends(connection.open(self._requests(), self._take), deliver())
+        async def show_all() -> None:
+            message = await self._cut_exit
+            await complete(message.exit, connection, run_id=self._config.run_id)
+            self._take_desired(message)
+            await asyncio.get_running_loop().create_future()
+
+        stream = connection.open(self._requests(), self._take)
+        await until_one_ends(stream, deliver(), show_all())
 
     def _take(self, response: session_pb2.OpenResponse) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
@@ -158,10 +168,10 @@ class Session:
             case "welcome":
                 self._on_welcome(response.welcome)
             case "desired":
-                name = self._config.title
-                desired = convert.desired_from(response.desired, name=name)
-                if desired is not None:
-                    self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
+                if not is_to_be_completed(response.desired.exit):
+                    self._take_desired(response.desired)
+                elif not self._cut_exit.done():
+                    self._cut_exit.set_result(response.desired)
             case "pace":
                 pace = convert.pace_from(response.pace)
                 self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
@@ -171,6 +181,11 @@ class Session:
                 directive = directive_from(response.inprocess)
                 if directive is not None:
                     self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
+
+    def _take_desired(self, message: session_pb2.Desired) -> None:
+        desired = convert.desired_from(message, name=self._config.title)
+        if desired is not None:
+            self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         self._session_id = welcome.session_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 # Answers hold at most one failure report; larger ones are not ours.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -44,6 +44,10 @@ class Connection(Protocol):
         take: Callable[[failure_pb2.ReportResponse], None],
     ) -> None:
         """Do the same with ``FailureService.Report``."""
+        ...
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Call ``RunService.GetVerdict``. Raises ``TransportError``."""
         ...
 
     async def close(self) -> None:

@@ -36,8 +36,7 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
         is_same = known == replace(event.agent, name=known.name)
         return None if is_same else InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
-        outcome = "succeeded" if state.verdict.is_success else "failed"
-        return RunClosed(state.run_id, f"it {outcome}: {state.verdict.reason}")
+        return run_closed(state.run_id, state)
     if found := differences(theirs=event.spec, ours=state.spec):
         return SpecMismatch(state.run_id, found)
     if len(state.members) >= agents_max:
@@ -54,6 +53,15 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
     if beat.round_id is None or beat.round_id < highest:
         return None
     return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
+
+
+def run_closed(run_id: str, state: RunState | None) -> RunClosed:
+    """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
+    verdict = state.verdict if state is not None else None
+    if verdict is None:
+        return RunClosed(run_id, "after this agent began, and another one of that name runs now")
+    outcome = "succeeded" if verdict.is_success else "failed"
+    return RunClosed(run_id, f"it {outcome}: {verdict.reason}")
 
 
 class Names:

@@ -31,6 +31,12 @@ class Limits:
     runs_ended_max: int = 1000
     """Ended runs kept for questions and late agents; the oldest is forgotten first."""
 
+    runs_ended_per_id_max: int = 20
+    """The same of one run id, so that one which fails and starts for ever pushes out no other."""
+
+    runs_ended_bytes_max: int = 256 * _MIB
+    """Bytes of what is kept of ended runs; the oldest is forgotten first, never the latest."""
+
     agents_per_run_max: int = 20_000
     """Agents of one run, standbys included; twice the largest jobs we know of."""
 
@@ -44,7 +50,17 @@ class Limits:
     """Size of the message within a failure record; longer ones are cut by their agent."""
 
     failures_kept_per_run_max: int = 1000
-    """Failure records stored per run; later ones are acknowledged and only counted."""
+    """Failure records kept per live run; of more, those that tell least are only counted."""
+
+    failure_bytes_per_run_max: int = 8 * _MIB
+    """Bytes of the failure records kept per live run; of more, the same."""
+
+    failure_bytes_max: int = 256 * _MIB
+    """The same for all live runs together. When it is used up, a run keeps what it has, and
+    may always have `failure_record_bytes_max`, so that its first failure is told."""
+
+    failure_queue_bytes_max: int = 64 * _MIB
+    """Bytes of the failure records that wait for the core; streams of more are not read."""
 
     history_per_run_max: int = 1000
     """Decisions kept per run, for people; the oldest is forgotten first."""

@@ -12,6 +12,7 @@ from collections import Counter
 from coordinator import convert_inprocess, convert_progress
 from coordinator.errors import InvalidRequest, StaleSession
 from coordinator.events import AgentLeft, BeatReceived, FailureReported, SessionOpened
+from coordinator.exit_message import exit_message
 from coordinator.model import (
     DURATION_MAX_S,
     AgentIdentity,
@@ -176,6 +177,7 @@ def _failure_record(
         hang=convert_progress.hang_of(record, text_characters_max=limit),
         interruption=interruption,
         iteration=iteration,
+        size_bytes=record.ByteSize(),
     )
 
 
@@ -266,8 +268,8 @@ def desired_message(desired: Desired) -> session_pb2.Desired:
             message.stop.reason = reason
         case Release(reason=reason):
             message.release.reason = reason
-        case Exit(verdict=verdict):
-            message.exit.verdict.CopyFrom(verdict_message(verdict))
+        case Exit() as state:
+            message.exit.CopyFrom(_exits.message(state))
     return message
 
 
@@ -280,28 +282,29 @@ def pace_message(pace: Pace) -> session_pb2.Pace:
     )
 
 
-class _Verdicts:
-    """Writes a verdict once: the same one, with a long report, goes to every agent."""
+class _Exits:
+    """Writes an end once: it goes to every agent, and to nearly all of them the same."""
 
     def __init__(self) -> None:
-        self._latest: tuple[Verdict, session_pb2.Verdict] | None = None
+        self._verdict: Verdict | None = None
+        self._messages: dict[bool, session_pb2.Exit] = {}
 
-    def message(self, verdict: Verdict) -> session_pb2.Verdict:
-        """Return what nobody may change."""
-        if self._latest is None or self._latest[0] is not verdict:
-            self._latest = (verdict, _verdict(verdict))
-        return self._latest[1]
+    def message(self, wanted: Exit) -> session_pb2.Exit:
+        """Return a message that may be shared: it is to be copied, not changed."""
+        if self._verdict is not wanted.verdict:
+            self._verdict, self._messages = wanted.verdict, {}
+        known = self._messages.get(wanted.shows_report)
+        if known is None:
+            known = exit_message(wanted, verdict_message(wanted.verdict))
+            self._messages[wanted.shows_report] = known
+        return known
 
 
-_verdicts = _Verdicts()
+_exits = _Exits()
 
 
 def verdict_message(verdict: Verdict) -> session_pb2.Verdict:
-    """Write a verdict. The message may be shared: it is to be copied, not changed."""
-    return _verdicts.message(verdict)
-
-
-def _verdict(verdict: Verdict) -> session_pb2.Verdict:
+    """Write a verdict, whole."""
     return session_pb2.Verdict(
         is_success=verdict.is_success,
         reason=verdict.reason,

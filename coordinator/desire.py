@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.model import Assignment, Exit, Release, Round, Standby, Stop
+from coordinator.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
 from coordinator.rendezvous import Wait
 from coordinator.run_state import Phase, RunState
 from drumbeat.words import count
@@ -23,7 +23,7 @@ def desired_state(
     ``released`` is why this agent need not wait for the others, if that is so.
     """
     if state.verdict is not None:
-        return Exit(verdict=state.verdict)
+        return _exit(state, state.verdict, incarnation)
     if state.phase is Phase.ENDING:
         return Stop(reason=state.reason)
     if state.phase is Phase.RUNNING and state.round is not None:
@@ -37,6 +37,21 @@ def desired_state(
         agents_present=present,
         agents_wanted=wait.agents_wanted,
         time_left_s=None if wait.until is None else max(0.0, wait.until - now),
+    )
+
+
+def _exit(state: RunState, verdict: Verdict, incarnation: str) -> Exit:
+    """Return the end, and whether this agent is one of the few that show the whole report."""
+    shown_by = next(iter(state.round.seats.values()), None) if state.round else None
+    report = verdict.report
+    records = [*report.root_causes, *report.victims] if report is not None else []
+    return Exit(
+        verdict=verdict,
+        generation=state.generation,
+        shows_report=shown_by is None
+        or shown_by.agent.incarnation == incarnation
+        or any(record.incarnation == incarnation for record in records),
+        shown_on=shown_by.agent.host if shown_by is not None else "",
     )
 
 

@@ -15,7 +15,6 @@ from coordinator.errors import (
     JournalCorrupt,
     LimitReached,
     Unavailable,
-    UnknownRun,
 )
 from coordinator.events import (
     AgentLeft,
@@ -29,10 +28,12 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
+from coordinator.failure_queue import FailureQueue
 from coordinator.inbox import Inbox
-from coordinator.isolation import IsolatedRun
 from coordinator.journal import Append, Change, Compact, Erase, Journal, snapshots_due
+from coordinator.journaled import JournaledRuns
 from coordinator.outbox import Outbox
+from coordinator.records import FailuresCounted, weight
 from coordinator.registry import Registry
 from coordinator.story import CoordinatorStory
 from coordinator.writer import OnServing, Writer, ignore
@@ -41,9 +42,6 @@ log = structlog.get_logger()
 
 # Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000
-# Events that may wait while the journal can't be written; no failure record is added
-# to more than these. They are large, and their agents keep them until they are asked.
-OUTAGE_QUEUE_MAX = 1_000
 
 
 class Driver:
@@ -62,10 +60,12 @@ class Driver:
         journal: Journal,
         *,
         queue_max: int = 100_000,
+        failure_bytes_max: int = 64 * 1024 * 1024,
         is_embedded: bool = False,
         on_serving: OnServing = ignore,
     ) -> None:
         self.registry = registry
+        self.journaled = JournaledRuns()
         self._is_embedded = is_embedded
         self._story = CoordinatorStory()
         self._journal = journal
@@ -75,12 +75,12 @@ class Driver:
         self._inboxes: dict[str, Inbox] = {}
         self._taken = 0
         self._overdue_from: int | None = None
+        self._failures = FailureQueue(failure_bytes_max)
         self._queue_max = queue_max
         self._arrived = asyncio.Event()
         self._outboxes: dict[str, Outbox] = {}
         self._answers: dict[int, asyncio.Future[int | None]] = {}
         self._sizes: dict[str, int] = {}  # records since the last snapshot, by run
-        self._unwritten: frozenset[str] = frozenset()  # runs with changes that are being written
         self._clock_offset = journal.clock_offset()
         self._is_stopping = False
 
@@ -92,9 +92,11 @@ class Driver:
         """Take over what the journal holds. Raises ``JournalError``."""
         states = self._journal.load()
         self._sizes = self._journal.sizes()
+        self.journaled.restore(self._journal.load())  # a copy that only the journal changes
         now = self.now()
         if changes := self._changes(self.registry.restore(states, now=now)):
             self._journal.write(changes, now=now)
+            self._publish(changes)
         for state in states:
             text = f"{state.run_id}: restored from the journal, {state.phase}"
             log.info("run restored", message=text, **{"run.id": state.run_id})
@@ -103,14 +105,12 @@ class Driver:
         """Hand an event over. Raises ``LimitReached`` if too many wait already.
 
         What a session says takes no more room than the session has: the latest counts.
-        Raises ``Unavailable`` for what needs an answer before long, or much room, while
-        the journal can't be written.
+        Raises ``Unavailable`` for what needs an answer before long, while the journal
+        can't be written.
         """
-        if (outage := self._writer.outage) is not None:
-            is_urgent = isinstance(event, SessionOpened | LimitsReset)
-            is_full = len(self._queue) >= OUTAGE_QUEUE_MAX
-            if is_urgent or (is_full and isinstance(event, FailureReported)):
-                raise Unavailable(outage.reason)
+        outage = self._writer.outage
+        if outage is not None and isinstance(event, SessionOpened | LimitsReset):
+            raise Unavailable(outage.reason)
         is_told_anew = isinstance(event, BeatReceived | AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
@@ -120,7 +120,9 @@ class Driver:
         """Hand an event over that must not be lost, such as the end of a session."""
         if self._is_stopping:
             return
-        if isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+        if isinstance(event, FailureReported):
+            self._failures.add(event)
+        elif isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
             inbox = self._inboxes.get(event.session_id)
             if inbox is not None:
                 inbox.put(event)
@@ -135,20 +137,9 @@ class Driver:
             self._queue.append(event)
         self._arrived.set()
 
-    def find_run(self, run_id: str) -> IsolatedRun:
-        """Return a run to look at. Raises ``UnknownRun``.
-
-        Raises ``Unavailable`` while what was decided on it may never become true: for as
-        long as that can't be written, and while the run is read again.
-        """
-        run = self.registry.runs.get(run_id)
-        if run is None:
-            raise UnknownRun(run_id)
-        if self._writer.outage is not None and run_id in self._unwritten:
-            raise Unavailable(self._writer.outage.reason)
-        if not run.is_sound:
-            raise Unavailable(run.reason())
-        return run
+    async def room_for_failure(self) -> None:
+        """Return when one more failure record may be submitted."""
+        await self._failures.room()
 
     def open_outbox(self, session_id: str) -> Outbox:
         """Return the place where effects for a session will be put."""
@@ -167,6 +158,7 @@ class Driver:
         """
         self._is_stopping = True
         self._queue.clear()
+        self._failures.clear()
         self._inboxes.clear()
         for outbox in self._outboxes.values():
             outbox.fail(error)
@@ -198,7 +190,7 @@ class Driver:
 
     async def _wait_for_work(self) -> None:
         """Return when an event is there or a deadline has come."""
-        if self._queue:
+        if self._queue or self._failures:
             return
         self._arrived.clear()
         loop, due = asyncio.get_running_loop(), self.registry.next_deadline()
@@ -212,15 +204,22 @@ class Driver:
                 timer.cancel()
 
     async def _turn(self) -> None:
-        """Handle one batch: decide, then journal, then tell."""
+        """Handle one batch: decide, then journal, then tell.
+
+        Failure records decide nothing, so they come last, and only if nothing else waits.
+        """
         now, effects = self.now(), list[fx.Effect]()
         for _ in range(min(len(self._queue), BATCH_MAX)):
             for event in self._take():
                 effects += self.registry.handle(event, now=now)
         if self._is_overdue(now):
             effects += self.registry.handle(DeadlineReached(), now=now)
+        if not self._queue:
+            for failure in self._failures.take():
+                effects += self.registry.handle(failure, now=now)
         if changes := self._changes(effects):
             await self._write(changes, now)
+            self._publish(changes)
         for effect in effects:
             self._execute(effect)
         for effect in effects:
@@ -257,24 +256,48 @@ class Driver:
 
     def _changes(self, effects: Sequence[fx.Effect]) -> list[Change]:
         changes: list[Change] = []
+        counted: dict[str, tuple[int, list[FailuresCounted]]] = {}
         for effect in effects:
             match effect:
+                case fx.Persist(record=FailuresCounted() as count) if effect.run_id in counted:
+                    counted[effect.run_id][1].append(count)
                 case fx.Persist():
+                    if isinstance(effect.record, FailuresCounted):
+                        counted[effect.run_id] = len(changes), [effect.record]
                     changes.append(Append(run_id=effect.run_id, record=effect.record))
                 case fx.Forget():
                     changes.append(Erase(run_id=effect.run_id))
                     self._sizes.pop(effect.run_id, None)
-        appended = (change.run_id for change in changes if isinstance(change, Append))
+        for key, (place, records) in counted.items():
+            changes[place] = Append(run_id=key, record=FailuresCounted.together(records))
+        return changes + self._snapshots(changes)
+
+    def _snapshots(self, changes: Sequence[Change]) -> list[Change]:
+        """Return what keeps the journal small after these changes."""
+        appended = (
+            change.run_id
+            for change in changes
+            if isinstance(change, Append)
+            for _ in range(weight(change.record))
+        )
         due = snapshots_due(self._sizes, appended)
-        states = [self.registry.state(run_id) for run_id in due]
-        return changes + [Compact(state=state) for state in states if state is not None]
+        states = [self.registry.state(key) for key in due]
+        return [Compact(state=state) for state in states if state is not None]
+
+    def _publish(self, changes: Sequence[Change]) -> None:
+        """Let readers see what is durable now."""
+        for change in changes:
+            match change:
+                case Append():
+                    self.journaled.append(change.run_id, change.record)
+                case Erase():
+                    self.journaled.erase(change.run_id)
+                case Compact():
+                    pass  # it changes nothing
 
     async def _write(self, changes: list[Change], now: float) -> None:
         outages = self._writer.outages_count
-        appended = (change.run_id for change in changes if isinstance(change, Append))
-        self._unwritten = frozenset(appended)
         await self._writer.write(changes, now=now)
-        self._unwritten = frozenset()
         if self._writer.outages_count > outages:
             self.submit_always(OutageEnded())
 

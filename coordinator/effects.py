@@ -13,7 +13,10 @@ from coordinator.records import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Journal a record, before any other effect of the same event leaves."""
+    """Journal a record, before any other effect of the same event leaves.
+
+    ``run_id`` is the run's ``RunState.key``, here and in ``Forget``.
+    """
 
     run_id: str
     record: Record

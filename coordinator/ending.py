@@ -53,3 +53,10 @@ class EndingWatch:
             return presence is None
         heard = self._state.failures_heard.get(incarnation, 0)
         return presence.beat.workers_alive == 0 and heard >= presence.beat.failures_written
+
+
+def verdict_wanted_until(state: RunState, policy: RunPolicy) -> float | None:
+    """Return until when members of an ended run may come for the verdict; ``None`` if none can."""
+    if not state.members or state.ended_at is None:
+        return None
+    return state.ended_at + state.spec.coordinator_grace_s + policy.restart_grace_s

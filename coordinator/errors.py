@@ -3,6 +3,7 @@
 CoordinatorError
  ├─ InvalidRequest            a field is missing or out of range
  ├─ SpecMismatch              the agent's spec differs from the run's
+ │   └─ RunMissesAgents       and none of the run's agents is connected
  ├─ RunClosed                 the run has ended
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
@@ -119,7 +120,7 @@ class SpecMismatch(CoordinatorError):
 
 
 class RunClosed(CoordinatorError):
-    """The run has ended; ``verdict`` is the sentence that says how."""
+    """The run ended after this agent began; ``verdict`` is the sentence that says how."""
 
     status = "FAILED_PRECONDITION"
     refusal = "RUN_CLOSED"
@@ -130,7 +131,22 @@ class RunClosed(CoordinatorError):
         self.verdict = verdict
 
     def __str__(self) -> str:
-        return f"run {show_value(self.run_id)} has ended: {self.verdict}"
+        again = "started again, the agent begins a new run of that name"
+        return f"run {show_value(self.run_id)} has ended: {self.verdict}; {again}"
+
+
+class RunMissesAgents(SpecMismatch):
+    """The agent brought other settings, and none of the run's agents is connected.
+
+    They may come back within their grace. If none does, the agent begins a new run.
+    """
+
+    status = "ABORTED"
+    refusal = "UNAVAILABLE"
+    is_retryable = True
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; its agents are missing, and it ends if none of them returns"
 
 
 class StaleSession(CoordinatorError):
@@ -199,12 +215,13 @@ class UnknownRun(CoordinatorError):
     status = "NOT_FOUND"
     refusal = "UNKNOWN_RUN"
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
+    def __init__(self, run_id: str, which: str = "") -> None:
+        super().__init__(run_id, which)
         self.run_id = run_id
+        self.which = which
 
     def __str__(self) -> str:
-        return f"there is no run {show_value(self.run_id)}"
+        return f"there is no run {show_value(self.run_id)} {self.which}".rstrip()
 
 
 class CallFailed(CoordinatorError):

@@ -72,6 +72,14 @@ class LimitsReset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSuperseded:
+    """Its id begins a new run; nobody is a member of this one any more."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
@@ -83,12 +91,18 @@ class OutageEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""
+    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be.
+
+    ``run_id`` is its ``RunState.key``.
+    """
 
     run_id: str
     state: RunState | None
 
 
-RunEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+FromOutside = (
+    SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+)
+RunEvent = FromOutside | RunSuperseded
 CoreEvent = RunEvent | DeadlineReached | OutageEnded
-Event = RunEvent | DeadlineReached | OutageEnded | RunRead
+Event = FromOutside | DeadlineReached | OutageEnded | RunRead

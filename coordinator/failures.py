@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 
 from coordinator.iteration_records import IterationPhase, IterationState
@@ -29,6 +30,9 @@ EARLIER_SHOWN_MAX = 8
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
+
+# Of a table that is not bounded in bytes: one that an older coordinator kept.
+NO_LIMIT = 1 << 60
 
 
 def unhealed(
@@ -155,16 +159,49 @@ def _limit_broken(hang: Hang) -> str:
             return f"its interpreter did not end {limit}"
 
 
-def insert_most_telling(records: list[FailureRecord], record: FailureRecord, limit: int) -> None:
-    """Insert into a table of at most ``limit`` records: the least telling one goes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRoom:
+    """How much a table of failure records may hold; the most telling one always has room."""
+
+    count_max: int
+    bytes_max: int = NO_LIMIT
+
+
+def is_telling_enough(
+    records: Sequence[FailureRecord], record: FailureRecord, room: TableRoom
+) -> bool:
+    """Return whether a record would stay in a table that ``insert_most_telling`` made."""
+    rank = bisect_right(records, _telling(record), key=_telling)
+    if rank == 0:
+        return True
+    if rank >= room.count_max:
+        return False
+    if room.bytes_max >= NO_LIMIT:
+        return True
+    more_telling = sum(each.size_bytes for each in islice(records, rank))
+    return more_telling + record.size_bytes <= room.bytes_max
+
+
+def insert_most_telling(
+    records: list[FailureRecord], record: FailureRecord, room: TableRoom
+) -> int:
+    """Insert into a table that has this room: the least telling ones go.
 
     The latest rounds come first, in them the latest iterations, in these the
     earliest failures: what explains
     the present outlives what explained the past. ``records`` stays in this order,
     because a machine room can fail at once and each record must cost little.
+    Returns how many bytes the table has grown by.
     """
     insort(records, record, key=_telling)
-    del records[limit:]
+    dropped = sum(each.size_bytes for each in records[room.count_max :])
+    del records[room.count_max :]
+    if room.bytes_max < NO_LIMIT:
+        held = sum(each.size_bytes for each in records)
+        while held > room.bytes_max and len(records) > 1:
+            last = records.pop().size_bytes
+            held, dropped = held - last, dropped + last
+    return record.size_bytes - dropped
 
 
 def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:

@@ -12,10 +12,10 @@ from coordinator import effects as fx
 from coordinator import events as ev
 from coordinator.errors import CoordinatorError, RunClosed, Unavailable
 from coordinator.membership import Membership
-from coordinator.model import RunSpec, Verdict
+from coordinator.model import Verdict
 from coordinator.pace import PaceRules
 from coordinator.policy import RunPolicy
-from coordinator.records import RunEnded
+from coordinator.records import RunCreated, RunEnded
 from coordinator.run import Run
 from coordinator.run_state import Phase, RunState
 
@@ -40,10 +40,10 @@ class IsolatedRun:
 
     @staticmethod
     def create(
-        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: PaceRules, now: float
+        record: RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[IsolatedRun, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        run, effects = Run.create(run_id, spec, policy=policy, pace=pace, now=now)
+        run, effects = Run.create(record, policy=policy, pace=pace, now=now)
         return IsolatedRun(run, policy, pace), effects
 
     @staticmethod
@@ -63,6 +63,10 @@ class IsolatedRun:
     def members(self) -> Membership:
         """The members and their sessions."""
         return self._run.members
+
+    def allow_failures(self, bytes_max: int) -> None:
+        """Say what the run's failure records may take from now on."""
+        self._run.failures_bytes_max = bytes_max
 
     @property
     def is_sound(self) -> bool:
@@ -116,7 +120,7 @@ class IsolatedRun:
             fx.Reject(session_id=session_id, error=self._refusal)
             for session_id in self.members.sessions()
         ]
-        return [*effects, fx.ReadRun(run_id=run_id, error=error)]
+        return [*effects, fx.ReadRun(run_id=self.state.key, error=error)]
 
     def _take_over(self, state: RunState | None, now: float) -> list[fx.Effect]:
         """Go on from what was read; ``None`` if nothing could be."""
@@ -171,7 +175,7 @@ def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:
     state.apply(record)
     entry = state.history[-1]
     return [
-        fx.Persist(run_id=state.run_id, record=record),
+        fx.Persist(run_id=state.key, record=record),
         fx.Decided(
             run_id=state.run_id,
             decision=entry.decision,

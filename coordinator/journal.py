@@ -321,14 +321,14 @@ class SqliteJournal:
         If it has several parts, the others come last: only the order within a run counts then.
         """
         query = "SELECT MIN(number) FROM records WHERE run_id = ?"
-        number = self._database.execute(query, (state.run_id,)).fetchone()[0]
-        self._erase(state.run_id)
+        number = self._database.execute(query, (state.key,)).fetchone()[0]
+        self._erase(state.key)
         body = memoryview(msgspec.json.encode(state))
         statement = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
         while body:
             part, body = body[:SNAPSHOT_PART_BYTES], body[SNAPSHOT_PART_BYTES:]
             kind = _SNAPSHOT_PART if body else _SNAPSHOT
-            self._database.execute(statement, (number, state.run_id, kind, part))
+            self._database.execute(statement, (number, state.key, kind, part))
             number = None
 
     def _erase(self, run_id: str) -> None:

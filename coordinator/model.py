@@ -161,6 +161,7 @@ class Round:
     master_addr: str
     master_port: int
     reason: str
+    group_world_size: int = 0
 
     @property
     def leader(self) -> str:
@@ -208,7 +209,8 @@ class FailureRecord:
     """One worker's failure, identified by ``(incarnation, sequence)``.
 
     ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
-    same on the coordinator's clock, set when the record is accepted.
+    same on the coordinator's clock, set when the record is accepted. ``size_bytes``
+    is what it took as a message, and counts against the budgets of records.
     ``name`` is its agent's, empty if that is the host's.
     ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
     happened in no iteration; its process may live on.
@@ -232,6 +234,7 @@ class FailureRecord:
     hang: Hang | None = None
     interruption: InterruptionKind | None = None
     iteration: int = 0
+    size_bytes: int = 0
     name: str = ""
 
     @property
@@ -337,9 +340,16 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Desired: stop what is left, and end."""
+    """Desired: stop what is left, and end.
+
+    Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
+    run's ``generation``. ``shown_on`` is the host of one that does, whoever else does.
+    """
 
     verdict: Verdict
+    generation: int = 1
+    shows_report: bool = True
+    shown_on: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

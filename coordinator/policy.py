@@ -14,6 +14,8 @@ class RunPolicy:
 
     ``incarnations_heard_max``: agents whose failure records are told from
     repeated ones; records of one more are not kept.
+    ``failures_kept_max``, ``failures_bytes_max``: failure records kept of a run that
+    lives; of more, those that tell least are only counted.
     ``history_max``: decisions kept of a run; the oldest is forgotten first.
     ``standings_shown_max``: workers whose place is kept when a round fails. They go
     into the journal and to every agent: some 100 bytes each.
@@ -33,6 +35,7 @@ class RunPolicy:
     agents_max: int = 20_000
     incarnations_heard_max: int = 200_000
     failures_kept_max: int = 1_000
+    failures_bytes_max: int = 8 * 1024 * 1024
     history_max: int = 1_000
     standings_shown_max: int = 256
     learning: LearningRules = field(default_factory=LearningRules)

@@ -8,9 +8,11 @@ clock: a run's history is read from them and needs no records of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.failures import NO_LIMIT
 from coordinator.iteration_records import IterationRecord
 from coordinator.learned import LearnedLimit
 from coordinator.model import AgentIdentity, FailureRecord, RunSpec, Verdict
@@ -27,12 +29,19 @@ class RoundEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCreated:
-    """The first agent brought the spec. Limits are recorded so that replay keeps the same."""
+    """The first agent brought the spec. Limits are recorded so that replay keeps the same.
+
+    ``generation`` counts the runs that had this id one after the other.
+    ``predecessor_ended_at`` is when the one before ended, ``None`` if there was none:
+    agents that began earlier belong to that one.
+    """
 
     run_id: str
     spec: RunSpec
     failures_kept_max: int = 1_000
     history_max: int = 1_000
+    generation: int = 1
+    predecessor_ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +126,32 @@ class EndingStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecorded:
-    """A failure record was accepted."""
+    """A failure record was accepted; all that are kept may take ``bytes_max`` from now on."""
 
     record: FailureRecord
+    bytes_max: int = NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailuresCounted:
+    """Failure records came that tell less than those kept: they are counted, and dropped.
+
+    ``heard`` is the highest sequence of each incarnation among them.
+    """
+
+    heard: dict[str, int]
+    count: int
+
+    @staticmethod
+    def together(records: Iterable[FailuresCounted]) -> FailuresCounted:
+        """Return one record for all of these."""
+        heard: dict[str, int] = {}
+        count = 0
+        for record in records:
+            count += record.count
+            for incarnation, sequence in record.heard.items():
+                heard[incarnation] = max(sequence, heard.get(incarnation, 0))
+        return FailuresCounted(heard=heard, count=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +169,11 @@ class RunEnded:
     at_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersForgotten:
+    """The run ended so long ago that no agent can come for the verdict any more."""
+
+
 Record = (
     RunCreated
     | AgentAdmitted
@@ -146,7 +183,27 @@ Record = (
     | RoundEnded
     | EndingStarted
     | FailureRecorded
+    | FailuresCounted
     | LimitsLearned
     | RunEnded
+    | MembersForgotten
     | IterationRecord
 )
+
+# What a usual record takes in a journal; larger ones count as several.
+USUAL_BYTES = 2_048
+_NAME_BYTES = 40
+
+
+def weight(record: Record) -> int:
+    """Return as how many usual records one counts in a journal, at least 1."""
+    match record:
+        case FailureRecorded():
+            size = record.record.size_bytes
+        case FailuresCounted():
+            size = len(record.heard) * _NAME_BYTES
+        case RoundStarted():
+            size = len(record.participants) * _NAME_BYTES
+        case _:
+            size = 0
+    return 1 + size // USUAL_BYTES

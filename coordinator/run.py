@@ -16,14 +16,15 @@ from coordinator import events as ev
 from coordinator import reasons
 from coordinator import records as rec
 from coordinator.admission import Names, refusal
-from coordinator.ending import EndingWatch
+from coordinator.ending import EndingWatch, verdict_wanted_until
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
+from coordinator.failure_intake import is_wanted, taken
 from coordinator.gathering import GatheringWatch, Leading, Lineup
 from coordinator.iterating import Iterating
 from coordinator.iteration_story import WAITING, told
 from coordinator.learned import Learning, differ
 from coordinator.membership import Membership
-from coordinator.model import FailureRecord, GroupState, RunSpec
+from coordinator.model import GroupState
 from coordinator.pace import PaceRules, RunPace
 from coordinator.policy import RunPolicy
 from coordinator.records import Record, RoundEnd
@@ -41,6 +42,8 @@ class Run:
         self.state = state
         self._pace = RunPace(pace, agents=len(state.members))  # who may all return at once
         self.members = Membership(self._pace.pace)
+        # What its failure records may take from now on; set by the owner of all runs.
+        self.failures_bytes_max = policy.failures_bytes_max
         self._policy = policy
         self._effects: list[fx.Effect] = []
         self._gathering = GatheringWatch(state, self.members, now=now)
@@ -60,22 +63,17 @@ class Run:
 
     @staticmethod
     def create(
-        run_id: str, spec: RunSpec, *, policy: RunPolicy, pace: PaceRules, now: float
+        record: rec.RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[Run, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        record = rec.RunCreated(
-            run_id=run_id,
-            spec=spec,
-            failures_kept_max=policy.failures_kept_max,
-            history_max=policy.history_max,
-        )
         run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
-        return run, [fx.Persist(run_id=run_id, record=record)]
+        return run, [fx.Persist(run_id=run.state.key, record=record)]
 
     def _restore(self, now: float) -> None:
         """Derive what is not durable from what is: everybody is missed until heard."""
         state = self.state
         if state.phase is Phase.ENDED:
+            self._review_at = now if state.members else None
             return
         self._review_at = now  # what the last life had not decided yet, also with no member left
         self.members.remember(
@@ -103,8 +101,8 @@ class Run:
                 self._on_session_closed(event, now)
             case ev.FailureReported():
                 self._on_failure(event, now)
-            case ev.LimitsReset():
-                self._on_limits_reset(event)
+            case ev.LimitsReset() | ev.RunSuperseded():
+                self._on_command(event, now)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
@@ -193,29 +191,24 @@ class Run:
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
-        is_kept = self._is_wanted(record)
-        if is_kept:
+        is_kept = False
+        if is_wanted(self.state, record, incarnations_max=self._policy.incarnations_heard_max):
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
-            self._commit(rec.FailureRecorded(record=self.state.accepted(record, sent_at)))
+            accepted = self.state.accepted(record, sent_at)
+            what = taken(self.state, accepted, bytes_max=self.failures_bytes_max)
+            is_kept = isinstance(what, rec.FailureRecorded)
+            self._commit(what)
             self._ending.note(record.incarnation)
         self._effects.append(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
 
-    def _on_limits_reset(self, event: ev.LimitsReset) -> None:
+    def _on_command(self, event: ev.LimitsReset | ev.RunSuperseded, now: float) -> None:
+        if isinstance(event, ev.RunSuperseded):
+            self._end(is_success=False, reason=event.reason, now=now)
+            return
         forgotten = len(self.state.limits or ())
         self._learning.forget()
         self._tell_limits()
         self._effects.append(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
-
-    def _is_wanted(self, record: FailureRecord) -> bool:
-        """Return whether a record is new, of a round there was, and has room in the table."""
-        heard = self.state.failures_heard
-        if record.round_id >= self.state.next_round_id:
-            return False
-        if record.round_id == self.state.round_id and not self.state.had_seat(record.incarnation):
-            return False  # of a run of this name in an earlier life: its rounds were others
-        if record.incarnation not in heard and len(heard) >= self._policy.incarnations_heard_max:
-            return False
-        return record.sequence > heard.get(record.incarnation, 0)
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
@@ -322,6 +315,8 @@ class Run:
             self._review_gathering(now, judged_at)
         if self.state.phase is Phase.ENDING:
             self._review_ending(now, judged_at)
+        if self.state.phase is Phase.ENDED:
+            self._review_ended(judged_at)
 
     def _review_round(self, now: float, judged_at: float) -> None:
         current = self.state.round
@@ -377,6 +372,13 @@ class Run:
             causes = self._round_watch.causes(current) if current else []
             reason = reasons.run_failed(self.state.reason, causes, self.state.where)
             self._end(is_success=False, reason=reason, now=now)
+
+    def _review_ended(self, judged_at: float) -> None:
+        """Forget the members once none of them can come for the verdict any more."""
+        self._review_at = verdict_wanted_until(self.state, self._policy)
+        if self._review_at is not None and judged_at >= self._review_at:
+            self._review_at = None
+            self._commit(rec.MembersForgotten())
 
     # Transitions.
 
@@ -468,7 +470,7 @@ class Run:
 
     def _commit(self, record: Record) -> None:
         self.state.apply(record)
-        self._effects.append(fx.Persist(run_id=self.state.run_id, record=record))
+        self._effects.append(fx.Persist(run_id=self.state.key, record=record))
 
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""

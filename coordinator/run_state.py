@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 
-from coordinator.failures import insert_most_telling, unhealed
+from coordinator.failures import TableRoom, insert_most_telling, unhealed
 from coordinator.iteration_records import (
     IterationBegan,
     IterationCompleted,
@@ -24,8 +25,10 @@ from coordinator.records import (
     AgentRemoved,
     EndingStarted,
     FailureRecorded,
+    FailuresCounted,
     GroupSucceeded,
     LimitsLearned,
+    MembersForgotten,
     Record,
     RoundEnded,
     RoundStarted,
@@ -123,6 +126,13 @@ class RunState:
     and without whom the round goes on, ``excused`` these and all others of whose
     workers none takes part in iterations any more: nobody waits for them to succeed.
     ``history`` are the latest ``history_max`` decisions, oldest first.
+    ``failures_bytes`` is the size of ``failures``. ``generation`` counts the runs that
+    had this id one after the other; ``predecessor_ended_at`` is when the one before
+    ended, ``ended_at`` when this one did.
+
+    A run that has ended keeps its verdict, history and numbers; ``members`` until none
+    of them can come for the verdict any more, and of the seats the first whose agent was
+    left: it shows the report.
     """
 
     run_id: str
@@ -150,11 +160,19 @@ class RunState:
     iterations_restarted: int = 0
     given_up: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
+    failures_bytes: int = 0
+    generation: int = 1
+    predecessor_ended_at: float | None = None
+    ended_at: float | None = None
 
     def __post_init__(self) -> None:
         """Complete what an older coordinator has written."""
         if self.iterations is None and self.round is not None:
             self.iterations = _no_iterations(self.round)
+        if self.round is not None and not self.round.group_world_size:
+            self.round = replace(self.round, group_world_size=len(self.round.seats))
+        if self.phase is Phase.ENDED and self.ended_at is None:
+            self._shrink(self.history[-1].at_s if self.history else 0.0)
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
@@ -164,7 +182,14 @@ class RunState:
             spec=record.spec,
             failures_kept_max=record.failures_kept_max,
             history_max=record.history_max,
+            generation=record.generation,
+            predecessor_ended_at=record.predecessor_ended_at,
         )
+
+    @property
+    def key(self) -> str:
+        """What tells it from all other runs; the id alone for the first that has it."""
+        return key_of(self.run_id, self.generation)
 
     @property
     def round_id(self) -> int | None:
@@ -224,6 +249,9 @@ class RunState:
         assert 0 <= self.restarts_used <= spec.restarts_max, "budget overdrawn"
         assert len(self.failures) <= self.failures_kept_max, "too many failure records"
         assert len(self.history) <= self.history_max, "too long a history"
+        held = sum(record.size_bytes for record in self.failures)
+        assert self.failures_bytes == held, "failure records are not weighed right"
+        assert (self.ended_at is not None) == (self.phase is Phase.ENDED), self.ended_at
         if self.phase is not Phase.RUNNING:
             return
         assert current is not None, "running without a round"
@@ -252,8 +280,8 @@ class RunState:
                 self._remove_agent(record)
             case GroupSucceeded():
                 self.succeeded.add(record.incarnation)
-            case FailureRecorded():
-                self._add_failure(record.record)
+            case FailureRecorded() | FailuresCounted():
+                self._take_failures(record)
             case RoundStarted():
                 self._start_round(record)
             case RoundEnded():
@@ -267,11 +295,8 @@ class RunState:
                 self._note(record.at_s, "run failing", record.reason)
             case LimitsLearned():
                 self.limits = record.limits
-            case RunEnded():
-                self._enter(Phase.ENDED, record.verdict.reason)
-                self.verdict = record.verdict
-                decision = "run succeeded" if record.verdict.is_success else "run failed"
-                self._note(record.at_s, decision, record.verdict.reason)
+            case RunEnded() | MembersForgotten():
+                self._end(record)
             case IterationBegan() | IterationInterrupted() | IterationCompleted():
                 self._iterate(record)
 
@@ -288,6 +313,7 @@ class RunState:
             master_addr=record.master_addr,
             master_port=record.master_port,
             reason=record.reason,
+            group_world_size=len(seats),
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
         self.iterations = _no_iterations(self.round)
@@ -295,6 +321,16 @@ class RunState:
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
+
+    def _end(self, record: RunEnded | MembersForgotten) -> None:
+        if isinstance(record, MembersForgotten):
+            self.members = {}
+            return
+        self._enter(Phase.ENDED, record.verdict.reason)
+        self.verdict = record.verdict
+        decision = "run succeeded" if record.verdict.is_success else "run failed"
+        self._note(record.at_s, decision, record.verdict.reason)
+        self._shrink(record.at_s)
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
@@ -332,10 +368,36 @@ class RunState:
         """Note where a rank 0 listens: nobody may get this place again."""
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], (address, port)]
 
-    def _add_failure(self, record: FailureRecord) -> None:
-        self.failures_heard[record.incarnation] = record.sequence
-        self.failures_count += 1
-        insert_most_telling(self.failures, record, self.failures_kept_max)
+    def _take_failures(self, taken: FailureRecorded | FailuresCounted) -> None:
+        """Count failures, and keep one if it came whole; an ended run keeps none."""
+        self.failures_count += 1 if isinstance(taken, FailureRecorded) else taken.count
+        if self.phase is Phase.ENDED:
+            return  # an older coordinator wrote it
+        if isinstance(taken, FailuresCounted):
+            self._hear(taken.heard)
+            return
+        record = taken.record
+        self._hear({record.incarnation: record.sequence})
+        room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
+        self.failures_bytes += insert_most_telling(self.failures, record, room)
+
+    def _hear(self, heard: dict[str, int]) -> None:
+        """Note records that were counted. The order within a batch of the journal is not kept."""
+        for incarnation, sequence in heard.items():
+            known = self.failures_heard.get(incarnation, 0)
+            self.failures_heard[incarnation] = max(known, sequence)
+
+    def _shrink(self, ended_at: float) -> None:
+        """Let go of what only a run that lives needs."""
+        self.ended_at = ended_at
+        self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
+        self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
+        self.masters_spent, self.where = [], NOWHERE
+        if self.round is not None:
+            left = ((i, seat) for i, seat in self.round.seats.items() if i in self.members)
+            self.round = replace(self.round, seats=dict(islice(left, 1)))
+        if self.iterations is not None:
+            self.iterations = replace(self.iterations, order=[], spec=None)
 
     def _enter(self, phase: Phase, reason: str) -> None:
         if phase not in TRANSITIONS[self.phase]:
@@ -350,6 +412,11 @@ class RunState:
         self.history.append(entry)
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
+
+
+def key_of(run_id: str, generation: int) -> str:
+    """Return what tells a run from all others; no run id has this character in it."""
+    return run_id if generation == 1 else f"{run_id}#{generation}"
 
 
 def _no_iterations(current: Round) -> IterationState:

@@ -94,6 +94,7 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
             Registry(registry_policy(config)),
             journal,
             queue_max=config.limits.event_queue_max,
+            failure_bytes_max=config.limits.failure_queue_bytes_max,
             on_serving=partial(_tell_health, status),
         )
         driver.restore()
@@ -125,9 +126,14 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
         ),
         runs_max=limits.runs_max,
         runs_ended_max=limits.runs_ended_max,
+        runs_ended_per_id_max=limits.runs_ended_per_id_max,
+        runs_ended_bytes_max=limits.runs_ended_bytes_max,
+        failures_bytes_max=limits.failure_bytes_max,
+        failures_bytes_least=limits.failure_record_bytes_max,
         run=RunPolicy(
             agents_max=limits.agents_per_run_max,
             failures_kept_max=limits.failures_kept_per_run_max,
+            failures_bytes_max=limits.failure_bytes_per_run_max,
             history_max=limits.history_per_run_max,
             reconnect_grace_s=limits.reconnect_grace_s,
             restart_grace_s=max(limits.restart_grace_s, config.lease_s),

@@ -79,6 +79,12 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         """Return one run."""
         return self._sessions.get_run(request)
 
+    async def GetVerdict(
+        self, request: run_pb2.GetVerdictRequest, context: Context
+    ) -> run_pb2.GetVerdictResponse:
+        """Return how a run ended."""
+        return self._sessions.get_verdict(request)
+
     async def ResetLimits(
         self, request: run_pb2.ResetLimitsRequest, context: Context
     ) -> run_pb2.ResetLimitsResponse:

@@ -22,7 +22,8 @@ from coordinator.events import FailureReported, LimitsReset, SessionClosed, Sess
 from coordinator.iteration_model import InprocessDirective
 from coordinator.model import Desired, Pace
 from coordinator.outbox import Item, Outbox, TellLimits, Welcome
-from coordinator.view import run_message, summary_message
+from coordinator.run_state import RunState
+from coordinator.view import run_page, summary_message
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
@@ -80,9 +81,17 @@ class Sessions:
                 self._driver.drop_answer(request_id)
 
     def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
-        """Return one run. Raises ``UnknownRun`` or ``Unavailable``."""
-        run = self._driver.find_run(request.run_id)
-        return run_pb2.GetRunResponse(run=run_message(run, now=self._driver.now()))
+        """Return one run, or a page of its agents. Raises ``UnknownRun``."""
+        state = self._journaled(request)
+        run = self._driver.registry.runs.get(state.key)
+        return run_page(request, state, run, now=self._driver.now())
+
+    def get_verdict(self, request: run_pb2.GetVerdictRequest) -> run_pb2.GetVerdictResponse:
+        """Return how a run ended. Raises ``UnknownRun``."""
+        verdict = self._journaled(request).verdict
+        if verdict is None:
+            raise UnknownRun(request.run_id, "that has ended")
+        return run_pb2.GetVerdictResponse(verdict=convert.verdict_message(verdict))
 
     async def reset_limits(
         self, request: run_pb2.ResetLimitsRequest
@@ -101,8 +110,15 @@ class Sessions:
 
     def list_runs(self) -> run_pb2.ListRunsResponse:
         """Return all runs, oldest first."""
-        runs = self._driver.registry.runs.values()
-        return run_pb2.ListRunsResponse(runs=[summary_message(run) for run in runs])
+        now, states = self._driver.now(), self._driver.journaled.states.values()
+        return run_pb2.ListRunsResponse(runs=[summary_message(state, now=now) for state in states])
+
+    def _journaled(self, request: run_pb2.GetRunRequest | run_pb2.GetVerdictRequest) -> RunState:
+        state = self._driver.journaled.find(request.run_id, request.generation)
+        if state is None:
+            which = f"of generation {request.generation}" if request.generation else ""
+            raise UnknownRun(request.run_id, which)
+        return state
 
     async def _hello(self, requests: AsyncIterator[session_pb2.OpenRequest]) -> SessionOpened:
         timeout = self._limits.hello_timeout_s
@@ -119,7 +135,7 @@ class Sessions:
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
-            log.debug("GPUs of an agent", message=text, **{"run.id": opened.run_id})
+            log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
 
     async def _read(
@@ -145,6 +161,7 @@ class Sessions:
         end: CoordinatorError | None = None
         try:
             async for message in requests:
+                await self._driver.room_for_failure()
                 await pending.put(self._submit_record(message, asked))
         except CoordinatorError as error:
             end = error

@@ -20,7 +20,7 @@ from coordinator.errors import CoordinatorError
 from coordinator.journal import MemoryJournal
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.sessions import Sessions
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -85,6 +85,13 @@ class EmbeddedConnection:
     ) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Return how a run ended."""
+        try:
+            return self._sessions.get_verdict(request).verdict
+        except CoordinatorError as error:
+            raise TransportError(str(error), error.refusal) from error
 
     async def close(self) -> None:
         """Do nothing: a call ends with the task that makes it."""

@@ -14,6 +14,7 @@ from agent.inprocess.worker import Phase as WorkerPhase
 from agent.model import Exit
 from coordinator import membership
 from coordinator.events import BeatReceived, SessionOpened
+from coordinator.failure_intake import is_wanted
 from coordinator.gathering import Leading
 from coordinator.iterating import Iterating
 from coordinator.iteration import Iterations
@@ -75,17 +76,17 @@ def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
     """A record that comes again is new."""
-    patch.setattr(Run, "_is_wanted", lambda _self, _record: True)
+    patch.setattr("coordinator.run.is_wanted", lambda _state, _record, incarnations_max: True)  # noqa: ARG005
 
 
 def drops_records(patch: pytest.MonkeyPatch) -> None:
     """A record is acknowledged and forgotten."""
 
-    def is_wanted(self: Run, record: FailureRecord) -> bool:
-        return record.sequence % 2 == 1 and original(self, record)
+    def drop(state: RunState, record: FailureRecord, *, incarnations_max: int) -> bool:
+        is_odd = record.sequence % 2 == 1
+        return is_odd and is_wanted(state, record, incarnations_max=incarnations_max)
 
-    original = Run._is_wanted
-    patch.setattr(Run, "_is_wanted", is_wanted)
+    patch.setattr("coordinator.run.is_wanted", drop)
 
 
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ from agent.model import Assignment, Exit
 from coordinator import effects as fx
 from coordinator.iteration_records import IterationBegan, IterationCompleted, IterationInterrupted
 from coordinator.model import Exit as CoordinatorExit
-from coordinator.model import Release
+from coordinator.model import Release, Verdict
 from coordinator.records import (
     FailureRecorded,
+    FailuresCounted,
+    MembersForgotten,
     Record,
     RoundStarted,
     RunCreated,
@@ -60,7 +62,9 @@ class Checker:
             return
         shadow = self.shadow
         assert shadow is not None, "a record of no run"
-        assert shadow.verdict is None or isinstance(record, FailureRecorded), "after the verdict"
+        assert shadow.verdict is None or isinstance(record, MembersForgotten), "after the verdict"
+        if isinstance(record, RunEnded):
+            self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
         before = shadow.restart_count
         shadow.apply(record)
         shadow.check_invariants()
@@ -69,11 +73,10 @@ class Checker:
             case RoundStarted():
                 self._on_round(shadow)
             case FailureRecorded(record=failure):
-                key = failure.incarnation, failure.sequence
-                assert key not in self.counted, f"failure {key} counted twice"
-                self.counted.add(key)
-                known = [w.failure.sequence for w in self.written[failure.incarnation]]
-                assert failure.sequence in known, f"nobody wrote failure {key}"
+                self._on_failure(failure.incarnation, failure.sequence)
+            case FailuresCounted(heard=heard):
+                for incarnation, sequence in heard.items():
+                    self._on_failure(incarnation, sequence)
             case IterationBegan() | IterationInterrupted() | IterationCompleted():
                 assert shadow.iterations is not None
                 assert shadow.round is not None
@@ -81,10 +84,15 @@ class Checker:
                 if master is not None:
                     assert master not in self.masters, f"master {master} is not fresh"
                     self.masters.add(master)
-            case RunEnded():
-                self._on_ended(shadow)
             case _:
                 pass
+
+    def _on_failure(self, incarnation: str, sequence: int) -> None:
+        key = incarnation, sequence
+        assert key not in self.counted, f"failure {key} counted twice"
+        self.counted.add(key)
+        known = [w.failure.sequence for w in self.written[incarnation]]
+        assert sequence in known, f"nobody wrote failure {key}"
 
     def _on_round(self, shadow: RunState) -> None:
         current = shadow.round
@@ -108,9 +116,8 @@ class Checker:
             self.masters.add(master)
         self.rounds[current.round_id] = current
 
-    def _on_ended(self, shadow: RunState) -> None:
-        verdict, current = shadow.verdict, shadow.round
-        assert verdict is not None
+    def _on_ended(self, shadow: RunState, verdict: Verdict) -> None:
+        current = shadow.round
         if not verdict.is_success:
             assert verdict.reason.startswith(REASONS), verdict.reason
             return

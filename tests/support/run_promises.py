@@ -18,6 +18,7 @@ from coordinator.records import (
     AgentAdmitted,
     AgentRemoved,
     FailureRecorded,
+    FailuresCounted,
     GroupSucceeded,
     LimitsLearned,
     RoundEnded,
@@ -97,10 +98,8 @@ class Promises:
                 step = record.restart_count - self.restart_count
                 assert step == (1 if record.cause == "WORKER_FAILED" else 0)
                 self.restart_count = record.restart_count
-            case FailureRecorded(record=failure):
-                key = (failure.incarnation, failure.sequence)
-                assert key not in self.heard, "a failure counted twice"
-                self.heard.add(key)
+            case FailureRecorded() | FailuresCounted():
+                self.check_failures(record)
             case LimitsLearned(limits=limits):
                 assert limits != self.limits, "what was journaled before"
                 self.limits = limits
@@ -113,6 +112,15 @@ class Promises:
                     assert done | self.excused == self.participants
             case _:
                 pass
+
+    def check_failures(self, taken: FailureRecorded | FailuresCounted) -> None:
+        assert self.verdict is None, "a failure of an ended run is journaled"
+        if isinstance(taken, FailuresCounted):
+            heard = set(taken.heard.items())
+        else:
+            heard = {(taken.record.incarnation, taken.record.sequence)}
+        assert not heard & self.heard, "a failure counted twice"
+        self.heard |= heard
 
     def check_iteration(self, record: IterationRecord) -> None:
         assert self.verdict is None, "an iteration after the verdict"
@@ -135,7 +143,7 @@ class Promises:
 
     def check_excused(self, state: RunState) -> None:
         """Whoever is excused was lost in an iteration, or has no worker in it."""
-        if state.round is None or state.iterations is None:
+        if state.round is None or state.iterations is None or state.verdict is not None:
             return
         assert state.given_up == self.given_up, "given up without a word"
         self.excused = set(state.excused)

@@ -177,17 +177,20 @@ class FakeAgent(Raw):
         """Who it is."""
         return self.fence.incarnation
 
-    async def join(self) -> Self:
+    async def join(self, *, uptime_s: float | None = None) -> Self:
         """Say hello and take the welcome in."""
-        await self.say_hello()
+        await self.say_hello(uptime_s=uptime_s)
         answer = await self.read()
         assert answer.WhichOneof("kind") == "welcome", answer
         self.fence.session_id = answer.welcome.session_id
         return self
 
-    async def say_hello(self) -> None:
+    async def say_hello(self, *, uptime_s: float | None = None) -> None:
         """Say hello."""
-        await self.send(session_pb2.OpenRequest(fence=self.fence, hello=self.hello))
+        uptime = None
+        if uptime_s is not None:
+            uptime = Duration(nanos=round(uptime_s % 1 * 1e9), seconds=int(uptime_s))
+        await self.send(session_pb2.OpenRequest(fence=self.fence, hello=self.hello, uptime=uptime))
 
     async def say(self, state: session_pb2.GroupState.ValueType, **beat: int | bool) -> None:
         """Report an actual state."""

@@ -72,9 +72,8 @@ def an_agent(name: str, /, **fields: Any) -> AgentIdentity:
 
 def a_record(sequence: int = 1, **fields: Any) -> FailureRecord:
     """Return a failure record of rank 0 in round 0."""
-    ranks = WorkerRanks(
-        rank=fields.pop("rank", 0), local_rank=0, group_rank=0, role_rank=0, role="default"
-    )
+    rank = fields.pop("rank", 0)
+    ranks = WorkerRanks(rank=rank, local_rank=0, group_rank=0, role_rank=0, role="default")
     given: dict[str, Any] = {
         "incarnation": "a.1",
         "sequence": sequence,
@@ -112,6 +111,7 @@ class StoryAgent:
     workers_done: int = 0
     inprocess: InprocessHost | None = None
     directive: InprocessDirective | None = None
+    began_at: float | None = None  # unless it says no uptime
 
     def beat(self) -> Beat:
         """Return its whole state."""
@@ -254,13 +254,13 @@ class Story:
         return effects
 
     def join(self, name: str, /, **fields: Any) -> list[fx.Effect]:
-        """Let a new agent open its first session. ``fields`` are those of its identity."""
-        run_id, spec = fields.pop("run_id", RUN), fields.pop("spec", self.spec)
+        """Let an agent open its first session: ``fields`` of its identity, perhaps ``began_at``."""
+        run_id, began_at = fields.pop("run_id", RUN), fields.pop("began_at", None)
+        spec = fields.pop("spec", self.spec)
         port = fields.pop("port", 20_000 + 100 * len(self.agents))
-        old = self.agents.get(name)
-        life = old.life + 1 if old is not None else 1
+        life = self.agents[name].life + 1 if name in self.agents else 1
         identity = an_agent(name, **({"incarnation": f"{name}.{life}"} | fields))
-        self.agents[name] = StoryAgent(name, run_id, spec, identity, port, life)
+        self.agents[name] = StoryAgent(name, run_id, spec, identity, port, life, began_at=began_at)
         return self.back(name)
 
     def back(self, name: str) -> list[fx.Effect]:
@@ -277,6 +277,7 @@ class Story:
                 spec=agent.spec,
                 agent=agent.identity,
                 beat=agent.beat(),
+                uptime_s=None if agent.began_at is None else self.now - agent.began_at,
             )
         )
 
@@ -351,9 +352,9 @@ class Story:
         agent = self.agents[name]
         if "sequence" not in fields:
             agent.sequence += 1
-        run, seat = self.registry.runs.get(agent.run_id), None
-        if run is not None and run.state.round is not None:
-            seat = run.state.round.seats.get(agent.identity.incarnation)
+        run = self.registry.runs.get(agent.run_id)
+        seats = run.state.round.seats if run is not None and run.state.round is not None else {}
+        seat = seats.get(agent.identity.incarnation)
         given = {"incarnation": agent.identity.incarnation, "host": agent.identity.host}
         place = {"round_id": agent.round_id or 0, "rank": seat.rank_first if seat else 0}
         self._counter += 1

@@ -31,7 +31,9 @@ class _RefusalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     REFUSAL_SPEC_MISMATCH: _Refusal.ValueType  # 2
     """The agent's spec differs from the run's (FAILED_PRECONDITION). Stop."""
     REFUSAL_RUN_CLOSED: _Refusal.ValueType  # 3
-    """The run has ended (FAILED_PRECONDITION). Stop."""
+    """The run has ended, after this agent began (FAILED_PRECONDITION). Stop. An agent that
+    began later starts a new run of the same id.
+    """
     REFUSAL_STALE_SESSION: _Refusal.ValueType  # 4
     """The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
     the workers and open a new session.
@@ -57,7 +59,9 @@ REFUSAL_INVALID: Refusal.ValueType  # 1
 REFUSAL_SPEC_MISMATCH: Refusal.ValueType  # 2
 """The agent's spec differs from the run's (FAILED_PRECONDITION). Stop."""
 REFUSAL_RUN_CLOSED: Refusal.ValueType  # 3
-"""The run has ended (FAILED_PRECONDITION). Stop."""
+"""The run has ended, after this agent began (FAILED_PRECONDITION). Stop. An agent that
+began later starts a new run of the same id.
+"""
 REFUSAL_STALE_SESSION: Refusal.ValueType  # 4
 """The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
 the workers and open a new session.
@@ -87,7 +91,9 @@ class Fence(google.protobuf.message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """Identity of the run: one training job across all its restarts."""
+    """Identity of the run: one training job across all its restarts. It can be used again
+    once the run has ended; the incarnation tells which of them is meant.
+    """
     round_id: builtins.int
     """The round the message speaks of. Meaningless while `has_round` is false."""
     has_round: builtins.bool

@@ -109,8 +109,8 @@ class ReportResponse(google.protobuf.message.Message):
     sequence: builtins.int
     """Its sequence within that incarnation."""
     kept: builtins.bool
-    """Whether the record was added to its run (false: unknown run, or over the
-    number of records kept per round; such a record is counted, not stored).
+    """Whether the record was added to its run. False: the run is unknown or has ended, or
+    the record tells less than those for which there is room; then it is only counted.
     """
     def __init__(
         self,

@@ -28,35 +28,41 @@ from drumbeat.v1 import session_pb2 as drumbeat_dot_v1_dot_session__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64rumbeat/v1/run.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x19\x64rumbeat/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"$\n\x12ResetLimitsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"(\n\x13ResetLimitsResponse\x12\x11\n\tforgotten\x18\x01 \x01(\r\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.drumbeat.v1.Run\"\x11\n\x0fListRunsRequest\"9\n\x10ListRunsResponse\x12%\n\x04runs\x18\x01 \x03(\x0b\x32\x17.drumbeat.v1.RunSummary\"B\n\nRunSummary\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\"\xaa\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12$\n\x05phase\x18\x03 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x10\n\x08round_id\x18\x05 \x01(\x04\x12\x11\n\thas_round\x18\x06 \x01(\x08\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\"\n\x06\x61gents\x18\x08 \x03(\x0b\x32\x12.drumbeat.v1.Agent\x12\x16\n\x0e\x66\x61ilures_count\x18\t \x01(\x04\x12%\n\x07verdict\x18\n \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12&\n\x07history\x18\x0b \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12*\n\x06limits\x18\x0c \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimits\x12\x11\n\titeration\x18\r \x01(\x04\x12\x15\n\rhas_iteration\x18\x0e \x01(\x08\x12\x1c\n\x14iterations_restarted\x18\x0f \x01(\x04\"y\n\x08RunEvent\x12&\n\x03\x61ge\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08round_id\x18\x04 \x01(\x04\x12\x11\n\thas_round\x18\x05 \x01(\x08\"\xb8\x02\n\x05\x41gent\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x18\n\x10local_world_size\x18\x04 \x01(\r\x12\x14\n\x0cis_connected\x18\x05 \x01(\x08\x12\x16\n\x0eis_participant\x18\x06 \x01(\x08\x12\x12\n\ngroup_rank\x18\x07 \x01(\r\x12\x12\n\nrank_first\x18\x08 \x01(\r\x12&\n\x05state\x18\t \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12*\n\x07silence\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x07workers\x18\x0b \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12\x0c\n\x04name\x18\x0c \x01(\t*\x80\x01\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13RUN_PHASE_GATHERING\x10\x01\x12\x15\n\x11RUN_PHASE_RUNNING\x10\x02\x12\x14\n\x10RUN_PHASE_ENDING\x10\x03\x12\x13\n\x0fRUN_PHASE_ENDED\x10\x04\x32\xea\x01\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.drumbeat.v1.GetRunRequest\x1a\x1b.drumbeat.v1.GetRunResponse\x12G\n\x08ListRuns\x12\x1c.drumbeat.v1.ListRunsRequest\x1a\x1d.drumbeat.v1.ListRunsResponse\x12P\n\x0bResetLimits\x12\x1f.drumbeat.v1.ResetLimitsRequest\x1a .drumbeat.v1.ResetLimitsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64rumbeat/v1/run.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\x19\x64rumbeat/v1/failure.proto\x1a\x19\x64rumbeat/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"$\n\x12ResetLimitsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"(\n\x13ResetLimitsResponse\x12\x11\n\tforgotten\x18\x01 \x01(\r\"Z\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"H\n\x0eGetRunResponse\x12\x1d\n\x03run\x18\x01 \x01(\x0b\x32\x10.drumbeat.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"7\n\x11GetVerdictRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\";\n\x12GetVerdictResponse\x12%\n\x07verdict\x18\x01 \x01(\x0b\x32\x14.drumbeat.v1.Verdict\"\x11\n\x0fListRunsRequest\"9\n\x10ListRunsResponse\x12%\n\x04runs\x18\x01 \x03(\x0b\x32\x17.drumbeat.v1.RunSummary\"\x84\x01\n\nRunSummary\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12,\n\tended_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xbc\x04\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.drumbeat.v1.RunSpec\x12$\n\x05phase\x18\x03 \x01(\x0e\x32\x15.drumbeat.v1.RunPhase\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x10\n\x08round_id\x18\x05 \x01(\x04\x12\x11\n\thas_round\x18\x06 \x01(\x08\x12\x15\n\rrestart_count\x18\x07 \x01(\r\x12\"\n\x06\x61gents\x18\x08 \x03(\x0b\x32\x12.drumbeat.v1.Agent\x12\x16\n\x0e\x66\x61ilures_count\x18\t \x01(\x04\x12%\n\x07verdict\x18\n \x01(\x0b\x32\x14.drumbeat.v1.Verdict\x12&\n\x07history\x18\x0b \x03(\x0b\x32\x15.drumbeat.v1.RunEvent\x12*\n\x06limits\x18\x0c \x01(\x0b\x32\x1a.drumbeat.v1.LearnedLimits\x12\x11\n\titeration\x18\r \x01(\x04\x12\x15\n\rhas_iteration\x18\x0e \x01(\x08\x12\x1c\n\x14iterations_restarted\x18\x0f \x01(\x04\x12\x12\n\ngeneration\x18\x10 \x01(\r\x12!\n\x05round\x18\x11 \x01(\x0b\x32\x12.drumbeat.v1.Round\x12\x14\n\x0c\x61gents_count\x18\x12 \x01(\r\x12,\n\tended_age\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rfailures_kept\x18\x14 \x01(\r\"\x98\x01\n\x05Round\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x13\n\x0bmaster_addr\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x18\n\x10group_world_size\x18\x05 \x01(\r\x12\x15\n\rrestart_count\x18\x06 \x01(\r\x12\x0e\n\x06reason\x18\x07 \x01(\t\"y\n\x08RunEvent\x12&\n\x03\x61ge\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65\x63ision\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08round_id\x18\x04 \x01(\x04\x12\x11\n\thas_round\x18\x05 \x01(\x08\"\xea\x02\n\x05\x41gent\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x18\n\x10local_world_size\x18\x04 \x01(\r\x12\x14\n\x0cis_connected\x18\x05 \x01(\x08\x12\x16\n\x0eis_participant\x18\x06 \x01(\x08\x12\x12\n\ngroup_rank\x18\x07 \x01(\r\x12\x12\n\nrank_first\x18\x08 \x01(\r\x12&\n\x05state\x18\t \x01(\x0e\x32\x17.drumbeat.v1.GroupState\x12*\n\x07silence\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x07workers\x18\x0b \x03(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12\x0c\n\x04name\x18\x0c \x01(\t\x12\x17\n\x0frole_rank_first\x18\x0e \x01(\r\x12\x17\n\x0frole_world_size\x18\x0f \x01(\r*\x80\x01\n\x08RunPhase\x12\x19\n\x15RUN_PHASE_UNSPECIFIED\x10\x00\x12\x17\n\x13RUN_PHASE_GATHERING\x10\x01\x12\x15\n\x11RUN_PHASE_RUNNING\x10\x02\x12\x14\n\x10RUN_PHASE_ENDING\x10\x03\x12\x13\n\x0fRUN_PHASE_ENDED\x10\x04\x32\xb9\x02\n\nRunService\x12\x41\n\x06GetRun\x12\x1a.drumbeat.v1.GetRunRequest\x1a\x1b.drumbeat.v1.GetRunResponse\x12G\n\x08ListRuns\x12\x1c.drumbeat.v1.ListRunsRequest\x1a\x1d.drumbeat.v1.ListRunsResponse\x12M\n\nGetVerdict\x12\x1e.drumbeat.v1.GetVerdictRequest\x1a\x1f.drumbeat.v1.GetVerdictResponse\x12P\n\x0bResetLimits\x12\x1f.drumbeat.v1.ResetLimitsRequest\x1a .drumbeat.v1.ResetLimitsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.run_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNPHASE']._serialized_start=1326
-  _globals['_RUNPHASE']._serialized_end=1454
+  _globals['_RUNPHASE']._serialized_start=1946
+  _globals['_RUNPHASE']._serialized_end=2074
   _globals['_RESETLIMITSREQUEST']._serialized_start=150
   _globals['_RESETLIMITSREQUEST']._serialized_end=186
   _globals['_RESETLIMITSRESPONSE']._serialized_start=188
   _globals['_RESETLIMITSRESPONSE']._serialized_end=228
   _globals['_GETRUNREQUEST']._serialized_start=230
-  _globals['_GETRUNREQUEST']._serialized_end=261
-  _globals['_GETRUNRESPONSE']._serialized_start=263
-  _globals['_GETRUNRESPONSE']._serialized_end=310
-  _globals['_LISTRUNSREQUEST']._serialized_start=312
-  _globals['_LISTRUNSREQUEST']._serialized_end=329
-  _globals['_LISTRUNSRESPONSE']._serialized_start=331
-  _globals['_LISTRUNSRESPONSE']._serialized_end=388
-  _globals['_RUNSUMMARY']._serialized_start=390
-  _globals['_RUNSUMMARY']._serialized_end=456
-  _globals['_RUN']._serialized_start=459
-  _globals['_RUN']._serialized_end=885
-  _globals['_RUNEVENT']._serialized_start=887
-  _globals['_RUNEVENT']._serialized_end=1008
-  _globals['_AGENT']._serialized_start=1011
-  _globals['_AGENT']._serialized_end=1323
-  _globals['_RUNSERVICE']._serialized_start=1457
-  _globals['_RUNSERVICE']._serialized_end=1691
+  _globals['_GETRUNREQUEST']._serialized_end=320
+  _globals['_GETRUNRESPONSE']._serialized_start=322
+  _globals['_GETRUNRESPONSE']._serialized_end=394
+  _globals['_GETVERDICTREQUEST']._serialized_start=396
+  _globals['_GETVERDICTREQUEST']._serialized_end=451
+  _globals['_GETVERDICTRESPONSE']._serialized_start=453
+  _globals['_GETVERDICTRESPONSE']._serialized_end=512
+  _globals['_LISTRUNSREQUEST']._serialized_start=514
+  _globals['_LISTRUNSREQUEST']._serialized_end=531
+  _globals['_LISTRUNSRESPONSE']._serialized_start=533
+  _globals['_LISTRUNSRESPONSE']._serialized_end=590
+  _globals['_RUNSUMMARY']._serialized_start=593
+  _globals['_RUNSUMMARY']._serialized_end=725
+  _globals['_RUN']._serialized_start=728
+  _globals['_RUN']._serialized_end=1300
+  _globals['_ROUND']._serialized_start=1303
+  _globals['_ROUND']._serialized_end=1455
+  _globals['_RUNEVENT']._serialized_start=1457
+  _globals['_RUNEVENT']._serialized_end=1578
+  _globals['_AGENT']._serialized_start=1581
+  _globals['_AGENT']._serialized_end=1943
+  _globals['_RUNSERVICE']._serialized_start=2077
+  _globals['_RUNSERVICE']._serialized_end=2390
 # @@protoc_insertion_point(module_scope)

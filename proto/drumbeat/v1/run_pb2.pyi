@@ -98,14 +98,28 @@ class GetRunRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
+    generation: builtins.int
+    """Which of the runs that had this id one after the other, from 1; 0: the latest."""
+    page_size: builtins.int
+    """Most agents in the answer; 0, and whatever is above 1,000, mean 1,000. There may be
+    fewer, because an answer has a limit in bytes too.
+    """
+    page_token: builtins.str
+    """`next_page_token` of the answer before; empty: the first page."""
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]) -> None: ...
 
 Global___GetRunRequest: typing_extensions.TypeAlias = GetRunRequest
 
@@ -116,19 +130,66 @@ class GetRunResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """To ask for the agents that follow; empty: there are none."""
     @property
     def run(self) -> Global___Run:
-        """The run."""
+        """The run. A page after the first has its identity and agents alone."""
 
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
+        next_page_token: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "run", b"run"]) -> None: ...
 
 Global___GetRunResponse: typing_extensions.TypeAlias = GetRunResponse
+
+@typing.final
+class GetVerdictRequest(google.protobuf.message.Message):
+    """Asks how a run ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    generation: builtins.int
+    """Which of the runs of this id; 0: the latest."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        generation: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "run_id", b"run_id"]) -> None: ...
+
+Global___GetVerdictRequest: typing_extensions.TypeAlias = GetVerdictRequest
+
+@typing.final
+class GetVerdictResponse(google.protobuf.message.Message):
+    """How it ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: builtins.int
+    @property
+    def verdict(self) -> drumbeat.v1.session_pb2.Verdict:
+        """The verdict, nothing cut."""
+
+    def __init__(
+        self,
+        *,
+        verdict: drumbeat.v1.session_pb2.Verdict | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["verdict", b"verdict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["verdict", b"verdict"]) -> None: ...
+
+Global___GetVerdictResponse: typing_extensions.TypeAlias = GetVerdictResponse
 
 @typing.final
 class ListRunsRequest(google.protobuf.message.Message):
@@ -170,17 +231,28 @@ class RunSummary(google.protobuf.message.Message):
 
     RUN_ID_FIELD_NUMBER: builtins.int
     PHASE_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    ENDED_AGE_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     phase: Global___RunPhase.ValueType
     """What it is doing."""
+    generation: builtins.int
+    """Which of the runs that had this id one after the other, from 1."""
+    @property
+    def ended_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it ended; unset: it has not."""
+
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         phase: Global___RunPhase.ValueType = ...,
+        generation: builtins.int = ...,
+        ended_age: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["phase", b"phase", "run_id", b"run_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["ended_age", b"ended_age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ended_age", b"ended_age", "generation", b"generation", "phase", b"phase", "run_id", b"run_id"]) -> None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
 
@@ -205,6 +277,11 @@ class Run(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     HAS_ITERATION_FIELD_NUMBER: builtins.int
     ITERATIONS_RESTARTED_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    AGENTS_COUNT_FIELD_NUMBER: builtins.int
+    ENDED_AGE_FIELD_NUMBER: builtins.int
+    FAILURES_KEPT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Its identity."""
     phase: Global___RunPhase.ValueType
@@ -227,13 +304,24 @@ class Run(google.protobuf.message.Message):
     """Whether workers of that round restart in process."""
     iterations_restarted: builtins.int
     """In-process restarts of the whole run so far, over all its rounds."""
+    generation: builtins.int
+    """Which of the runs that had this id one after the other, from 1."""
+    agents_count: builtins.int
+    """All agents, on whatever page."""
+    failures_kept: builtins.int
+    """Of the records counted, those kept whole; the least telling ones are only counted
+    when the run's share of memory is used up. 0 once the run has ended: the report has
+    what was told of them.
+    """
     @property
     def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
         """What it was started with."""
 
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """All agents the coordinator counts on, participants first."""
+        """All agents the coordinator counts on, participants first by group rank; those of one
+        page. Of an ended run: those that may still come for the verdict.
+        """
 
     @property
     def verdict(self) -> drumbeat.v1.session_pb2.Verdict:
@@ -246,6 +334,14 @@ class Run(google.protobuf.message.Message):
     @property
     def limits(self) -> drumbeat.v1.session_pb2.LearnedLimits:
         """What has been learned of how long things take."""
+
+    @property
+    def round(self) -> Global___Round:
+        """The current or last round; unset before the first."""
+
+    @property
+    def ended_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago it ended; unset: it has not."""
 
     def __init__(
         self,
@@ -265,11 +361,58 @@ class Run(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         has_iteration: builtins.bool = ...,
         iterations_restarted: builtins.int = ...,
+        generation: builtins.int = ...,
+        round: Global___Round | None = ...,
+        agents_count: builtins.int = ...,
+        ended_age: google.protobuf.duration_pb2.Duration | None = ...,
+        failures_kept: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["limits", b"limits", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "failures_count", b"failures_count", "has_iteration", b"has_iteration", "has_round", b"has_round", "history", b"history", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["ended_age", b"ended_age", "limits", b"limits", "round", b"round", "spec", b"spec", "verdict", b"verdict"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "agents_count", b"agents_count", "ended_age", b"ended_age", "failures_count", b"failures_count", "failures_kept", b"failures_kept", "generation", b"generation", "has_iteration", b"has_iteration", "has_round", b"has_round", "history", b"history", "iteration", b"iteration", "iterations_restarted", b"iterations_restarted", "limits", b"limits", "phase", b"phase", "reason", b"reason", "restart_count", b"restart_count", "round", b"round", "round_id", b"round_id", "run_id", b"run_id", "spec", b"spec", "verdict", b"verdict"]) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
+
+@typing.final
+class Round(google.protobuf.message.Message):
+    """What is the same for all workers of a round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    MASTER_ADDR_FIELD_NUMBER: builtins.int
+    MASTER_PORT_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    GROUP_WORLD_SIZE_FIELD_NUMBER: builtins.int
+    RESTART_COUNT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    round_id: builtins.int
+    """Its number, from 0."""
+    master_addr: builtins.str
+    """Address at which rank 0 listens, MASTER_ADDR of all workers."""
+    master_port: builtins.int
+    """Port of rank 0, MASTER_PORT of all workers."""
+    world_size: builtins.int
+    """Workers in it."""
+    group_world_size: builtins.int
+    """Agents in it."""
+    restart_count: builtins.int
+    """Restarts after worker failures before it."""
+    reason: builtins.str
+    """Why it was started."""
+    def __init__(
+        self,
+        *,
+        round_id: builtins.int = ...,
+        master_addr: builtins.str = ...,
+        master_port: builtins.int = ...,
+        world_size: builtins.int = ...,
+        group_world_size: builtins.int = ...,
+        restart_count: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_world_size", b"group_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "reason", b"reason", "restart_count", b"restart_count", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
+
+Global___Round: typing_extensions.TypeAlias = Round
 
 @typing.final
 class RunEvent(google.protobuf.message.Message):
@@ -329,6 +472,8 @@ class Agent(google.protobuf.message.Message):
     SILENCE_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    ROLE_RANK_FIRST_FIELD_NUMBER: builtins.int
+    ROLE_WORLD_SIZE_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
     """Its incarnation."""
     host: builtins.str
@@ -344,11 +489,17 @@ class Agent(google.protobuf.message.Message):
     group_rank: builtins.int
     """Its rank in the current round, if it is."""
     rank_first: builtins.int
-    """Rank of its worker 0 in the current round, if it is."""
+    """Rank of its worker 0 in the current round, if it is; worker i has `rank_first + i`."""
     state: drumbeat.v1.session_pb2.GroupState.ValueType
     """Latest state it reported."""
     name: builtins.str
     """Its name, unique among the agents of the run; reasons and reports call it so."""
+    role_rank_first: builtins.int
+    """Role rank of its worker 0 in the current round, if it is in it; worker i has
+    `role_rank_first + i`.
+    """
+    role_world_size: builtins.int
+    """Workers of its role in the current round, if it is in it."""
     @property
     def silence(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago it was last heard; unset: not since the coordinator started."""
@@ -374,8 +525,10 @@ class Agent(google.protobuf.message.Message):
         silence: google.protobuf.duration_pb2.Duration | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
         name: builtins.str = ...,
+        role_rank_first: builtins.int = ...,
+        role_world_size: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "name", b"name", "rank_first", b"rank_first", "role", b"role", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "host", b"host", "incarnation", b"incarnation", "is_connected", b"is_connected", "is_participant", b"is_participant", "local_world_size", b"local_world_size", "name", b"name", "rank_first", b"rank_first", "role", b"role", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "silence", b"silence", "state", b"state", "workers", b"workers"]) -> None: ...
 
 Global___Agent: typing_extensions.TypeAlias = Agent

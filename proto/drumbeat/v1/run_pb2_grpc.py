@@ -45,6 +45,11 @@ class RunServiceStub(object):
                 request_serializer=drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
                 response_deserializer=drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
                 _registered_method=True)
+        self.GetVerdict = channel.unary_unary(
+                '/drumbeat.v1.RunService/GetVerdict',
+                request_serializer=drumbeat_dot_v1_dot_run__pb2.GetVerdictRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_run__pb2.GetVerdictResponse.FromString,
+                _registered_method=True)
         self.ResetLimits = channel.unary_unary(
                 '/drumbeat.v1.RunService/ResetLimits',
                 request_serializer=drumbeat_dot_v1_dot_run__pb2.ResetLimitsRequest.SerializeToString,
@@ -57,8 +62,11 @@ class RunServiceServicer(object):
     """
 
     def GetRun(self, request, context):
-        """Returns one run, running or ended. Does not block. NOT_FOUND: the
-        coordinator never had it, or ended so long ago that it was forgotten.
+        """Returns one run, running or ended, as the journal has it, with what agents report of
+        themselves. Does not block. The agents come in pages that fit gRPC's default limit of
+        4 MiB; everything else comes with the first. NOT_FOUND: the coordinator never had the
+        run, or it ended so long ago that it was forgotten. INVALID_ARGUMENT: a page token
+        that no answer held.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -66,6 +74,15 @@ class RunServiceServicer(object):
 
     def ListRuns(self, request, context):
         """Returns the identities of all runs the coordinator knows. Does not block.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetVerdict(self, request, context):
+        """Returns how a run ended, with the whole failure report, of which `Exit` may hold only
+        a part. Does not block. At most some 1.2 MiB. NOT_FOUND as for `GetRun`, and while
+        the run has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,6 +109,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ListRuns,
                     request_deserializer=drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.FromString,
                     response_serializer=drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'GetVerdict': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetVerdict,
+                    request_deserializer=drumbeat_dot_v1_dot_run__pb2.GetVerdictRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_run__pb2.GetVerdictResponse.SerializeToString,
             ),
             'ResetLimits': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetLimits,
@@ -154,6 +176,33 @@ class RunService(object):
             '/drumbeat.v1.RunService/ListRuns',
             drumbeat_dot_v1_dot_run__pb2.ListRunsRequest.SerializeToString,
             drumbeat_dot_v1_dot_run__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetVerdict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/drumbeat.v1.RunService/GetVerdict',
+            drumbeat_dot_v1_dot_run__pb2.GetVerdictRequest.SerializeToString,
+            drumbeat_dot_v1_dot_run__pb2.GetVerdictResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,22 @@ _RunServiceListRunsType = typing_extensions.TypeVar(
     ],
 )
 
+_RunServiceGetVerdictType = typing_extensions.TypeVar(
+    '_RunServiceGetVerdictType',
+    grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.GetVerdictRequest,
+        drumbeat.v1.run_pb2.GetVerdictResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.GetVerdictRequest,
+        drumbeat.v1.run_pb2.GetVerdictResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.GetVerdictRequest,
+        drumbeat.v1.run_pb2.GetVerdictResponse,
+    ],
+)
+
 _RunServiceResetLimitsType = typing_extensions.TypeVar(
     '_RunServiceResetLimitsType',
     grpc.UnaryUnaryMultiCallable[
@@ -73,7 +89,7 @@ _RunServiceResetLimitsType = typing_extensions.TypeVar(
     ],
 )
 
-class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsType, _RunServiceResetLimitsType]):
+class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsType, _RunServiceGetVerdictType, _RunServiceResetLimitsType]):
     """Lets people and tools look at runs."""
 
     @typing.overload
@@ -85,6 +101,10 @@ class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsTy
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.run_pb2.ListRunsRequest,
             drumbeat.v1.run_pb2.ListRunsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            drumbeat.v1.run_pb2.GetVerdictRequest,
+            drumbeat.v1.run_pb2.GetVerdictResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             drumbeat.v1.run_pb2.ResetLimitsRequest,
@@ -103,18 +123,31 @@ class RunServiceStub(typing.Generic[_RunServiceGetRunType, _RunServiceListRunsTy
             drumbeat.v1.run_pb2.ListRunsResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            drumbeat.v1.run_pb2.GetVerdictRequest,
+            drumbeat.v1.run_pb2.GetVerdictResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             drumbeat.v1.run_pb2.ResetLimitsRequest,
             drumbeat.v1.run_pb2.ResetLimitsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetRun: _RunServiceGetRunType
-    """Returns one run, running or ended. Does not block. NOT_FOUND: the
-    coordinator never had it, or ended so long ago that it was forgotten.
+    """Returns one run, running or ended, as the journal has it, with what agents report of
+    themselves. Does not block. The agents come in pages that fit gRPC's default limit of
+    4 MiB; everything else comes with the first. NOT_FOUND: the coordinator never had the
+    run, or it ended so long ago that it was forgotten. INVALID_ARGUMENT: a page token
+    that no answer held.
     """
 
     ListRuns: _RunServiceListRunsType
     """Returns the identities of all runs the coordinator knows. Does not block."""
+
+    GetVerdict: _RunServiceGetVerdictType
+    """Returns how a run ended, with the whole failure report, of which `Exit` may hold only
+    a part. Does not block. At most some 1.2 MiB. NOT_FOUND as for `GetRun`, and while
+    the run has not ended.
+    """
 
     ResetLimits: _RunServiceResetLimitsType
     """Forgets what was learned of a run's limits: after a change that makes it slower,
@@ -132,6 +165,10 @@ RunServiceAsyncStub: typing_extensions.TypeAlias = RunServiceStub[
         drumbeat.v1.run_pb2.ListRunsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
+        drumbeat.v1.run_pb2.GetVerdictRequest,
+        drumbeat.v1.run_pb2.GetVerdictResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
         drumbeat.v1.run_pb2.ResetLimitsRequest,
         drumbeat.v1.run_pb2.ResetLimitsResponse,
     ],
@@ -146,8 +183,11 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: drumbeat.v1.run_pb2.GetRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.run_pb2.GetRunResponse, collections.abc.Awaitable[drumbeat.v1.run_pb2.GetRunResponse]]:
-        """Returns one run, running or ended. Does not block. NOT_FOUND: the
-        coordinator never had it, or ended so long ago that it was forgotten.
+        """Returns one run, running or ended, as the journal has it, with what agents report of
+        themselves. Does not block. The agents come in pages that fit gRPC's default limit of
+        4 MiB; everything else comes with the first. NOT_FOUND: the coordinator never had the
+        run, or it ended so long ago that it was forgotten. INVALID_ARGUMENT: a page token
+        that no answer held.
         """
 
     @abc.abstractmethod
@@ -157,6 +197,17 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[drumbeat.v1.run_pb2.ListRunsResponse, collections.abc.Awaitable[drumbeat.v1.run_pb2.ListRunsResponse]]:
         """Returns the identities of all runs the coordinator knows. Does not block."""
+
+    @abc.abstractmethod
+    def GetVerdict(
+        self,
+        request: drumbeat.v1.run_pb2.GetVerdictRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[drumbeat.v1.run_pb2.GetVerdictResponse, collections.abc.Awaitable[drumbeat.v1.run_pb2.GetVerdictResponse]]:
+        """Returns how a run ended, with the whole failure report, of which `Exit` may hold only
+        a part. Does not block. At most some 1.2 MiB. NOT_FOUND as for `GetRun`, and while
+        the run has not ended.
+        """
 
     @abc.abstractmethod
     def ResetLimits(

@@ -666,11 +666,29 @@ Global___Release: typing_extensions.TypeAlias = Release
 
 @typing.final
 class Exit(google.protobuf.message.Message):
-    """The run is over for this agent."""
+    """The run is over for this agent. At most 16 KiB, whatever failed."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VERDICT_FIELD_NUMBER: builtins.int
+    IS_REPORT_CUT_FIELD_NUMBER: builtins.int
+    SHOWS_REPORT_FIELD_NUMBER: builtins.int
+    SHOWN_ON_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    is_report_cut: builtins.bool
+    """Whether texts and records of the report were left out to fit;
+    `RunService.GetVerdict` has them.
+    """
+    shows_report: builtins.bool
+    """Whether this agent is one of the few that shall ask for the rest and show it: the one
+    of the lowest group rank that is left, and those whose workers are in the report.
+    """
+    shown_on: builtins.str
+    """Host of the lowest group rank that is left, where the whole report is shown; empty if
+    there is none.
+    """
+    generation: builtins.int
+    """Which of the runs that had this id one after the other, from 1; to ask with."""
     @property
     def verdict(self) -> Global___Verdict:
         """How it ended."""
@@ -679,9 +697,13 @@ class Exit(google.protobuf.message.Message):
         self,
         *,
         verdict: Global___Verdict | None = ...,
+        is_report_cut: builtins.bool = ...,
+        shows_report: builtins.bool = ...,
+        shown_on: builtins.str = ...,
+        generation: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["verdict", b"verdict"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "is_report_cut", b"is_report_cut", "shown_on", b"shown_on", "shows_report", b"shows_report", "verdict", b"verdict"]) -> None: ...
 
 Global___Exit: typing_extensions.TypeAlias = Exit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -11,7 +12,14 @@ import pytest
 from coordinator.config import Limits
 from coordinator.driver import BATCH_MAX, Driver
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.events import BeatReceived, FailureReported, SessionClosed, SessionOpened
+from coordinator.events import (
+    BeatReceived,
+    FailureReported,
+    LimitsReset,
+    SessionClosed,
+    SessionOpened,
+)
+from coordinator.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.journal import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
 from coordinator.model import (
     AgentIdentity,
@@ -24,12 +32,20 @@ from coordinator.model import (
     WorkerRanks,
 )
 from coordinator.outbox import Welcome
-from coordinator.records import AgentAdmitted, FailureRecorded, RoundStarted, RunCreated
+from coordinator.policy import RunPolicy
+from coordinator.records import (
+    AgentAdmitted,
+    FailureRecorded,
+    FailuresCounted,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+)
 from coordinator.registry import Registry, RegistryPolicy
 from coordinator.run_state import Phase
 from coordinator.sessions import Sessions
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import spec
 
@@ -81,9 +97,10 @@ class GatedJournal:
 class Scene:
     """A driver at work, on a journal with a gate."""
 
-    def __init__(self, queue_max: int = 100_000) -> None:
+    def __init__(self, queue_max: int = 100_000, failures_kept_max: int = 1_000) -> None:
         self.journal = GatedJournal()
-        self.driver = Driver(Registry(RegistryPolicy()), self.journal, queue_max=queue_max)
+        policy = RegistryPolicy(run=RunPolicy(failures_kept_max=failures_kept_max))
+        self.driver = Driver(Registry(policy), self.journal, queue_max=queue_max)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.driver.run())
@@ -101,26 +118,32 @@ class Scene:
         self.journal.gate.clear()
         self.journal.began.clear()
 
-    def open(self, session_id: str = "s1", agents: int = 1) -> Outbox:
+    def open(self, session_id: str = "s1", agents: int = 1, incarnation: str = "a1") -> Outbox:
         outbox = self.driver.open_outbox(session_id)
-        self.driver.submit(hello(session_id, agents))
+        self.driver.submit(hello(session_id, agents, incarnation=incarnation))
         return outbox
 
 
-def hello(session_id: str, agents: int = 1) -> SessionOpened:
+def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
     return SessionOpened(
         run_id="r",
         session_id=session_id,
         spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
-        agent=AGENT,
+        agent=replace(AGENT, incarnation=incarnation),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
     )
 
 
-def failure(sequence: int, request_id: int = 0) -> FailureReported:
+def failure(sequence: int, request_id: int = 0, size_bytes: int = 0) -> FailureReported:
     worker = WorkerRanks(rank=0, local_rank=0, group_rank=0, role_rank=0, role="default")
     record = FailureRecord(
-        incarnation="a1", sequence=sequence, round_id=0, host="alice", worker=worker, exit_code=1
+        incarnation="a1",
+        sequence=sequence,
+        round_id=0,
+        host="alice",
+        worker=worker,
+        exit_code=1,
+        size_bytes=size_bytes,
     )
     return FailureReported(run_id="r", request_id=request_id or sequence, record=record)
 
@@ -182,25 +205,94 @@ async def test_what_comes_during_a_write_shares_the_next_one() -> None:
         scene.shut()
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        answers = [scene.driver.expect_answer(number) for number in range(2, 502)]
-        for number in range(2, 502):
+        answers = [scene.driver.expect_answer(number) for number in range(2, 202)]
+        for number in range(2, 202):
             scene.driver.submit(failure(number))
         scene.journal.gate.set()
-        assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True] * 500
-        assert [len(write) for write in scene.journal.writes[written:]] == [1, 500]
+        assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True] * 200
+        assert [len(write) for write in scene.journal.writes[written:]] == [1, 200]
 
 
 async def test_a_batch_is_bounded() -> None:
     async with Scene() as scene:
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
-        count = 2 * BATCH_MAX + 1
+        for number in range(2 * BATCH_MAX):
+            scene.driver.submit(hello(f"standby {number}", incarnation=f"b{number}"))
+        await take(scene.open("last", incarnation="c1"), 1)
+        sizes = [len(write) for write in scene.journal.writes[written:]]
+        assert sizes == [BATCH_MAX, BATCH_MAX, 1]
+
+
+async def test_a_batch_of_failure_records_is_bounded_by_number_and_by_bytes() -> None:
+    async with Scene() as scene:
+        await take(scene.open(), 2)
+        written = len(scene.journal.writes)
+        count = 2 * TAKEN_MAX + 1
         answer = scene.driver.expect_answer(count)
         for number in range(1, count + 1):
             scene.driver.submit(failure(number))
         await asyncio.wait_for(answer, DEADLINE_S)
+        answer = scene.driver.expect_answer(count + 3)
+        for number in range(count + 1, count + 4):
+            scene.driver.submit(failure(number, size_bytes=TAKEN_BYTES_MAX - 1))
+        await asyncio.wait_for(answer, DEADLINE_S)
         sizes = [len(write) for write in scene.journal.writes[written:]]
-        assert sizes == [BATCH_MAX, BATCH_MAX, 1]
+        assert sizes == [TAKEN_MAX, TAKEN_MAX, 1, 2, 1]
+
+
+async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
+    async with Scene() as scene:
+        outbox = scene.open()
+        await take(outbox, 2)
+        scene.shut()
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        written = len(scene.journal.writes) + 1
+        for number in range(2, 4 * TAKEN_MAX):
+            scene.driver.submit(failure(number))
+        beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001)
+        scene.driver.submit(BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat))
+        scene.journal.gate.set()
+        (desired,) = await take(outbox, 1)
+        assert isinstance(desired, Desired)
+        assert isinstance(desired.state, Assignment)
+        first = kinds(scene.journal.writes[written])
+        assert first[:2] == [RoundEnded, RoundStarted]
+        assert len(first) <= 2 + TAKEN_MAX
+
+
+async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None:
+    async with Scene(failures_kept_max=1) as scene:
+        await take(scene.open(), 2)
+        answers = [scene.driver.expect_answer(number) for number in range(1, 202)]
+        for number in range(1, 202):
+            scene.driver.submit(failure(number))
+        kept = await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S)
+        assert kept == [True] + [False] * 200
+        assert kinds(scene.journal.writes[-1]) == [FailureRecorded, FailuresCounted]
+        (count,) = [
+            change.record
+            for change in scene.journal.writes[-1]
+            if isinstance(change, Append) and isinstance(change.record, FailuresCounted)
+        ]
+        assert count == FailuresCounted(heard={"a1": 201}, count=200)
+
+
+async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
+    async with Scene() as scene:
+        sessions = Sessions(scene.driver, Limits())
+        await take(scene.open(), 2)
+        scene.shut()
+        scene.driver.submit(failure(1))
+        await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
+        asked = run_pb2.GetRunRequest(run_id="r")
+        assert scene.driver.registry.runs["r"].state.failures_count == 1
+        assert sessions.get_run(asked).run.failures_count == 0
+        answer = scene.driver.expect_answer(1)
+        scene.journal.gate.set()
+        await asyncio.wait_for(answer, DEADLINE_S)
+        assert sessions.get_run(asked).run.failures_count == 1
 
 
 async def test_beats_cost_no_write() -> None:
@@ -224,16 +316,18 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
         scene.shut()
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        for number in range(2, 5):
-            scene.driver.submit(failure(number))
+        asked = LimitsReset(run_id="r", request_id=99)
+        for _ in range(3):
+            scene.driver.submit(asked)
         with pytest.raises(LimitReached, match="event_queue_max is reached: 3"):
-            scene.driver.submit(failure(5))
+            scene.driver.submit(asked)
         closed = SessionClosed(run_id="r", session_id="s1", incarnation="a1")
         scene.driver.submit_always(closed)
-        answer = scene.driver.expect_answer(4)
+        scene.driver.submit_always(failure(2))
+        answer = scene.driver.expect_answer(2)
         scene.journal.gate.set()
         assert await asyncio.wait_for(answer, DEADLINE_S)
-        scene.driver.submit(failure(5))  # there is room again
+        scene.driver.submit(asked)  # there is room again
         assert not scene.driver.registry.runs["r"].members.connected
 
 
@@ -337,42 +431,35 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
         await task
 
 
-async def test_a_record_that_found_no_room_is_not_overtaken() -> None:
-    """One accepted behind it would make it look like one that was counted before."""
-    async with Scene(queue_max=2) as scene:
+async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One accepted before it would make it look like one that was counted before."""
+    monkeypatch.setattr("coordinator.failure_queue.COUNT_MAX", 2)
+    async with Scene() as scene:
         sessions = Sessions(scene.driver, Limits())
         await take(scene.open(), 2)
         scene.shut()
         scene.driver.submit(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        gate = asyncio.Event()
-        heard = asyncio.Queue[failure_pb2.ReportResponse]()
-        refused = asyncio.create_task(
-            sessions.report(records(2, 7, pause_before=6, gate=gate), heard.put)
-        )
-        for _ in range(100):  # 2 and 3 find room, 4 and 5 don't
+        heard: list[failure_pb2.ReportResponse] = []
+
+        async def hear(response: failure_pb2.ReportResponse) -> None:
+            heard.append(response)
+
+        given_up = asyncio.create_task(sessions.report(records(1, 9), hear))
+        answers = asyncio.create_task(sessions.report(records(2, 9), hear))
+        for _ in range(100):  # two find room, the others don't
             await asyncio.sleep(0)
+        given_up.cancel()
         scene.journal.gate.set()
-        assert (await asyncio.wait_for(heard.get(), DEADLINE_S)).sequence == 2
-        gate.set()  # there is room for 6 again
-        with pytest.raises(LimitReached):
-            await asyncio.wait_for(refused, DEADLINE_S)
-        assert [heard.get_nowait().sequence for _ in range(heard.qsize())] == [3]
-        retried = []
-        for number in range(2, 7):  # one by one, for there is little room
-            again = sessions.report(records(number, number + 1), heard.put)
-            await asyncio.wait_for(again, DEADLINE_S)
-            retried.append(heard.get_nowait().kept)
-        assert retried == [False, False, True, True, True]
-        assert scene.driver.registry.runs["r"].state.failures_count == 6
+        await asyncio.wait_for(answers, DEADLINE_S)
+        assert [answer.sequence for answer in heard] == list(range(2, 9))
+        assert scene.driver.registry.runs["r"].state.failures_count == 8
 
 
-async def records(
-    first: int, end: int, *, pause_before: int = 0, gate: asyncio.Event | None = None
-) -> AsyncIterator[failure_pb2.ReportRequest]:
+async def records(first: int, end: int) -> AsyncIterator[failure_pb2.ReportRequest]:
     fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="a1")
     for sequence in range(first, end):
-        if sequence == pause_before and gate is not None:
-            await gate.wait()
         record = failure_pb2.FailureRecord(fence=fence, sequence=sequence, host="alice")
         yield failure_pb2.ReportRequest(record=record)

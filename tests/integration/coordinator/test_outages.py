@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import driver as driver_module
 from coordinator import outage as outage_module
 from coordinator import writer as writer_module
 from coordinator.config import Limits
@@ -261,30 +260,36 @@ async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
     yield session_pb2.OpenRequest(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=hello)
 
 
-async def test_a_run_with_a_decision_that_is_not_written_is_not_shown() -> None:
+async def test_a_decision_that_is_not_written_is_not_shown() -> None:
     async with running() as scene:
         await scene.fill()
-        assert scene.driver.find_run("q").state.round_id == 0
-        with pytest.raises(Unavailable, match="no room to grow"):
-            scene.driver.find_run("r")
+        assert scene.driver.registry.runs["r"].state.round_id == 1
+        shown = {run_id: scene.driver.journaled.find(run_id) for run_id in ("q", "r")}
+        assert {run_id: state.round_id for run_id, state in shown.items() if state} == {
+            "q": 0,
+            "r": 0,
+        }
 
 
 async def test_failure_records_that_wait_for_the_journal_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(driver_module, "OUTAGE_QUEUE_MAX", 2)
+    monkeypatch.setattr("coordinator.failure_queue.COUNT_MAX", 2)
     async with running() as scene:
         await scene.fill()
         answers = [scene.driver.expect_answer(number) for number in (1, 2)]
         for number in (1, 2):
+            await scene.driver.room_for_failure()
             scene.driver.submit(report(number))
-        with pytest.raises(Unavailable):
-            scene.driver.submit(report(3))
+        room = asyncio.create_task(scene.driver.room_for_failure())
+        await turns()
+        assert not room.done()
         scene.driver.submit(beat("a", GroupState.RUNNING))
         closed = SessionClosed(run_id="q", session_id="b", incarnation="b.1")
         scene.driver.submit_always(closed)
         scene.clear()
         assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True, True]
+        await asyncio.wait_for(room, DEADLINE_S)
 
 
 async def test_an_agent_whose_stream_broke_in_an_outage_is_expected_back() -> None:
@@ -401,7 +406,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             with pytest.raises(Unavailable, match="run r is read again after an internal error"):
                 await take(outbox, 9)
             await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
-            assert scene.driver.find_run("r").state.restart_count == 1
+            assert scene.driver.registry.runs["r"].state.restart_count == 1
             welcome, desired = await take(scene.open("a"), 2)
             assert isinstance(welcome, Welcome)
             assert isinstance(desired, Desired)
@@ -416,7 +421,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             await wait_until(lambda: scene.journal.writes > writes, DEADLINE_S)
             assert "ZeroDivisionError" in scene.verdict()
             assert not other.ended().done()
-            assert scene.driver.find_run("q").state.phase is Phase.RUNNING
+            assert scene.driver.registry.runs["q"].state.phase is Phase.RUNNING
 
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:

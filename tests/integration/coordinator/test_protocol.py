@@ -174,6 +174,10 @@ async def test_an_ended_run_takes_nobody_new(client: Client) -> None:
     refused = await late.refused()
     assert refused.reason == "RUN_CLOSED"
     assert "has ended: it succeeded" in refused.details
+    old = client.agent()
+    await old.say_hello(uptime_s=3600.0)
+    assert (await old.refused()).reason == "RUN_CLOSED"
+    await client.agent().say_hello(uptime_s=0.0)  # it began since
 
 
 async def test_limits_are_named(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_member_gets_the_verdict_of_an_ended_run_and_a_stranger_is_refused() -
     assert refusal(ended, hello(an_agent("a")), agents_max=9) is None
     error = refusal(ended, hello(an_agent("b")), agents_max=9)
     assert isinstance(error, RunClosed)
-    assert str(error) == "run 'run' has ended: it failed: too bad"
+    assert str(error).startswith("run 'run' has ended: it failed: too bad; started again")
 
 
 def test_one_incarnation_is_one_process() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.desire import desired_state
 from coordinator.model import Assignment, Exit, Standby, Stop, Verdict
 from coordinator.records import EndingStarted, RunEnded
@@ -48,4 +50,6 @@ def test_a_failing_run_stops_everyone_and_an_ended_one_tells_the_verdict() -> No
     assert desire(state) == desire(state, "c.1") == Stop(reason="too bad")
     verdict = Verdict(is_success=False, reason="too bad", restart_count=0, round_id=0)
     state.apply(RunEnded(verdict=verdict))
-    assert desire(state) == desire(state, "c.1") == Exit(verdict=verdict)
+    end = Exit(verdict=verdict, shown_on="a")
+    assert desire(state) == end
+    assert desire(state, "c.1") == replace(end, shows_report=False)

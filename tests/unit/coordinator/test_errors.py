@@ -30,7 +30,18 @@ REFUSALS = [
     (
         errors.RunClosed("r", "all workers exited with 0"),
         ("FAILED_PRECONDITION", "RUN_CLOSED", False),
-        "run 'r' has ended: all workers exited with 0",
+        (
+            "run 'r' has ended: all workers exited with 0; "
+            "started again, the agent begins a new run of that name"
+        ),
+    ),
+    (
+        errors.RunMissesAgents("r", (Difference("agents_max", 4, 2),)),
+        ("ABORTED", "UNAVAILABLE", True),
+        (
+            "run 'r' was started with other settings: --nnodes (maximum): the run has 2, not 4; "
+            "its agents are missing, and it ends if none of them returns"
+        ),
     ),
     (
         errors.StaleSession("it was replaced"),

@@ -9,7 +9,8 @@ from coordinator.journal import Append, Change, Compact, SqliteJournal
 from coordinator.policy import RunPolicy
 from coordinator.registry import RegistryPolicy
 from coordinator.run_state import HistoryEntry
-from coordinator.view import run_message
+from coordinator.view import run_page
+from drumbeat.v1 import run_pb2
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def test_no_record_is_written_for_the_history_alone() -> None:
 def test_the_history_is_shown_with_ages() -> None:
     story = a_running_story(1)
     story.advance(2.5)
-    message = run_message(story.run(RUN), now=story.now)
+    run = story.run(RUN)
+    message = run_page(run_pb2.GetRunRequest(), run.state, run, now=story.now).run
     assert [(e.decision, e.age.ToMilliseconds(), e.has_round) for e in message.history] == [
         ("agent admitted", 2500, False),
         ("round started", 2500, True),

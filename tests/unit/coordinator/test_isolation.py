@@ -16,7 +16,8 @@ from coordinator.records import RunEnded
 from coordinator.registry import Registry
 from coordinator.run import Run
 from coordinator.run_state import Phase
-from coordinator.view import run_message
+from coordinator.view import run_page
+from drumbeat.v1 import run_pb2
 from tests.support import breaks
 from tests.support.journal import fold, round_trip
 from tests.support.world import Story, a_spec
@@ -151,7 +152,9 @@ def test_a_run_that_breaks_again_ends_with_a_reason_its_users_can_read(
         verdict = story.verdict(name)
         assert not verdict.is_success
         assert "internal error of the coordinator, Bug: of the test" in verdict.reason
-    assert "Bug: of the test" in run_message(story.run("x"), now=story.now).verdict.reason
+    run = story.run("x")
+    shown = run_page(run_pb2.GetRunRequest(), run.state, run, now=story.now).run
+    assert "Bug: of the test" in shown.verdict.reason
     assert fold(round_trip(story.journal))["x"].phase is Phase.ENDED
     assert story.state("y").phase is Phase.RUNNING
     assert isinstance(story.join("xc", run_id="x")[0], fx.Reject)

@@ -20,7 +20,7 @@ from coordinator.iteration_records import (
 from coordinator.model import Assignment, GroupState, Standby, Stop
 from coordinator.records import AgentRemoved, RoundEnd, RoundEnded
 from coordinator.run_state import Phase
-from coordinator.view import run_message
+from coordinator.view import run_page
 from drumbeat.v1 import run_pb2
 from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.world import a_running_story
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def message(story: Story) -> run_pb2.Run:
-    return run_message(story.run(), now=story.now)
+    return run_page(run_pb2.GetRunRequest(), story.run().state, story.run(), now=story.now).run
 
 
 # Nothing for those that do not use it.

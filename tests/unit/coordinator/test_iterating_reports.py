@@ -21,7 +21,7 @@ from coordinator.policy import RunPolicy
 from coordinator.records import RoundEnd, RoundEnded
 from coordinator.registry import RegistryPolicy
 from coordinator.run_state import RunState
-from coordinator.view import run_message
+from coordinator.view import run_page
 from drumbeat.v1 import run_pb2
 from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def message(story: Story) -> run_pb2.Run:
-    return run_message(story.run(), now=story.now)
+    return run_page(run_pb2.GetRunRequest(), story.run().state, story.run(), now=story.now).run
 
 
 def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() -> None:

@@ -1,0 +1,92 @@
+"""The same command line again and again: a run id can be used as often as its user likes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from drumbeat.v1 import run_pb2, run_pb2_grpc
+from tests.support.cluster import DEADLINE_S
+
+if TYPE_CHECKING:
+    from tests.support.cluster import Cluster, Coordinator
+
+pytestmark = pytest.mark.e2e
+
+LONG = 30_000
+
+
+def join(cluster: Cluster, coordinator: Coordinator, count: int, *arguments: str) -> list[int]:
+    """Run the same command on ``count`` hosts; return the exit codes."""
+    agents = [
+        cluster.agent("--nnodes", "2", *arguments, coordinator=coordinator, run_id="exp1")
+        for _ in range(count)
+    ]
+    return [agent.wait() for agent in agents]
+
+
+def listed(coordinator: Coordinator) -> list[tuple[str, int, bool]]:
+    """Return all runs the coordinator knows, and whether each has ended well."""
+    with grpc.insecure_channel(coordinator.address) as channel:
+        runs = run_pb2_grpc.RunServiceStub(channel)
+        found = runs.ListRuns(run_pb2.ListRunsRequest(), timeout=DEADLINE_S).runs
+        return [
+            (
+                run.run_id,
+                run.generation,
+                runs.GetVerdict(
+                    run_pb2.GetVerdictRequest(run_id=run.run_id, generation=run.generation)
+                ).verdict.is_success,
+            )
+            for run in found
+        ]
+
+
+def test_the_same_command_runs_again_however_the_last_run_ended(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator()
+    well = ("--no-python", "true")
+    assert join(cluster, coordinator, 2, *well) == [0, 0]
+    assert join(cluster, coordinator, 2, *well) == [0, 0]
+    assert join(cluster, coordinator, 2, "--no-python", "false") == [1, 1]
+    assert join(cluster, coordinator, 1, "--join-timeout", "300ms", *well) == [1]
+    coordinator.kill()
+    coordinator.restart()
+    assert join(cluster, coordinator, 2, *well) == [0, 0]
+    assert listed(coordinator) == [
+        ("exp1", 1, True),
+        ("exp1", 2, True),
+        ("exp1", 3, False),
+        ("exp1", 4, False),
+        ("exp1", 5, True),
+    ]
+
+
+def test_changed_settings_start_anew_once_the_only_agent_has_left(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator()
+    job = cluster.job("--nnodes", "2", coordinator=coordinator)
+    waiting = job.join()
+    waiting.wait_for_line("standing by")
+    waiting.terminate()
+    assert waiting.wait() == 143
+    alone = cluster.agent("--nnodes", "1", "--no-python", "true", coordinator=coordinator)
+    assert alone.wait() == 0
+    assert listed(coordinator) == [("run", 1, False), ("run", 2, True)]
+
+
+def test_a_long_report_is_shown_whole_where_people_look_for_it(cluster: Cluster) -> None:
+    job = cluster.job("--nnodes", "3")
+    agents = job.join_in_order((), (), ())
+    workers = job.server.wait_for(3)
+    workers[2].ask(f"error {'x' * LONG}.THE-END")
+    workers[2].order("exit 7")
+    assert [agent.wait() for agent in agents] == [1, 1, 1]
+    texts = [agent.stderr for agent in agents]
+    assert ["THE-END" in text.split("traceback :")[0] for text in texts] == [True, False, True]
+    assert ["Cut: the whole report is on the console" in text for text in texts] == [
+        False,
+        True,
+        False,
+    ]
+    assert all("exit code 7" in text for text in texts)
