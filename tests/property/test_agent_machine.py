@@ -343,7 +343,7 @@ class AgentMachine(RuleBasedStateMachine):
     @invariant()
     def beats_are_recent(self) -> None:
         if self.is_open and self.finish is None and self.beat is not None:
-            assert self.beat == self.core._beat() or self.core._beat_at is None
+            assert self.beat.news == self.core._beat().news or self.core._beat_at is None
 
     def teardown(self) -> None:
         """Two signals and a supervisor that obeys end it, whatever happened."""
