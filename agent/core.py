@@ -28,9 +28,8 @@ from agent.events import (
     SupervisorDied,
     SupervisorNotStarted,
     SuspendRequested,
+    WatchdogActed,
     WorkerExited,
-    WorkerLimitExpired,
-    WorkerSignalled,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -62,7 +61,6 @@ from agent.supervisor_restarts import SupervisorRestarts
 from agent.waits import Situation
 
 SIGTERM = 15
-
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
 
@@ -134,7 +132,7 @@ class AgentCore:
                 self._on_signal_to_forward(event.signum)
             case DeadlineReached():
                 self._on_deadline(now)
-            case WorkerLimitExpired() | WorkerSignalled() | SuspendRequested():
+            case WatchdogActed() | SuspendRequested():
                 return []  # for people; a worker's end tells what there is to do
             case _:
                 assert_never(event)

@@ -113,26 +113,30 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLimitExpired:
-    """A timer or another limit of a worker is over; for telemetry.
+class WatchdogActed:
+    """The watchdog did something about a worker; for telemetry, for the end tells what to do."""
+
+    round_id: int
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimitExpired(WatchdogActed):
+    """A timer or another limit of a worker is over.
 
     ``pid`` is the process that it is about, 0 for the worker itself. ``signal`` is what it
     sends: None for SIGTERM and then SIGKILL; 0 or less: nothing, it is only told.
     """
 
-    round_id: int
-    local_rank: int
     hang: Hang
     signal: int | None
     pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSignalled:
-    """A worker, or the process ``pid`` below it, gets a signal because it hangs; for telemetry."""
+class WorkerSignalled(WatchdogActed):
+    """A worker, or the process ``pid`` below it, gets a signal because it hangs."""
 
-    round_id: int
-    local_rank: int
     signum: int
     pid: int = 0
 

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 STDOUT, STDERR = 1, 2
 
-CLOSE_STALL_S = 3.0
+CLOSE_STALL_S = 2.0
 """How long the console may take nothing at the end before the rest of stderr is given up."""
 LOGS = "logs"
 """In the agent's own directory, what of files of workers nobody asked for."""

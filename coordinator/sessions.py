@@ -135,7 +135,7 @@ class Sessions:
         if gpus := convert.gpu_summary(message):
             # For people only: the core decides nothing by it, and nobody needs it tomorrow.
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
-            log.debug("GPUs of an agent", message=text, **{"run.id": opened.run_id})
+            log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
 
     async def _read(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,6 +18,9 @@ from agent.devices.topology import SYSFS, read_gpu_node, read_topology
 from agent.devices.visible import visible
 
 log = structlog.get_logger()
+
+DRIVER_TOLD_AFTER_S = 1.5
+"""How long the driver may take without a word about it."""
 
 DRIVER_TIMEOUT_S = 10.0
 """How long the driver may take for its inventory; a broken GPU can hang it for good."""
@@ -83,6 +87,9 @@ async def find_devices(
     if module is None:
         return HostDevices(numa_mode=numa_mode)
     found: tuple[Gpu, ...] = ()
+    text = f"waiting for the GPU driver, up to {DRIVER_TIMEOUT_S:g} s; Ctrl-C ends this agent"
+    loop = asyncio.get_running_loop()
+    notice = loop.call_later(DRIVER_TOLD_AFTER_S, partial(log.info, "waiting", message=text))
     try:
         async with asyncio.timeout(DRIVER_TIMEOUT_S):
             found = await run_in_background(
@@ -91,6 +98,8 @@ async def find_devices(
     except TimeoutError:
         # As if there were no GPUs: training may work, or will say why it does not.
         log.warning("GPUs not found", reason=f"the driver is silent for {DRIVER_TIMEOUT_S:g} s")
+    finally:
+        notice.cancel()
     gpus = visible(found, visible_devices)
     memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
     return HostDevices(gpus, memory=memory, numa_mode=numa_mode)

@@ -91,7 +91,7 @@ def agent(folder: Path, script: str, *options: str, has_driver: bool = True) -> 
     kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-m", "agent", "join", "--standalone", "--log-format", "json",
-         *options, str(folder / "train.py"), str(folder / "said")],
+         "--log-level", "debug", *options, str(folder / "train.py"), str(folder / "said")],
         cwd=ROOT,
         env={
             **kept,

@@ -49,10 +49,10 @@ class Stage:
 
 STAGES = (
     Stage("start", b"", 0, 200 * MS),
-    Stage("round", b"round assigned", 1, 40 * MS),
+    Stage("round", b"round started", 1, 40 * MS),
     Stage("restart", b"worker failed", 1, 60 * MS, FAILING),
-    Stage("second round", b"round assigned", 2, 40 * MS, FAILING),
-    Stage("stop", b"round assigned", 1, 60 * MS, is_stopped=True),
+    Stage("second round", b"round started", 2, 40 * MS, FAILING),
+    Stage("stop", b"round started", 1, 60 * MS, is_stopped=True),
 )
 OUTPUTS: tuple[tuple[str, ...], ...] = (
     (),
@@ -66,8 +66,10 @@ OUTPUTS: tuple[tuple[str, ...], ...] = (
 def _fork_agent(stage: Stage, output: tuple[str, ...], *, is_terminal: bool) -> tuple[int, int]:
     """Return the pid of an agent, and a descriptor from which its log can be read."""
     ours, theirs = os.openpty() if is_terminal else os.pipe()
+    storm_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
+        ProcessControl().die_with(storm_pid)
         os.dup2(theirs, 2)
         os.closerange(3, max(ours, theirs) + 1)
         options = ("--nproc-per-node", "2", "--max-restarts", "100", "--log-format", "json")
@@ -81,6 +83,8 @@ def _await_word(log: int, stage: Stage) -> None:
     """Return when the log has said what the stage waits for, or has ended."""
     text = b""
     while text.count(stage.word) < stage.count:
+        if not select.select([log], [], [], GONE_WITHIN_S)[0]:
+            raise SystemExit(f"{stage.name}: the log does not say {stage.word!r}: {text!r}")
         try:
             chunk = os.read(log, 65536)
         except OSError:  # how a terminal ends

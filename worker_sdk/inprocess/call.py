@@ -306,6 +306,7 @@ class Call:
 
     def _end(self, error: BaseException) -> None:
         """Tell that this worker takes no part any more."""
+        _drop_our_frames(error)
         kind = self._end_kind
         if kind is None:
             name = "EXCEPTION" if isinstance(error, Exception) else "BASE_EXCEPTION"

@@ -23,7 +23,7 @@ COLLECTIONS_MAX = 3
 CHAIN_MAX = 64
 """Exceptions whose frames are emptied: one, what it came from, and so on."""
 
-LOADER_JOIN_S = 0.02
+LOADER_JOIN_S = 0.005
 """How long a worker process of a loader that is freed may take to end, before it is ended."""
 
 

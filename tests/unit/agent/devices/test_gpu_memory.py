@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from agent.devices.gpu_memory import TOLERANCE_BYTES, GpuMemoryWaiter
 from agent.devices.gpus import read_gpus
@@ -124,9 +125,12 @@ async def test_a_driver_that_hangs_at_the_start_counts_as_none(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.devices.host.DRIVER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.devices.host.DRIVER_TOLD_AFTER_S", 0.0)
     nvml.gate = threading.Event()
     try:
-        devices = await find_devices(None, numa_mode=None, is_memory_awaited=True, nvml=nvml)
+        with structlog.testing.capture_logs() as said:
+            devices = await find_devices(None, numa_mode=None, is_memory_awaited=True, nvml=nvml)
         assert (devices.gpus, devices.memory) == ((), None)
+        assert [line["event"] for line in said] == ["waiting", "GPUs not found"]
     finally:
         nvml.gate.set()
