@@ -179,9 +179,7 @@ class Monitor:
             note = self._notes.get()
             if isinstance(note, Stop):
                 return
-            if isinstance(note, Lost):
-                self._is_lost = True
-            self._note_abort(note)
+            self._remember(note)
             self._handle(note)
             if self._handle == self._entering and self._aborted is not None:
                 self._handle = self._idle
@@ -191,8 +189,11 @@ class Monitor:
                 self._answers.put(Lost())
             del note  # it would keep alive what it tells of, for as long as nothing comes
 
-    def _note_abort(self, note: Note) -> None:
-        if isinstance(note, worker_pb2.WorkerOrder):
+    def _remember(self, note: Note) -> None:
+        """Keep what counts whatever the main thread does when it comes."""
+        if isinstance(note, Lost):
+            self._is_lost = True
+        elif isinstance(note, worker_pb2.WorkerOrder):
             order = messages.order_of(note)
             if isinstance(order, Aborted):
                 self._aborted = order
@@ -271,6 +272,7 @@ class Monitor:
                 note = self._notes.get_nowait()
             except Empty:
                 return None
+            self._remember(note)
             if isinstance(note, Left):
                 return note
 
@@ -292,6 +294,7 @@ class Monitor:
                     wait_s = 0.0
                     is_raised = False
                     continue
+                self._remember(note)
                 if isinstance(note, Left):
                     return note
                 if isinstance(note, Raised):

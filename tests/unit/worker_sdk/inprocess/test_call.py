@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
@@ -428,3 +429,22 @@ def test_a_traceback_begins_where_the_users_code_does(make_world: Callable[..., 
     said = world.model.said[1][1].interrupted.interruption
     assert said.traceback.count("  File ") == 1
     assert f'File "{__file__}"' in said.traceback
+
+
+def test_an_end_that_is_told_while_the_function_is_left_is_not_forgotten(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(2, 0)
+    abort = worker_pb2.WorkerAbort(reason="too few")
+
+    @Wrapper()
+    def train() -> None:
+        world.model.lose(1, "rank 1 is lost")
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            world.transport.deliver(worker_pb2.WorkerOrder(abort=abort))
+
+    with pytest.raises(inprocess.RestartAbort, match="too few"):
+        train()
