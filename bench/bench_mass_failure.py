@@ -46,7 +46,7 @@ class Figures:
     """What was measured of one mass failure."""
 
     decided_s: float
-    """From the decision on the failure to the last assignment that an agent was sent."""
+    """From the decision on the failure to the last assignment that was queued."""
     reported_s: float
     """The same from the first report of the failure."""
     journal_mib: float
@@ -73,7 +73,7 @@ class MassFailure:
         self._news = asyncio.Event()
         self.most_bytes = 0
         self._acknowledged = 0
-        self._decided_at = 0.0
+        self._decided_at = self._told_at = 0.0
         text = "x" * (record_bytes // 3)
         record = failure_pb2.FailureRecord(
             fence=common_pb2.Fence(run_id=RUN, has_round=True),
@@ -88,10 +88,9 @@ class MassFailure:
         """Let the run begin, fail, restart and succeed."""
         owner = asyncio.create_task(self.driver.run())
         watch = asyncio.create_task(self._watch_journal())
-        listeners = []
         for index in range(self.agents):
             outbox = self.driver.open_outbox(f"node-{index}/0")
-            listeners.append(asyncio.create_task(self._listen(outbox)))
+            self._listen(outbox)
             self.driver.submit(self.fleet.opened(index))
         await self._until_all("round 0")
         self._note_decision()
@@ -101,7 +100,7 @@ class MassFailure:
         for index in range(self.agents):
             self.driver.submit(self.fleet.beat_of(index, GroupState.FAILED))
         await self._until_all("round 1")
-        restarted_at = time.monotonic()
+        restarted_at = self._told_at
         await asyncio.gather(*reports)
         records_s = time.monotonic() - began_at
         assert self._acknowledged == self.agents * WORKERS
@@ -112,10 +111,9 @@ class MassFailure:
         assert self.driver.registry.runs[RUN].state.phase is Phase.ENDED
         assert self.driver.registry.runs[RUN].state.failures_count == self.agents * WORKERS
         after = self._journal_bytes()
-        tasks = {owner, watch, *listeners}
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        watch.cancel()
+        owner.cancel()
+        await asyncio.wait({owner, watch})
         return Figures(
             decided_s=restarted_at - self._decided_at,
             reported_s=restarted_at - began_at,
@@ -153,13 +151,17 @@ class MassFailure:
             record.age.FromMilliseconds(hash((index * 7919, local_rank)) % 1000)
             yield request
 
-    async def _listen(self, outbox: Outbox) -> None:
-        """Take what an agent is told."""
-        while True:
-            item = await outbox.next()
-            if isinstance(item, Desired):
-                self._told[_name(item.state)] += 1
-                self._news.set()
+    def _listen(self, outbox: Outbox) -> None:
+        """Count what is queued for an agent; nothing is sent anywhere."""
+        direct = outbox.direct
+
+        def counting(desired: Desired) -> None:
+            direct(desired)
+            self._told[_name(desired.state)] += 1
+            self._told_at = time.monotonic()
+            self._news.set()
+
+        outbox.direct = counting  # type: ignore[method-assign]
 
     async def _until_all(self, what: str) -> None:
         """Return once every agent was told this."""
