@@ -57,6 +57,9 @@ from drumbeat.words import printable
 
 log = structlog.get_logger()
 
+# With which Python ends for an exception that nothing caught.
+EXIT_EXCEPTION = 1
+
 PREPARE_TIMEOUT_S = 30.0
 """How long the files of a round may take to be made; then its workers count as not startable."""
 
@@ -408,7 +411,8 @@ class Workers:
         stacks = read_faults(path) if path is not None else ""
         error = read_error_file(path) if path is not None else None
         stderr_tail = self._output.last_lines(exited.round_id, exited.local_rank)
-        if error is None and exited.exit_code > 0 and (what := exception_in(stderr_tail)):
+        is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
+        if error is None and is_python and (what := exception_in(stderr_tail)):
             error = WorkerError(message=what)
         why = BECAUSE_IT_HUNG
         if exited.hang is None:
