@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -35,8 +35,8 @@ class _Waits:
     """The waits of the main thread; a handler that runs in one of them may wait, too."""
 
     def __init__(self) -> None:
-        self.before: dict[int, int] = {}
-        """By the descriptor that a wait has set: the one it has replaced."""
+        self.before: dict[int, list[int]] = {}
+        """By the descriptor that a wait sets: the one it has replaced, once it has."""
         os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
@@ -44,7 +44,7 @@ class _Waits:
         if self.before:
             current = signal.set_wakeup_fd(-1)
             while current in self.before:
-                current = self.before.pop(current)
+                current = self.before.pop(current)[0]
             signal.set_wakeup_fd(current)
             self.before.clear()
 
@@ -69,16 +69,22 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
     limit_ms = None if timeout_s is None else min(max(timeout_s, 0.0), WAIT_MAX_S) * 1000
     if threading.current_thread() is not threading.main_thread():
         return bool(poll.poll(limit_ms))
+    # A handler may raise after each call. What must not be torn apart is one call each.
+    pipes: list[tuple[int, int]] = []
+    closed: list[None] = []
+    close_all, ends = closed.extend, map(os.close, chain.from_iterable(pipes))
     try:
-        heard, told = socket.socketpair()
-    except OSError:  # no descriptor is left
-        look_ms = LOOK_AGAIN_S * 1000
-        return bool(poll.poll(look_ms if limit_ms is None else min(limit_ms, look_ms)))
-    with heard, told:
-        heard.setblocking(False)
-        told.setblocking(False)
+        pipes.extend(map(os.pipe2, (os.O_NONBLOCK | os.O_CLOEXEC,)))
+        heard, told = pipes[0]
         poll.register(heard, select.POLLIN)
-        ready = _poll_woken(poll, limit_ms, heard, told.fileno())
+        ready = _poll_woken(poll, limit_ms, heard, told)
+    except OSError:
+        if pipes:
+            raise
+        look_ms = LOOK_AGAIN_S * 1000  # no descriptor is left
+        return bool(poll.poll(look_ms if limit_ms is None else min(limit_ms, look_ms)))
+    finally:
+        close_all(ends)
     return any(found == fd for found, _ in ready)
 
 
@@ -114,16 +120,15 @@ class Mailbox(Generic[T]):
 
 
 def _poll_woken(
-    poll: select.poll, limit_ms: float | None, heard: socket.socket, told: int
+    poll: select.poll, limit_ms: float | None, heard: int, told: int
 ) -> list[tuple[int, int]]:
     """Poll, while the interpreter writes signals to ``told``, which ``heard`` reads."""
-    # A handler may raise after each call. What must not be torn apart is one call each.
     before: list[int] = []
     replaced: list[int] = []
     put_back, former = replaced.extend, map(signal.set_wakeup_fd, before)
     try:
+        _WAITS.before[told] = before
         before.extend(map(_set_quietly, (told,)))
-        _WAITS.before[told] = before[0]
         return poll.poll(limit_ms)
     finally:
         try:
@@ -138,10 +143,10 @@ def _poll_woken(
         _hand_on(heard, before)
 
 
-def _hand_on(heard: socket.socket, before: list[int]) -> None:
+def _hand_on(heard: int, before: list[int]) -> None:
     """Write the signals that were told here to where they would have been written."""
     with suppress(BlockingIOError):
-        signals = heard.recv(_BYTES_MAX)
+        signals = os.read(heard, _BYTES_MAX)
         if signals and before and before[0] >= 0:
             with suppress(OSError):
                 os.write(before[0], signals)
