@@ -111,7 +111,7 @@ def test_the_report_names_the_root_cause_first_with_its_error_and_then_the_victi
         cause, _, victims = report.partition("Victims:")
         assert f"{job.server.command[0]} {job.server.address} FAILED" in cause
         assert "no restarts are allowed" in cause
-        assert re.search(rf"host +: {re.escape(socket.gethostname())}\n", cause)
+        assert re.search(rf"host +: {re.escape(socket.gethostname())}\b", cause)
         assert re.search(r"rank +: 2 \(local rank 0, group rank 1, role default\)", cause)
         assert re.search(rf"ended by +: exit code 42 \(pid {workers[2].pid}\)", cause)
         assert re.search(r"message +: RuntimeError: the loss is not a number", cause)
