@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/installed.stamp
+# How many tests run at once. Most of them wait more than they compute.
+JOBS ?= 3
 # How many seeds `make soak` gives the simulation, and how many agents it kills.
 SEEDS ?= 5000
 KILLS ?= 1000
@@ -16,7 +18,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: lint types protos
 

@@ -13,16 +13,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from worker_sdk import board_layout as layout
 from worker_sdk.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
 from worker_sdk.config import WorkerConfig
+from worker_sdk.main_stack import Entry, main_stack
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from worker_sdk.attach import Attachment
 
 log = logging.getLogger("worker_sdk")
@@ -187,34 +187,40 @@ def _take_no_stacks() -> None:
 
 def _beat(board: Board, stop: threading.Event) -> None:
     """Say again and again that Python code runs here; ``board`` until there is another."""
+    clock, used_before = main_clock(), -1
     while True:
         board = STATE.board or board
-        board.words[layout.IS_DEBUGGED] = is_debugged()
+        # At a prompt the main thread computes nothing: no need to look while it does.
+        used = time.clock_gettime_ns(clock) if clock is not None else used_before
+        board.words[layout.IS_DEBUGGED] = used == used_before and is_debugged()
+        used_before = used
         board.words[layout.BEAT_AT] = monotonic_ns()
         interval_s = board.words[layout.BEAT_INTERVAL] / 1e9 or BEAT_INTERVAL_S
         if stop.wait(min(max(interval_s, BEAT_INTERVAL_MIN_S), BEAT_INTERVAL_MAX_S)):
             return
 
 
+def main_clock() -> int | None:
+    """Return the clock of the main thread's processor time, ``None`` if there is none."""
+    try:
+        return time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+    except OSError:
+        return None
+
+
 def is_debugged() -> bool:
     """Return whether the main thread stands at the prompt of a Python debugger."""
     if not any(name in sys.modules for name in _DEBUGGERS):
         return False
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
-    while frame is not None:
-        if _is_prompt(frame):
-            return True
-        frame = frame.f_back
-    return False
+    return any(map(_is_prompt, main_stack()))
 
 
-def _is_prompt(frame: FrameType) -> bool:
-    """Return whether ``frame`` is a debugger's that has stopped the program.
+def _is_prompt(entry: Entry) -> bool:
+    """Return whether a call is a debugger's that has stopped the program.
 
-    A program under a debugger that runs has frames of the debugger as well, further out.
+    A program under a debugger that runs has calls of the debugger as well, further out.
     """
-    module = str(frame.f_globals.get("__name__", ""))
-    function = frame.f_code.co_name
+    module, function = entry.path.rpartition("/")[2].removesuffix(".py"), entry.function
     return (
         (module == "pdb" and function == "interaction")
         or (module == "bdb" and function.startswith("dispatch_"))

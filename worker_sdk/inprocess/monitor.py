@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-import traceback
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +22,7 @@ from worker_sdk import error_file
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
 from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
+from worker_sdk.main_stack import Entry, main_stack
 from worker_sdk.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -327,10 +327,12 @@ class Monitor:
 
 def _main_stack() -> str:
     """Return where the main thread is, without our own frames around the user's."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
-    stack = traceback.extract_stack(frame)
-    ours = [i for i, entry in enumerate(stack) if entry.filename.startswith(_OUR_FOLDER)]
-    return "".join(traceback.format_list(stack[ours[-1] + 1 if ours else 0 :]))
+    stack = [str(entry) for entry in takewhile(_is_of_user, main_stack())]
+    return "".join(reversed(stack))
+
+
+def _is_of_user(entry: Entry) -> bool:
+    return not entry.path.startswith(_OUR_FOLDER)
 
 
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"

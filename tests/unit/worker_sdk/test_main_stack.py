@@ -1,0 +1,78 @@
+"""Where the main thread stands, told by another thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from worker_sdk.main_stack import Entry, main_stack
+from worker_sdk.runtime import main_clock
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def stack_seen_elsewhere() -> list[Entry]:
+    seen: list[Entry] = []
+    thread = threading.Thread(target=lambda: seen.extend(main_stack()))
+    thread.start()
+    thread.join()
+    return seen
+
+
+def test_the_innermost_call_of_the_main_thread_comes_first() -> None:
+    seen = stack_seen_elsewhere()
+    names = [entry.function for entry in seen]
+    assert names.index("stack_seen_elsewhere") < names.index(
+        "test_the_innermost_call_of_the_main_thread_comes_first"
+    )
+    (ours,) = [entry for entry in seen if entry.function == "stack_seen_elsewhere"]
+    assert ours.path == __file__
+    assert str(ours).splitlines()[1].strip() == "thread.join()"
+
+
+def test_without_a_file_in_memory_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_name: str) -> int:
+        raise OSError
+
+    monkeypatch.setattr("os.memfd_create", refuse)
+    assert main_stack() == []
+
+
+def test_a_main_thread_that_runs_all_the_while_can_be_asked() -> None:
+    """Walking its frames from here has crashed CPython 3.11."""
+    is_over, seen = threading.Event(), 0
+
+    def ask() -> None:
+        nonlocal seen
+        while not is_over.is_set():
+            seen += bool(main_stack())
+
+    def nest(depth: int) -> int:
+        return depth and nest(depth - 1)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        nest(50)
+    is_over.set()
+    thread.join()
+    assert seen
+
+
+def test_the_clock_of_the_main_thread_stands_while_it_waits() -> None:
+    clock = main_clock()
+    assert clock is not None
+    times: list[int] = []
+
+    def look() -> None:
+        for _ in range(2):
+            time.sleep(0.02)
+            times.append(time.clock_gettime_ns(clock))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert times[0] == times[1]
