@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from agent import effects as fx
+from agent import process_tree
 from agent.config import AgentConfig
 from agent.convert import failure_message
 from agent.core import AgentCore
@@ -142,12 +143,14 @@ class Driver:
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        self._began_at = time.monotonic()
+        now = time.monotonic()
+        # The coordinator tells by it which run of its name this agent means.
+        self._began_at = now - process_tree.age_s()
         self._story = Story(
             host=config.agent_name or self._host,
             restarts_max=config.restarts_max,
             local_world_size=config.local_world_size,
-            now=self._began_at,
+            now=now,
         )
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
         self._workers = Workers(

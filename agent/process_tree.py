@@ -1,14 +1,24 @@
-"""Shell. The processes below this one, which must be a subreaper to see all of them."""
+"""Shell. This process and those below it, of which only a subreaper sees all."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+
+def age_s() -> float:
+    """Return for how long this process has been running, in seconds."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # since boot; proc(5), "starttime"
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
 def kill_descendants(*, exclude: Collection[int] = ()) -> None:

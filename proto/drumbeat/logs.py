@@ -128,10 +128,12 @@ class _Line:
         """Return the line. structlog calls this last."""
         level, stamp = event.pop("level"), event.pop("timestamp")
         name, traceback = event.pop("event"), event.pop("exception", None)
-        reason = event.pop("reason", None)
+        reason, advice = event.pop("reason", None), event.pop("advice", "")
         text = event.pop("message", None) or (name if reason in (None, "") else f"{name}: {reason}")
         if level not in ("debug", "info"):
             text = f"{level}: {text}"
+        if advice:
+            text = f"{text}; {advice}"
         details = ", ".join(f"{key}={value}" for key, value in event.items() if value is not None)
         if self._has_details and details:
             text = f"{text} ({details})"

@@ -170,3 +170,10 @@ def test_what_a_library_logs_without_a_handler_takes_the_same_way() -> None:
     library = logging.Logger("library")  # noqa: LOG001 - without the handlers that pytest adds
     library.warning("slow %s", "disk")
     assert stream.getvalue() == "slow disk\n"
+
+
+def test_a_line_has_the_advice() -> None:
+    stream = io.StringIO()
+    configure_logs("auto", stream, program="coordinator")
+    structlog.get_logger().error("stuck", reason="the disk is full", advice="make room", since_s=0)
+    assert stream.getvalue()[20:] == "coordinator: error: stuck: the disk is full; make room\n"
