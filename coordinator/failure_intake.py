@@ -25,6 +25,6 @@ def taken(
 ) -> FailureRecorded | FailuresCounted:
     """Return what to journal: a record that would be dropped at once is only counted."""
     room = TableRoom(count_max=state.failures_kept_max, bytes_max=bytes_max)
-    if is_telling_enough(state.failures, record, room):
+    if is_telling_enough(state.failures, record, room, held=state.failures_bytes):
         return FailureRecorded(record=record, bytes_max=bytes_max)
     return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)

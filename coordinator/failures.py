@@ -168,22 +168,25 @@ class TableRoom:
 
 
 def is_telling_enough(
-    records: Sequence[FailureRecord], record: FailureRecord, room: TableRoom
+    records: Sequence[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
 ) -> bool:
-    """Return whether a record would stay in a table that ``insert_most_telling`` made."""
+    """Return whether a record would stay in a table that ``insert_most_telling`` made.
+
+    ``held`` are the bytes in the table.
+    """
     rank = bisect_right(records, _telling(record), key=_telling)
     if rank == 0:
         return True
     if rank >= room.count_max:
         return False
-    if room.bytes_max >= NO_LIMIT:
+    if held + record.size_bytes <= room.bytes_max:
         return True
     more_telling = sum(each.size_bytes for each in islice(records, rank))
     return more_telling + record.size_bytes <= room.bytes_max
 
 
 def insert_most_telling(
-    records: list[FailureRecord], record: FailureRecord, room: TableRoom
+    records: list[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
 ) -> int:
     """Insert into a table that has this room: the least telling ones go.
 
@@ -191,17 +194,13 @@ def insert_most_telling(
     earliest failures: what explains
     the present outlives what explained the past. ``records`` stays in this order,
     because a machine room can fail at once and each record must cost little.
-    Returns how many bytes the table has grown by.
+    Takes the bytes in the table, and returns those that are in it now.
     """
     insort(records, record, key=_telling)
-    dropped = sum(each.size_bytes for each in records[room.count_max :])
-    del records[room.count_max :]
-    if room.bytes_max < NO_LIMIT:
-        held = sum(each.size_bytes for each in records)
-        while held > room.bytes_max and len(records) > 1:
-            last = records.pop().size_bytes
-            held, dropped = held - last, dropped + last
-    return record.size_bytes - dropped
+    held += record.size_bytes
+    while len(records) > room.count_max or (held > room.bytes_max and len(records) > 1):
+        held -= records.pop().size_bytes
+    return held
 
 
 def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:

@@ -31,6 +31,7 @@ class IsolatedRun:
 
     def __init__(self, run: Run, policy: RunPolicy, pace: PaceRules) -> None:
         self._run = run
+        self._due = run.next_deadline()
         self._policy = policy
         self._pace = pace
         self._refusal: CoordinatorError | None = None  # to all events, while it can take none
@@ -82,7 +83,7 @@ class IsolatedRun:
         phase = self.state.phase
         try:
             effects = self._run.handle(event, now=now)
-            self._run.next_deadline()
+            self._due = self._run.next_deadline()
         except Exception as error:  # noqa: BLE001 - the border between runs
             self.state.phase = phase  # the run's last word is in the journal, not here
             return [*self._break(error), *refuse(event, self._refusal or Unavailable(""))]
@@ -97,7 +98,7 @@ class IsolatedRun:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        return self._run.next_deadline() if self.is_sound else None
+        return self._due if self._refusal is None else None
 
     def reason(self) -> str:
         """Return why the run is as it is, for people."""
@@ -135,7 +136,7 @@ class IsolatedRun:
         effects = _end(state, error, now) if self._is_ended_here else []
         policy, pace = self._policy, self._pace
         self._run, ends = _go_on(state, policy=policy, pace=pace, now=now)
-        self._refusal = None
+        self._refusal, self._due = None, self._run.next_deadline()
         return effects + ends
 
 

@@ -68,7 +68,7 @@ class Membership:
     """
 
     def __init__(self, pace: Pace) -> None:
-        self.pace = pace
+        self.set_pace(pace)
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
@@ -76,6 +76,11 @@ class Membership:
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
         self._reading_s = 0.0
+
+    def set_pace(self, pace: Pace) -> None:
+        """Let this pace hold from each member's next beat on."""
+        self.pace = pace
+        self._suspect_s = min(SUSPECT_INTERVALS * pace.heartbeat_interval_s, pace.lease_s)
 
     @property
     def present_count(self) -> int:
@@ -191,10 +196,6 @@ class Membership:
         """Return the members whose lease or grace is over; note who has become suspect."""
         due = self._deadlines.pop_due(now)
         return [self._expiry(incarnation) for incarnation in due if self._is_over(incarnation, now)]
-
-    @property
-    def _suspect_s(self) -> float:
-        return min(SUSPECT_INTERVALS * self.pace.heartbeat_interval_s, self.pace.lease_s)
 
     def _restart_lease(self, incarnation: str, presence: Presence, now: float) -> None:
         presence.silent_since = now

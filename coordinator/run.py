@@ -127,9 +127,11 @@ class Run:
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        telling = (self._telling.progress_at, self._learning.due_at)
-        instants = (self.members.next_deadline(), self._review_at, *telling)
-        return min((instant for instant in instants if instant is not None), default=None)
+        due = self.members.next_deadline()
+        for instant in (self._review_at, self._telling.progress_at, self._learning.due_at):
+            if instant is not None and (due is None or instant < due):
+                due = instant
+        return due
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""

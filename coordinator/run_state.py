@@ -379,7 +379,9 @@ class RunState:
         record = taken.record
         self._hear({record.incarnation: record.sequence})
         room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
-        self.failures_bytes += insert_most_telling(self.failures, record, room)
+        self.failures_bytes = insert_most_telling(
+            self.failures, record, room, held=self.failures_bytes
+        )
 
     def _hear(self, heard: dict[str, int]) -> None:
         """Note records that were counted. The order within a batch of the journal is not kept."""

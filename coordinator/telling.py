@@ -53,7 +53,7 @@ class Telling:
 
     def pace(self, pace: Pace) -> list[SetPace]:
         """Give all members another pace, and return the pushes. Linear in members."""
-        self._members.pace = pace
+        self._members.set_pace(pace)
         return [SetPace(session_id=i, pace=pace) for i in self._members.sessions()]
 
     def effects(
@@ -65,6 +65,8 @@ class Telling:
         now: float,
     ) -> list[Direct]:
         """Return what to push, and begin anew. ``released``: by the exit barrier, and why."""
+        if not self._untold and not self._is_for_all:
+            return []  # as after most events
         whom = list(self._members.presences) if self._is_for_all else sorted(self._untold)
         self._untold, self._is_for_all = set(), False
         pushes = (self._push(incarnation, state, wait, released, now) for incarnation in whom)

@@ -104,8 +104,8 @@ def test_what_would_be_dropped_at_once_is_told_before(
     held = 0
     for sequence, (happened_at, size) in enumerate(records):
         record = a_record(sequence, happened_at=happened_at, size_bytes=size)
-        is_kept = is_telling_enough(table, record, room)
-        held += insert_most_telling(table, record, room)
+        is_kept = is_telling_enough(table, record, room, held=held)
+        held = insert_most_telling(table, record, room, held=held)
         assert (record in table) == is_kept
         assert held == sum(each.size_bytes for each in table)
         assert len(table) <= count_max
