@@ -17,6 +17,8 @@ KILLS ?= 1000
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
+# Processes of the tests start from compiled code, wherever Python is told to write none.
+test: export PYTHONDONTWRITEBYTECODE =
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 

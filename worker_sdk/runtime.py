@@ -32,6 +32,12 @@ BEAT_INTERVAL_S = 1.0
 BEAT_INTERVAL_MIN_S = 0.01
 BEAT_INTERVAL_MAX_S = 60.0
 
+LOOK_S = 0.25
+"""How soon it is told that the main thread is at the prompt of a debugger."""
+
+IDLE_S = 0.002
+"""How long the main thread has to stand still for a look whether it is at a prompt."""
+
 STACK_SIGNALS_TRIED = 8
 """From the highest real-time signal downwards, the first that nobody uses is taken."""
 
@@ -187,32 +193,42 @@ def _take_no_stacks() -> None:
 
 def _beat(board: Board, stop: threading.Event) -> None:
     """Say again and again that Python code runs here; ``board`` until there is another."""
-    clock, used_before = main_clock(), -1
+    beat_at = 0
     while True:
         board = STATE.board or board
-        # At a prompt the main thread computes nothing: no need to look while it does.
-        used = time.clock_gettime_ns(clock) if clock is not None else used_before
-        board.words[layout.IS_DEBUGGED] = used == used_before and is_debugged()
-        used_before = used
-        board.words[layout.BEAT_AT] = monotonic_ns()
+        board.words[layout.IS_DEBUGGED] = is_debugged()
         interval_s = board.words[layout.BEAT_INTERVAL] / 1e9 or BEAT_INTERVAL_S
-        if stop.wait(min(max(interval_s, BEAT_INTERVAL_MIN_S), BEAT_INTERVAL_MAX_S)):
+        interval_s = min(max(interval_s, BEAT_INTERVAL_MIN_S), BEAT_INTERVAL_MAX_S)
+        left_s = interval_s - (monotonic_ns() - beat_at) / 1e9
+        if left_s <= 0:
+            beat_at = board.words[layout.BEAT_AT] = monotonic_ns()
+            left_s = interval_s
+        if stop.wait(min(left_s, LOOK_S) if has_debugger() else left_s):
             return
 
 
-def main_clock() -> int | None:
-    """Return the clock of the main thread's processor time, ``None`` if there is none."""
+def has_debugger() -> bool:
+    """Return whether there is one that could stop the program; torch imports one."""
+    return any(name in sys.modules for name in _DEBUGGERS)
+
+
+def is_main_idle() -> bool:
+    """Return whether the main thread computes nothing for ``IDLE_S``; blocks as long."""
     try:
-        return time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+        clock = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
     except OSError:
-        return None
+        return True  # not to be had: perhaps it is
+    used = time.clock_gettime_ns(clock)
+    time.sleep(IDLE_S)
+    return time.clock_gettime_ns(clock) == used
 
 
 def is_debugged() -> bool:
     """Return whether the main thread stands at the prompt of a Python debugger."""
-    if not any(name in sys.modules for name in _DEBUGGERS):
+    if not has_debugger():
         return False
-    return any(map(_is_prompt, main_stack()))
+    # At a prompt it computes nothing; one that trains does, and costs no look at its stack.
+    return is_main_idle() and any(map(_is_prompt, main_stack()))
 
 
 def _is_prompt(entry: Entry) -> bool:
