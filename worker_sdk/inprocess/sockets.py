@@ -41,13 +41,11 @@ if TYPE_CHECKING:
 _SELF = Path("/proc/self")
 _LOOP_THREAD = "gloo_tcp_loop"
 _EVENTPOLL = "anon_inode:[eventpoll]"
+_MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(/.*)")
 _WORD_BYTES = 8
 
 LIBRARIES = ("libtorch", "libgloo")
 """Where gloo's code is: names of libraries begin like this."""
-_MAPPED = re.compile(
-    rf"^([0-9a-f]+)-([0-9a-f]+) .*/(?:{'|'.join(LIBRARIES)})[^/\n]*$", re.MULTILINE
-)
 
 QUIET_WITHIN_S = 0.5
 """How long messages may be under way. Those to a host that is gone are so for ever."""
@@ -112,7 +110,8 @@ class _Memory:
     def __init__(self) -> None:
         self._ranges = [
             (int(found[1], 16), int(found[2], 16))
-            for found in _MAPPED.finditer((_SELF / "maps").read_text())
+            for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
+            if found is not None and Path(found[3]).name.startswith(LIBRARIES)
         ]
         self._file: int | None = None
         with contextlib.suppress(OSError):  # where that is not allowed every one counts
