@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.support.calls import kind_of
+from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess import CallWrapper, Wrapper
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def test_limits_of_the_agent_hold_while_the_function_runs(
     def train(call: CallWrapper) -> dict[str, tuple[float, float]]:
         if call.iteration == 0:
             raise ValueError
+        # A thread keeps it, and does so anew after the iteration that was forgotten.
+        wait_until_sync(lambda: "inprocess heartbeat" in world.limits.armed, 10_000 * MS)
         return dict(world.limits.armed)
 
     armed = train()
