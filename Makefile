@@ -36,7 +36,7 @@ types: $(READY)
 protos: $(READY)
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
-	$(BIN)/buf breaking --against proto/baseline.binpb
+	$(BIN)/buf breaking --against tests/baseline.binpb
 	$(BIN)/python scripts/gen_protos.py --check
 
 gen: $(READY)
@@ -44,7 +44,7 @@ gen: $(READY)
 
 # Part of a release, never of a change to the protocol.
 baseline: $(READY)
-	$(BIN)/buf build -o proto/baseline.binpb
+	$(BIN)/buf build -o tests/baseline.binpb
 
 bench: $(READY)
 	$(BIN)/python -m bench.run

@@ -16,8 +16,7 @@ from types import ModuleType
 PACKAGES = frozenset({"agent", "coordinator", "drumbeat", "standalone", "worker_sdk"})
 
 _HERE = Path(__file__).resolve().parent
-# In a checkout `drumbeat` lies below `proto`.
-_PLACES = [str(_HERE), str(_HERE / "proto")]
+_PLACES = [str(_HERE)]
 
 
 class OwnPackages:

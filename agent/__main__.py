@@ -4,13 +4,13 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agent import cli
+from agent.settings import cli
 from drumbeat.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.config import AgentConfig
+    from agent.settings.config import AgentConfig
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def run(config: "AgentConfig") -> int:
     """Run an agent, alone or with others; return the exit code. Raises ``AgentError``."""
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
     # By name: only ``standalone`` may know both sides, and the agent none of them.
-    module = "standalone" if config.is_standalone else "agent.driver"
+    module = "standalone" if config.is_standalone else "agent.runtime.driver"
     chosen: Callable[[AgentConfig], int] = import_module(module).run
     return chosen(config)
 

@@ -33,8 +33,8 @@ from drumbeat.durations import format_duration
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
-    from agent.process_failure import ChildFailedError as ChildFailedError  # noqa: PLC0414
-    from agent.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
+    from agent.workers.failures.process_failure import ChildFailedError as ChildFailedError  # noqa: PLC0414
+    from agent.workers.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
 
 
 class AgentError(Exception):
@@ -338,6 +338,6 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Hand on what reads files; whoever only computes never asks for it."""
         if name not in ("ChildFailedError", "ProcessFailure"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from agent.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+        from agent.workers.failures.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
 
         return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness import Question
-from coordinator.events import (
+from coordinator.core.events import (
     BeatReceived,
     DeadlineReached,
     Event,
@@ -23,7 +23,7 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.model import (
+from coordinator.core.model import (
     AgentIdentity,
     Beat,
     FailureRecord,
@@ -31,7 +31,7 @@ from coordinator.model import (
     RunSpec,
     WorkerRanks,
 )
-from coordinator.registry import Registry, RegistryPolicy
+from coordinator.core.registry.registry import Registry, RegistryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

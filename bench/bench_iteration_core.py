@@ -14,18 +14,16 @@ import time
 from typing import TYPE_CHECKING
 
 from bench import by_size
-from coordinator.iteration import Iterations
-from coordinator.iteration_decisions import Begin, Complete, Interrupt
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.decisions import Begin, Complete, Interrupt
+from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.model import (
     InprocessReport,
     InprocessSpec,
     InprocessStep,
     Interruption,
     InterruptionKind,
 )
-from coordinator.iteration_records import IterationState
-from coordinator.model import AgentIdentity, Round
-from coordinator.rank_rules import (
+from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     Ranking,
@@ -33,7 +31,9 @@ from coordinator.rank_rules import (
     assign,
     group_sizes,
 )
-from coordinator.ranks import assign_seats
+from coordinator.core.inprocess.records import IterationState
+from coordinator.core.model import AgentIdentity, Round
+from coordinator.core.phases.ranks import assign_seats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

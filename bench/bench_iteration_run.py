@@ -15,19 +15,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench import by_size
-from coordinator import convert_inprocess
-from coordinator import effects as fx
-from coordinator.events import BeatReceived, SessionOpened
-from coordinator.iteration_model import (
+from coordinator.core import effects as fx
+from coordinator.core.events import BeatReceived, SessionOpened
+from coordinator.core.inprocess.model import (
     InprocessReport,
     InprocessSpec,
     InprocessStep,
     Interruption,
     InterruptionKind,
 )
-from coordinator.iteration_records import IterationPhase
-from coordinator.model import AgentIdentity, Beat, GroupState, RunSpec
-from coordinator.registry import Registry, RegistryPolicy
+from coordinator.core.inprocess.records import IterationPhase
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.wire import inprocess as convert_inprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

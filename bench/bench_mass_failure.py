@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING
 from bench.bench_core_cost import RUN, Fleet
 from bench.harness import Question
 from coordinator.config import Limits
-from coordinator.driver import Driver
-from coordinator.effects import Decided
-from coordinator.journal import SqliteJournal
-from coordinator.model import Assignment, Desired, GroupState, Pace
-from coordinator.registry import Registry, RegistryPolicy
-from coordinator.run_state import Phase
-from coordinator.sessions import Sessions
+from coordinator.core.effects import Decided
+from coordinator.core.model import Assignment, Desired, GroupState, Pace
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.run.state import Phase
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import common_pb2, failure_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from coordinator.effects import Effect
-    from coordinator.events import Event
-    from coordinator.outbox import Outbox
+    from coordinator.core.effects import Effect
+    from coordinator.core.events import Event
+    from coordinator.shell.outbox import Outbox
 
 AGENTS, WORKERS = 10_000, 8
 RECORD_BYTES = 64 * 1024

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from agent.supervisor_client import SupervisorClient, become_subreaper
-from agent.supervisor_protocol import (
+from agent.workers.supervisor.client import SupervisorClient, become_subreaper
+from agent.workers.supervisor.protocol import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,

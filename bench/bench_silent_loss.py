@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from bench.bench_core_cost import RUN, Fleet
 from bench.harness import Question, main
-from coordinator.effects import Direct
-from coordinator.events import DeadlineReached
-from coordinator.model import Assignment, GroupState, RunSpec
+from coordinator.core.effects import Direct
+from coordinator.core.events import DeadlineReached
+from coordinator.core.model import Assignment, GroupState, RunSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(config: CoordinatorConfig) -> int:
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
-    run: Callable[[CoordinatorConfig], int] = import_module("coordinator.server").run
+    run: Callable[[CoordinatorConfig], int] = import_module("coordinator.shell.server").run
     return run(config)
 
 

@@ -1,4 +1,4 @@
-"""Generate the Python code of ``proto/`` in place, or check that it is up to date.
+"""Generate the Python code of ``proto/`` into ``drumbeat/``, or check that it is up to date.
 
 The generator is pinned, because generated code refuses to run on a protobuf
 older than itself, and the SDK lives in training environments that pin old ones
@@ -47,14 +47,16 @@ def generate(target: Path) -> None:
         check=True,
         env={"PATH": str(python.parent)},
     )
-    for stub in [*target.rglob("*_pb2_grpc.py"), *target.rglob("*_pb2_grpc.pyi")]:
+    below = target / "drumbeat"
+    for stub in [*below.rglob("*_pb2_grpc.py"), *below.rglob("*_pb2_grpc.pyi")]:
         if SERVICE_MARK not in stub.read_text():
             stub.unlink()
 
 
 def generated_files(root: Path) -> dict[str, str]:
     """Return the text of every generated file below ``root`` by its relative path."""
-    files = [*root.rglob("*_pb2*.py"), *root.rglob("*_pb2*.pyi")]
+    below = root / "drumbeat"
+    files = [*below.rglob("*_pb2*.py"), *below.rglob("*_pb2*.pyi")]
     return {str(path.relative_to(root)): path.read_text() for path in sorted(files)}
 
 
@@ -62,16 +64,17 @@ def check() -> int:
     """Compare the committed code with fresh output; return the exit code."""
     with tempfile.TemporaryDirectory() as directory:
         generate(Path(directory))
-        fresh, committed = generated_files(Path(directory)), generated_files(PROTO)
+        fresh = generated_files(Path(directory))
+        committed = generated_files(ROOT)
     stale = sorted(
         name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name)
     )
     for name in stale:
-        print(f"stale: proto/{name} (run `make gen`)", file=sys.stderr)
+        print(f"stale: {name} (run `make gen`)", file=sys.stderr)
     return 1 if stale else 0
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
         sys.exit(check())
-    generate(PROTO)
+    generate(ROOT)

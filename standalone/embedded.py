@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
-from agent.config import AgentConfig
-from agent.driver import drive
-from agent.transport import Connection, TransportError
+from agent.runtime.driver import drive
+from agent.session.transport import Connection, TransportError
+from agent.settings.config import AgentConfig
 from coordinator.config import Limits
-from coordinator.driver import Driver
+from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
-from coordinator.journal import MemoryJournal
-from coordinator.registry import Registry, RegistryPolicy
-from coordinator.sessions import Sessions
+from coordinator.journal.sqlite import MemoryJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 Q = TypeVar("Q")

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from worker_sdk.error_handler import ErrorHandler, get_error_handler, record
+    from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler, record
     from worker_sdk.progress import heartbeat
     from worker_sdk.timers import acquire, expires, release, section
 
@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ErrorHandler": "worker_sdk.error_handler",
+    "ErrorHandler": "worker_sdk.errors.error_handler",
     "acquire": "worker_sdk.timers",
     "expires": "worker_sdk.timers",
-    "get_error_handler": "worker_sdk.error_handler",
+    "get_error_handler": "worker_sdk.errors.error_handler",
     "heartbeat": "worker_sdk.progress",
-    "record": "worker_sdk.error_handler",
+    "record": "worker_sdk.errors.error_handler",
     "release": "worker_sdk.timers",
     "section": "worker_sdk.timers",
 }

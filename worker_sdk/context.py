@@ -30,7 +30,7 @@ ROUND = "DRUMBEAT_ROUND"
 WORKER_SOCKET = "DRUMBEAT_WORKER_SOCKET"
 WORKER_TOKEN = "DRUMBEAT_WORKER_TOKEN"  # noqa: S105 - a name
 WORKER_DIR = "DRUMBEAT_WORKER_DIR"
-"""The worker's private directory: its board and two FIFOs, see ``worker_sdk.board_layout``."""
+"""The worker's private directory: its board and two FIFOs, see ``worker_sdk.board.layout``."""
 FILE_TIMER_ENABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
 FILE_TIMER_PATH = "TORCHELASTIC_TIMER_FILE"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 from time import monotonic_ns
 
-from worker_sdk.board_layout import (
+from worker_sdk.board.layout import (
     GAP_MAX,
     GAPS,
     HEARTBEAT_AT,

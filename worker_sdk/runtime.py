@@ -17,10 +17,10 @@ import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from worker_sdk import board_layout as layout
-from worker_sdk.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
+from worker_sdk.board import layout
+from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
 from worker_sdk.config import WorkerConfig
-from worker_sdk.main_stack import Entry, main_stack
+from worker_sdk.interpreter.main_stack import Entry, main_stack
 
 if TYPE_CHECKING:
     from worker_sdk.attach import Attachment

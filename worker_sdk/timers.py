@@ -16,8 +16,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 from weakref import ref
 
-from worker_sdk.board import REFUSED, Board, Thread
-from worker_sdk.board_layout import (
+from worker_sdk.board.board import REFUSED, Board, Thread
+from worker_sdk.board.layout import (
     AUTO,
     KIND_SECTION,
     KIND_TIMER,
@@ -26,8 +26,8 @@ from worker_sdk.board_layout import (
     SLOT_WORDS,
     SLOTS_FROM,
 )
+from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 from worker_sdk.runtime import STATE, start
-from worker_sdk.signal_numbers import ALLOWED, is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Literal, cast
 
-from agent.config import AgentConfig
-from agent.devices.numa import NumaMode
 from agent.errors import InvalidConfiguration
-from agent.multiprocessing.std import Std, StdOrMap
-from agent.output_config import NOWHERE, OutputConfig
-from agent.watchdog.model import AUTO, Limit, WatchdogPolicy
+from agent.settings.config import AgentConfig
+from agent.settings.output_config import NOWHERE, OutputConfig
+from agent.watchdog.core.model import AUTO, Limit, WatchdogPolicy
+from agent.workers.devices.numa import NumaMode
+from agent.workers.output.std import Std, StdOrMap
 from drumbeat.violation import Violation
 
 _FIELD_OF_AGENT = {

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.layout import PrivateDirectory
-from agent.preflight import private_places
+from agent.runtime.preflight import private_places
+from agent.runtime.private_directory import PrivateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,9 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
-from agent import logs_specs, preflight
-from agent.api import RunResult, WorkerState
-from agent.devices.visible import VISIBLE_DEVICES, entries
 from agent.errors import (
     AgentProcessLost,
     FunctionNotPortable,
@@ -29,24 +26,29 @@ from agent.errors import (
     RunFailed,
     ValueNotReadable,
 )
-from agent.exit_status import signal_name
 from agent.launching import files
-from agent.own_process import own_process
-from agent.process_failure import ChildFailedError, ProcessFailure
+from agent.runtime import preflight
+from agent.runtime.own_process import own_process
 from agent.telemetry import catalog
+from agent.telemetry.api import RunResult, WorkerState
+from agent.workers.devices.visible import VISIBLE_DEVICES, entries
+from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.process_failure import ChildFailedError, ProcessFailure
+from agent.workers.output import logs_specs
 from drumbeat import options
 from drumbeat.violation import Violation
-from worker_sdk import context, error_file
-from worker_sdk.signal_wakeup import wait_readable
+from worker_sdk import context
+from worker_sdk.errors import error_file
+from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.config import AgentConfig
+    from agent.core.model import RootCause
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
-    from agent.model import RootCause
-    from agent.multiprocessing.logs import LogsSpecs
+    from agent.settings.config import AgentConfig
+    from agent.workers.output.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128

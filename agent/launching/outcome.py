@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent import effects as fx
+from agent.core import effects as fx
+from agent.core.events import DesiredReceived, Event, WorkerExited
+from agent.core.model import Assignment, Exit, Failure, RootCause
 from agent.errors import AgentError
-from agent.events import DesiredReceived, Event, WorkerExited
-from agent.model import Assignment, Exit, Failure, RootCause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from drumbeat.logs import close_logs, configure_logs
 from drumbeat.standard_streams import open_missing
 
 if TYPE_CHECKING:
-    from agent.config import AgentConfig
+    from agent.settings.config import AgentConfig
 
 
 class LauncherWatch:

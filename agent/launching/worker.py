@@ -62,7 +62,7 @@ def _recorded() -> Any:
     # Ours, wherever the user's path leads.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     try:
-        from worker_sdk.error_handler import record  # noqa: PLC0415
+        from worker_sdk.errors.error_handler import record  # noqa: PLC0415
     finally:
         del sys.path[0]
     return record(work)

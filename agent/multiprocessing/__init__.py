@@ -5,12 +5,12 @@ Takes the place of ``torch.distributed.elastic.multiprocessing``: same names, sa
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing.context import PContext, RunProcsResult
-from agent.multiprocessing.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
 from agent.multiprocessing.start import start_processes
-from agent.multiprocessing.std import Std, to_map
 from agent.multiprocessing.subprocess_context import SubprocessContext
+from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
+from agent.workers.output.std import Std, to_map
 
 __all__ = [
     "DefaultLogsSpecs",

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from agent import supervisor_protocol as protocol
 from agent.errors import ProcessFailure
 from agent.multiprocessing import signals
 from agent.multiprocessing.keeper import ROUND_ID, Keeper
-from agent.multiprocessing.tail import STALL_S, Tail
-from agent.worker_group import KILL_WAIT_S
-from worker_sdk.signal_wakeup import wait_readable
+from agent.workers.output.tail import STALL_S, Tail
+from agent.workers.supervisor import protocol
+from agent.workers.supervisor.worker_group import KILL_WAIT_S
+from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.multiprocessing.logs import LogsSpecs
+    from agent.workers.output.logs import LogsSpecs
 
 _LOGGER = logging.getLogger(__name__)
 

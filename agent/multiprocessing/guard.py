@@ -19,9 +19,9 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.multiprocessing.signals import is_ours
-from agent.prctl import ProcessControl
-from agent.spawn import SpawnError, open_output
-from agent.supervisor import Supervisor, end_everything, ignorable_signals
+from agent.workers.supervisor.prctl import ProcessControl
+from agent.workers.supervisor.process import Supervisor, end_everything, ignorable_signals
+from agent.workers.supervisor.spawn import SpawnError, open_output
 from worker_sdk import record
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class _WorkerBegun(BaseException):
 
 
 class ForkSpawner:
-    """Forks the worker; see `agent.spawn.WorkerSpawner`.
+    """Forks the worker; see `agent.workers.supervisor.spawn.WorkerSpawner`.
 
     Args:
         control: Made before the fork.

@@ -15,8 +15,8 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agent import supervisor_protocol as protocol
-from agent.own_process import own_process
+from agent.runtime.own_process import own_process
+from agent.workers.supervisor import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ class CommandKeeper(Keeper):
 
     def _launch(self, theirs: socket.socket) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            own_process("agent.supervisor", str(theirs.fileno())),
+            own_process("agent.workers.supervisor.process", str(theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )

@@ -11,11 +11,11 @@ from functools import partial
 from multiprocessing import util
 from typing import IO, TYPE_CHECKING, Any
 
-from agent import supervisor_protocol as protocol
 from agent.multiprocessing import guard
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.keeper import ROUND_ID, FunctionKeeper
 from agent.multiprocessing.subprocess_context import refuse_numa_options
+from agent.workers.supervisor import protocol
 
 if TYPE_CHECKING:
     import socket
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
     from multiprocessing.process import BaseProcess
 
-    from agent.multiprocessing.logs import LogsSpecs
+    from agent.workers.output.logs import LogsSpecs
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from agent.multiprocessing.subprocess_context import SubprocessContext
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.multiprocessing.logs import LogsSpecs
+    from agent.workers.output.logs import LogsSpecs
 
 
 def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use already

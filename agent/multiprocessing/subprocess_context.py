@@ -7,13 +7,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent import supervisor_protocol as protocol
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.handlers import SubprocessHandler, WorkerProcess
 from agent.multiprocessing.keeper import ROUND_ID, CommandKeeper
+from agent.workers.supervisor import protocol
 
 if TYPE_CHECKING:
-    from agent.multiprocessing.logs import LogsSpecs
+    from agent.workers.output.logs import LogsSpecs
 
 
 class SubprocessContext(PContext):

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from agent.config import AgentConfig
-from agent.effects import Effect
-from agent.events import Event
-from agent.observer import Observer
+from agent.core.effects import Effect
+from agent.core.events import Event
+from agent.settings.config import AgentConfig
 from agent.telemetry import catalog
+from agent.telemetry.observer import Observer
 from agent.telemetry.relay import Relay
 
 

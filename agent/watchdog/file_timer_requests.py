@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from worker_sdk.signal_numbers import is_signal
+from worker_sdk.interpreter.signal_numbers import is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

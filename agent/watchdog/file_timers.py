@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import TimerFileUnusable
-from agent.watchdog.events import TimerAcquired, TimerReleased
+from agent.watchdog.core.events import TimerAcquired, TimerReleased
 from agent.watchdog.file_timer_requests import FileTimerRequest, Lines, latest, parse
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.watchdog.model import WorkerKey
+    from agent.watchdog.core.model import WorkerKey
 
 log = structlog.get_logger()
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from agent.config import DURATION_MAX_S
-from agent.inprocess.convert import greeting, order_message, step_from
-from agent.inprocess.model import WorkerOrder, WorkerStep
-from agent.watchdog.model import WorkerKey
+from agent.core.inprocess.model import WorkerOrder, WorkerStep
+from agent.session.convert_inprocess import greeting, order_message, step_from
+from agent.settings.config import DURATION_MAX_S
+from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.refusals import (
     InvalidField,
     NotAuthenticated,
@@ -28,7 +28,7 @@ from agent.watchdog.refusals import (
     WorkerIsGone,
 )
 from drumbeat.v1 import worker_pb2, worker_pb2_grpc
-from worker_sdk.signal_numbers import is_signal
+from worker_sdk.interpreter.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512
 MESSAGE_BYTES_MAX = 80 * 1024

@@ -51,7 +51,7 @@ class Joined:
             environment = {
                 **cluster.environment(),
                 "TMPDIR": str(self.temporary),
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}:{folder}",
+                "PYTHONPATH": f"{ROOT}:{folder}",
                 **(env or {}),
             }
             command = (sys.executable, "-m", "agent", "join", "--standalone")

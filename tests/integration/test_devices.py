@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.devices.model import parse_cpu_list
-from agent.devices.numa import NumaMode, bind_workers
-from agent.devices.topology import read_topology
-from agent.supervisor_protocol import (
+from agent.workers.devices.model import parse_cpu_list
+from agent.workers.devices.numa import NumaMode, bind_workers
+from agent.workers.devices.topology import read_topology
+from agent.workers.supervisor.protocol import (
     ProtocolError,
     StartWorkers,
     WorkerExited,
@@ -95,7 +95,7 @@ def agent(folder: Path, script: str, *options: str, has_driver: bool = True) -> 
         cwd=ROOT,
         env={
             **kept,
-            "PYTHONPATH": f"{folder / 'lib'}:{ROOT}:{ROOT / 'proto'}",
+            "PYTHONPATH": f"{folder / 'lib'}:{ROOT}",
             "FAKE_HELD": str(folder / "held"),
         },
         capture_output=True,

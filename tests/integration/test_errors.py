@@ -25,7 +25,7 @@ def environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("DRUMBEAT_", "TORCHELASTIC_", "PYTHONFAULT"))
     }
-    return {**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", **more}
+    return {**kept, "PYTHONPATH": f"{ROOT}", **more}
 
 
 def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

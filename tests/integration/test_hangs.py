@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
 def run(
     folder: Path, how: str, limit_s: float = 0.3, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    path = str(ROOT)
     argv = [sys.executable, "-m", "agent", "join", "--standalone", "--log-format", "json"]
     finished = subprocess.run(
         [*argv, *options, "-m", WORKER, how, str(limit_s)],

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.last_lines import BYTES_MAX
-from agent.spawn import open_output
-from agent.stderr_relay import StderrRelay
+from agent.workers.output.last_lines import BYTES_MAX
+from agent.workers.output.stderr_relay import StderrRelay
+from agent.workers.supervisor.spawn import open_output
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:

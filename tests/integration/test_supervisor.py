@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.supervisor_protocol import (
+from agent.workers.supervisor.protocol import (
     KillWorkers,
     SignalWorker,
     SignalWorkers,

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.supervisor_protocol import (
+from agent.workers.supervisor.protocol import (
     Command,
     StartWorkers,
     StopWorkers,

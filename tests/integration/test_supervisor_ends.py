@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_tree import kill_descendants, list_children
-from agent.supervisor import Supervisor
-from agent.supervisor_client import SupervisorClient
-from agent.supervisor_protocol import (
+from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.process import Supervisor
+from agent.workers.supervisor.process_tree import kill_descendants, list_children
+from agent.workers.supervisor.protocol import (
     KillWorkers,
     WorkerExited,
     WorkersStarted,

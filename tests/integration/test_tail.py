@@ -16,8 +16,8 @@ from typing import Self
 
 import pytest
 
-from agent.multiprocessing import inotify, sink, tail
-from agent.multiprocessing.tail import Tail
+from agent.workers.output import inotify, sink, tail
+from agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
 
 DEADLINE_S = 20_000 * MS

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent import effects as fx
-from agent.core import AgentCore
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionLost,
@@ -23,8 +23,8 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.inprocess.model import InterruptionKind
-from agent.model import Assignment, Exit, GroupState, Standby, Stop
+from agent.core.inprocess.model import InterruptionKind
+from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
 from tests.support.iterating import (
     a_begin,
@@ -40,9 +40,9 @@ from tests.support.iterating import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.events import Event, InprocessStepTaken
-    from agent.inprocess.model import InprocessDirective
-    from agent.model import Beat
+    from agent.core.events import Event, InprocessStepTaken
+    from agent.core.inprocess.model import InprocessDirective
+    from agent.core.model import Beat
 
 
 class AgentMachine(RuleBasedStateMachine):

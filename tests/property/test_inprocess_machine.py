@@ -10,16 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from agent import effects as fx
-from agent.core import AgentCore
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.events import (
     DeadlineReached,
     InprocessStepTaken,
     PortReserved,
     SessionWelcomed,
     WorkersStarted,
 )
-from agent.inprocess.model import (
+from agent.core.inprocess.model import (
     Complete,
     HostStep,
     InprocessDirective,
@@ -29,7 +29,7 @@ from agent.inprocess.model import (
     WorkerBegin,
     WorkerOrder,
 )
-from agent.model import GroupState
+from agent.core.model import GroupState
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 from tests.support.iterating import (
     a_begin,
@@ -46,8 +46,8 @@ from tests.support.iterating import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.events import Event
-    from agent.model import Beat
+    from agent.core.events import Event
+    from agent.core.model import Beat
 
 WORKERS = 3
 CALLS_MAX = 2

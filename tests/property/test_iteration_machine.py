@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.iteration_decisions import Begin, Complete, Decision, GiveUp, Interrupt
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt
+from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
     InprocessSeat,
@@ -34,7 +34,7 @@ from coordinator.iteration_model import (
     IterationBegin,
     IterationInterrupt,
 )
-from coordinator.rank_rules import (
+from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     RankRule,

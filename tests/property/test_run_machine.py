@@ -22,19 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator import effects as fx
-from coordinator.iteration_model import (
-    InprocessSpec,
-)
-from coordinator.learned import Observation
-from coordinator.model import GroupState, Verdict
-from coordinator.policy import RunPolicy
-from coordinator.progress import WorkerProgress
-from coordinator.records import (
-    RunEnded,
-)
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import Phase as RunPhase
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.model import InprocessSpec
+from coordinator.core.model import GroupState, Verdict
+from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import RunEnded
+from coordinator.core.run.state import Phase as RunPhase
 from tests.support.journal import fold
 from tests.support.run_promises import Promises
 from tests.support.world import RUN, Story, StoryAgent, a_spec

@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.watchdog import effects as fx
-from agent.watchdog.core import WatchdogCore
-from agent.watchdog.events import (
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core.events import (
     BoardRead,
     DeadlineReached,
     Event,
@@ -22,7 +21,8 @@ from agent.watchdog.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.watchdog import WatchdogCore
 
 SIGTERM, SIGKILL = 15, 9
 RETRY_MAX_S = 5.0

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.worker_group import KILL_WAIT_S, State, WorkerGroup
-from agent.worker_group_messages import (
+from agent.workers.supervisor.worker_group import KILL_WAIT_S, State, WorkerGroup
+from agent.workers.supervisor.worker_group_messages import (
     ChildExit,
     ChildrenReaped,
     DeadlineReached,
@@ -35,7 +35,7 @@ from agent.worker_group_messages import (
 )
 
 if TYPE_CHECKING:
-    from agent.worker_group_messages import Effect, Event
+    from agent.workers.supervisor.worker_group_messages import Effect, Event
 
 KILL = 9
 SIGNALS = st.sampled_from([2, 15, KILL])

@@ -7,9 +7,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agent.config import AgentConfig
-from coordinator.policy import RunPolicy
-from coordinator.registry import RegistryPolicy
+from agent.settings.config import AgentConfig
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
 from tests.simulation import faults
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import RUN, Kind, Plan

@@ -5,40 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.core import AgentCore
-from agent.events import SessionLost
-from agent.group import Group, Residue
-from agent.inprocess.host import HostIterations
-from agent.inprocess.model import HostStep
-from agent.inprocess.worker import Phase as WorkerPhase
-from agent.model import Exit
-from coordinator import membership
-from coordinator.events import BeatReceived, SessionOpened
-from coordinator.failure_intake import is_wanted
-from coordinator.gathering import Leading
-from coordinator.iterating import Iterating
-from coordinator.iteration import Iterations
-from coordinator.iteration_roster import Roster
-from coordinator.membership import Membership
-from coordinator.model import GroupState
-from coordinator.registry import Registry
-from coordinator.round_watch import RoundWatch
-from coordinator.run import Run
-from coordinator.run_state import RunState
+from agent.core.agent import AgentCore
+from agent.core.events import SessionLost
+from agent.core.group_state import Group, Residue
+from agent.core.inprocess.iterations import HostIterations
+from agent.core.inprocess.model import HostStep
+from agent.core.inprocess.worker import Phase as WorkerPhase
+from agent.core.model import Exit
+from coordinator.core.events import BeatReceived, SessionOpened
+from coordinator.core.failures.intake import is_wanted
+from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.roster import Roster
+from coordinator.core.inprocess.run_part import Iterating
+from coordinator.core.membership import leases as membership
+from coordinator.core.membership.leases import Membership
+from coordinator.core.model import GroupState
+from coordinator.core.phases.gathering import Leading
+from coordinator.core.phases.running import RoundWatch
+from coordinator.core.registry.registry import Registry
+from coordinator.core.run.run import Run
+from coordinator.core.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from agent.effects import Effect
-    from agent.events import Event
-    from agent.inprocess.worker import Worker
-    from coordinator.iteration_model import InprocessReport, InprocessSeat
-    from coordinator.iteration_records import IterationBegan, IterationState
-    from coordinator.iteration_roster import Host
-    from coordinator.model import FailureRecord, Round
-    from coordinator.round_watch import Outcome
+    from agent.core.effects import Effect
+    from agent.core.events import Event
+    from agent.core.inprocess.worker import Worker
+    from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
+    from coordinator.core.inprocess.records import IterationBegan, IterationState
+    from coordinator.core.inprocess.roster import Host
+    from coordinator.core.model import FailureRecord, Round
+    from coordinator.core.phases.running import Outcome
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
     """A record that comes again is new."""
-    patch.setattr("coordinator.run.is_wanted", lambda _state, _record, incarnations_max: True)  # noqa: ARG005
+    patch.setattr("coordinator.core.run.run.is_wanted", lambda *_args, **_kwargs: True)
 
 
 def drops_records(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
         is_odd = record.sequence % 2 == 1
         return is_odd and is_wanted(state, record, incarnations_max=incarnations_max)
 
-    patch.setattr("coordinator.run.is_wanted", drop)
+    patch.setattr("coordinator.core.run.run.is_wanted", drop)
 
 
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from agent import effects as agent_fx
-from agent.events import DesiredReceived
-from agent.model import Assignment, Exit
-from coordinator import effects as fx
-from coordinator.iteration_records import IterationBegan, IterationCompleted, IterationInterrupted
-from coordinator.model import Exit as CoordinatorExit
-from coordinator.model import Release, Verdict
-from coordinator.records import (
+from agent.core import effects as agent_fx
+from agent.core.events import DesiredReceived
+from agent.core.model import Assignment, Exit
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+)
+from coordinator.core.model import Exit as CoordinatorExit
+from coordinator.core.model import Release, Verdict
+from coordinator.core.run.records import (
     FailureRecorded,
     FailuresCounted,
     MembersForgotten,
@@ -21,12 +25,12 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.run_state import Phase, RunState
+from coordinator.core.run.state import Phase, RunState
 from tests.simulation.iterations import IterationChecker
 
 if TYPE_CHECKING:
-    from agent.events import Event
-    from coordinator.model import Round
+    from agent.core.events import Event
+    from coordinator.core.model import Round
     from tests.simulation.host import Agent, Host
     from tests.simulation.processes import Process
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.core import AgentCore
-from agent.model import GroupState
-from coordinator.registry import Registry
-from coordinator.run_state import Phase
+from agent.core.agent import AgentCore
+from agent.core.model import GroupState
+from coordinator.core.registry.registry import Registry
+from coordinator.core.run.state import Phase
 from tests.simulation import faults
 from tests.simulation.checks import Checker
 from tests.simulation.clock import Clock

@@ -6,10 +6,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coordinator import convert, convert_inprocess
-from coordinator import effects as fx
-from coordinator.errors import CoordinatorError, Unavailable
-from coordinator.events import (
+from coordinator.core import effects as fx
+from coordinator.core.events import (
     DeadlineReached,
     Event,
     OutageEnded,
@@ -17,7 +15,10 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.registry import Registry, RegistryPolicy
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.errors import CoordinatorError, Unavailable
+from coordinator.wire import inprocess as convert_inprocess
+from coordinator.wire import session as convert
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.network import End
@@ -28,9 +29,9 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.iteration_model import InprocessDirective
-    from coordinator.model import Desired, Pace
-    from coordinator.records import Record
+    from coordinator.core.inprocess.model import InprocessDirective
+    from coordinator.core.model import Desired, Pace
+    from coordinator.core.run.records import Record
     from tests.simulation.checks import Checker
     from tests.simulation.network import Link, Network
 
@@ -168,7 +169,7 @@ class Session:
 
 
 class HeadLife:
-    """One life of the coordinator's process: what ``coordinator.driver`` does, in virtual time."""
+    """One life of the coordinator's process: its driver and server, in virtual time."""
 
     def __init__(self, machine: HeadMachine, number: int) -> None:
         self.clock = machine.clock

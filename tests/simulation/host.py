@@ -6,13 +6,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent import convert
-from agent import effects as fx
-from agent import supervisor_protocol as protocol
-from agent.core import AgentCore
-from agent.environment import Host as HostEnvironment
-from agent.environment import worker_environments
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.events import (
     DeadlineReached,
     Event,
     GpuMemoryFree,
@@ -24,7 +20,11 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import AgentPolicy, Assignment, Failure
+from agent.core.model import AgentPolicy, Assignment, Failure
+from agent.session import convert
+from agent.workers.environment import Host as HostEnvironment
+from agent.workers.environment import worker_environments
+from agent.workers.supervisor import protocol
 from tests.simulation.clock import Actor
 from tests.simulation.processes import Habits, Supervisor
 from tests.simulation.session import SimSession, Spooled
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from agent.config import AgentConfig
+    from agent.settings.config import AgentConfig
     from tests.simulation.checks import Checker
     from tests.simulation.head import HeadMachine
 
@@ -130,7 +130,7 @@ class Host:
 
 
 class Agent:
-    """One life of an agent process: what ``agent.driver`` does, in virtual time."""
+    """One life of an agent process: what ``agent.runtime.driver`` does, in virtual time."""
 
     def __init__(self, host: Host, incarnation: str) -> None:
         self.host, self.name = host, incarnation

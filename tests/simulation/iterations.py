@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.inprocess.model import (
+from agent.core.inprocess.model import (
     Complete,
     Completed,
     Entered,
@@ -13,7 +13,7 @@ from agent.inprocess.model import (
     Terminated,
     WorkerBegin,
 )
-from coordinator.iteration_records import (
+from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
@@ -21,10 +21,10 @@ from coordinator.iteration_records import (
 )
 
 if TYPE_CHECKING:
-    from agent import effects as agent_fx
-    from agent.inprocess.model import WorkerStep
-    from coordinator.iteration_records import IterationRecord, IterationState
-    from coordinator.model import Round
+    from agent.core import effects as agent_fx
+    from agent.core.inprocess.model import WorkerStep
+    from coordinator.core.inprocess.records import IterationRecord, IterationState
+    from coordinator.core.model import Round
     from tests.simulation.wrapped import Program
 
 WorkerId = tuple[str, int, int]

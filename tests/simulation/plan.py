@@ -7,11 +7,11 @@ from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from agent.config import AgentConfig
-from agent.inprocess.model import InprocessSpec
-from coordinator.model import Pace
-from coordinator.policy import RunPolicy
-from coordinator.registry import RegistryPolicy
+from agent.core.inprocess.model import InprocessSpec
+from agent.settings.config import AgentConfig
+from coordinator.core.model import Pace
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
 from drumbeat.v1 import inprocess_pb2
 from tests.simulation.processes import Habits
 from tests.simulation.wrapped import Conduct

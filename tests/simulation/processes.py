@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent import supervisor_protocol as protocol
-from agent import worker_group_messages as messages
-from agent.worker_group import WorkerGroup
+from agent.workers.supervisor import protocol
+from agent.workers.supervisor import worker_group_messages as messages
+from agent.workers.supervisor.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
 from tests.simulation.wrapped import Program
 
@@ -69,7 +69,7 @@ class Supervisor:
         self._start: protocol.StartWorkers | None = None
         self._latest_in = self._latest_out = 0.0
 
-    # The shell: what ``agent.supervisor`` does.
+    # The shell: what ``agent.workers.supervisor.process`` does.
 
     def send(self, command: protocol.Command) -> None:
         """Take a command from the agent, a moment later and in order."""

@@ -1,27 +1,27 @@
-"""The agent's end of a session and of its failure stream: ``agent.session``, ``agent.reporter``."""
+"""The agent's end of a session and of its failure stream, in virtual time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent import convert
-from agent.errors import AgentError, RunRefused, SpecRefused
-from agent.events import (
+from agent.core.events import (
     DesiredReceived,
     InprocessDirected,
     PaceChanged,
     SessionLost,
     SessionWelcomed,
 )
-from agent.inprocess.convert import directive_from
-from agent.session import WELCOME_TIMEOUT_S
+from agent.errors import AgentError, RunRefused, SpecRefused
+from agent.session import convert
+from agent.session.convert_inprocess import directive_from
+from agent.session.session import WELCOME_TIMEOUT_S
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.network import End
 
 if TYPE_CHECKING:
-    from agent import effects as fx
-    from agent.model import Beat
+    from agent.core import effects as fx
+    from agent.core.model import Beat
     from tests.simulation.host import Agent
     from tests.simulation.network import Link
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.events import InprocessStepTaken
-from agent.inprocess.model import (
+from agent.core.events import InprocessStepTaken
+from agent.core.inprocess.model import (
     NO_ITERATION,
     Abort,
     Complete,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from agent.events import Event
+    from agent.core.events import Event
     from tests.simulation.clock import Clock
     from tests.simulation.iterations import IterationChecker
     from tests.simulation.processes import Process

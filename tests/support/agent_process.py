@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 
-from agent.supervisor_client import SupervisorClient, become_subreaper
-from agent.supervisor_protocol import SupervisorEvent, decode_command, encode
+from agent.workers.supervisor.client import SupervisorClient, become_subreaper
+from agent.workers.supervisor.protocol import SupervisorEvent, decode_command, encode
 
 
 def say(line: bytes) -> None:

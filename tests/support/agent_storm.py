@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-import agent.driver  # noqa: F401 - imported once, for all
+import agent.runtime.driver  # noqa: F401 - imported once, for all
 import standalone  # noqa: F401 - the same
 from agent.__main__ import main as run_agent
-from agent.prctl import ProcessControl
+from agent.workers.supervisor.prctl import ProcessControl
 from drumbeat import logs  # noqa: F401 - the same
 from tests.support.waiting import MS
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent import effects as fx
-from agent.core import AgentCore
-from agent.events import DesiredReceived, PortReserved, SessionWelcomed, WorkersStarted
-from agent.model import AgentPolicy, Assignment, Beat, Desired, GroupState, Pace, Standby
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.events import DesiredReceived, PortReserved, SessionWelcomed, WorkersStarted
+from agent.core.model import AgentPolicy, Assignment, Beat, Desired, GroupState, Pace, Standby
 
 if TYPE_CHECKING:
-    from agent.events import Event
-    from agent.model import Exit, Stop
+    from agent.core.events import Event
+    from agent.core.model import Exit, Stop
 
 PACE = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
 PORT = 4001

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 
 SECOND_NS = 1_000_000_000
 

@@ -1,6 +1,6 @@
 """A board as an agent makes it for a worker, and what stands on it.
 
-Words are read by their place in ``worker_sdk.board_layout``, without any of the code
+Words are read by their place in ``worker_sdk.board.layout``, without any of the code
 that writes them.
 """
 
@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 
 if TYPE_CHECKING:
     from pathlib import Path

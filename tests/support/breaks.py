@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator import isolation
+from coordinator.core.registry import isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator import effects as fx
-    from coordinator.events import CoreEvent
+    from coordinator.core import effects as fx
+    from coordinator.core.events import CoreEvent
 
 _BREAK, _END = isolation.IsolatedRun._break, isolation._end
 

@@ -142,7 +142,7 @@ class Agent(Process):
     def _find_supervisor(self) -> psutil.Process | None:
         for child in psutil.Process(self.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "agent.supervisor" in child.cmdline():
+                if "agent.workers.supervisor.process" in child.cmdline():
                     return child
         return None
 

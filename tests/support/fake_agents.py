@@ -165,7 +165,7 @@ class FakeAgents:
             context.WORKER_DIR: str(board.path),
             context.WORKER_SOCKET: str(path),
             context.WORKER_TOKEN: f"worker-{who}",
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}",
+            "PYTHONPATH": f"{ROOT}",
             "RESULT": str(self._directory / f"result-{who}"),
             "DIRECTORY": str(self._directory),
             "OMP_NUM_THREADS": "1",

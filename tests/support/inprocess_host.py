@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
     InprocessSeat,

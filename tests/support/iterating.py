@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent import effects as fx
-from agent.events import InprocessDirected, InprocessStepTaken, WorkerExited
-from agent.inprocess.model import (
+from agent.core import effects as fx
+from agent.core.events import InprocessDirected, InprocessStepTaken, WorkerExited
+from agent.core.inprocess.model import (
     Abort,
     Begin,
     Complete,
@@ -24,7 +24,7 @@ from agent.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.watchdog.model import Hang, HangKind, Purpose, Standing
+from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

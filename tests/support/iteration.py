@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from coordinator.iteration import Iterations
-from coordinator.iteration_decisions import Begin, Complete, Decision, GiveUp, Interrupt, Wait
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt, Wait
+from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
     InprocessSpec,
@@ -20,9 +20,9 @@ from coordinator.iteration_model import (
     InterruptionKind,
     IterationBegin,
 )
-from coordinator.iteration_records import IterationRecord, IterationState
-from coordinator.model import Round
-from coordinator.ranks import assign_seats
+from coordinator.core.inprocess.records import IterationRecord, IterationState
+from coordinator.core.model import Round
+from coordinator.core.phases.ranks import assign_seats
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 PACKAGES = ("agent", "coordinator", "drumbeat", "standalone", "worker_sdk")
-# `proto` is a source root, so the folder of a package is not always its name.
-PACKAGE_FOLDERS = ("agent", "coordinator", "proto/drumbeat", "standalone", "worker_sdk")
 OTHER_CODE = ("bench", "examples", "scripts", "tests")
 
 # Which of our packages each may import beside itself.
@@ -40,7 +38,7 @@ VALUE_MODULES = frozenset(
 # Names that only describe, from modules that otherwise act.
 VALUE_NAMES = {"signal": frozenset({"Signals"}), "datetime": frozenset({"timedelta"})}
 # What a pure module hands on to others, who ask for it by name, without loading it for itself.
-HANDED_ON = {"agent/errors.py": frozenset({"agent.process_failure"})}
+HANDED_ON = {"agent/errors.py": frozenset({"agent.workers.failures.process_failure"})}
 # What an annotation may name although only the shell may make one.
 ANNOTATION_MODULES = frozenset({"random"})
 ACTING_CALLS = frozenset({"open", "print", "input", "exec", "eval", "breakpoint", "__import__"})
@@ -58,9 +56,9 @@ ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/context.py": "the names, and a worker's view of them",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
-    "worker_sdk/error_handler.py": "where an error is recorded, which may change while it runs",
-    "proto/drumbeat/logs.py": "whether the user's terminal is to have colours",
-    "agent/preflight.py": "what workers inherit",
+    "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
+    "drumbeat/logs.py": "whether the user's terminal is to have colours",
+    "agent/runtime/preflight.py": "what workers inherit",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",
     "agent/multiprocessing/guard.py": "the environment of the worker it is about to be",
@@ -94,7 +92,6 @@ class Module:
     def name(self) -> str:
         """Dotted name by which it is imported."""
         parts = self.path.with_suffix("").parts
-        parts = parts[1:] if parts[0] == "proto" else parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property

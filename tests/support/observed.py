@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent import events as ev
-from agent.config import AgentConfig
-from agent.core import AgentCore
-from agent.effects import StartWorkers
-from agent.model import AgentPolicy, Assignment, Desired, Exit, Pace, Standby
-from agent.observer import Observer
+from agent.core import events as ev
+from agent.core.agent import AgentCore
+from agent.core.effects import StartWorkers
+from agent.core.model import AgentPolicy, Assignment, Desired, Exit, Pace, Standby
+from agent.settings.config import AgentConfig
 from agent.telemetry.model import Event, Item, Metric
+from agent.telemetry.observer import Observer
 
 START = 100.0
 EPOCH_S = 1_700_000_000.0

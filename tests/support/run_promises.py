@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator import effects as fx
-from coordinator.iteration_model import InprocessDirective, IterationBegin, IterationInterrupt
-from coordinator.iteration_records import (
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.model import InprocessDirective, IterationBegin, IterationInterrupt
+from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationRecord,
 )
-from coordinator.learned import LearnedLimit, LearningRules
-from coordinator.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
-from coordinator.records import (
+from coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
+from coordinator.core.progress.adaptive_timeouts import LearnedLimit, LearningRules
+from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     FailureRecorded,
@@ -25,7 +25,7 @@ from coordinator.records import (
     RoundStarted,
     RunEnded,
 )
-from coordinator.run_state import RunState
+from coordinator.core.run.state import RunState
 from tests.support.journal import json_round_trip
 
 

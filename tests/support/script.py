@@ -20,25 +20,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator import effects as fx
-from coordinator.iteration_model import (
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessSpec,
     InterruptionKind,
     IterationBegin,
     IterationInterrupt,
 )
-from coordinator.learned import Observation
-from coordinator.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
-from coordinator.progress import WorkerProgress
-from coordinator.rank_rules import SHIFT_RANKS, RankRule, active_max
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule, active_max
+from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
+from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.worker_progress import WorkerProgress
 from tests.support.world import RUN, START, Story, a_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.model import Desired, RunSpec, Verdict
-    from coordinator.progress import Standing
+    from coordinator.core.model import Desired, RunSpec, Verdict
+    from coordinator.core.progress.worker_progress import Standing
 
 SPEC_FIELDS = {
     "restarts": ("restarts_max", int),

@@ -14,8 +14,8 @@ from typing import Self, TypeVar
 import psutil
 import pytest
 
-from agent.supervisor_client import SupervisorClient
-from agent.supervisor_protocol import StartWorkers, SupervisorEvent, WorkerStart
+from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.protocol import StartWorkers, SupervisorEvent, WorkerStart
 
 DEADLINE_S = 20.0
 """Far longer than anything here takes; only a failing test waits for it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent.watchdog import effects as fx
-from agent.watchdog.core import WatchdogCore
-from agent.watchdog.events import BoardRead, DeadlineReached, EvidenceTaken, WorkerStarted
-from agent.watchdog.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core.events import BoardRead, DeadlineReached, EvidenceTaken, WorkerStarted
+from agent.watchdog.core.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.watchdog import WatchdogCore
 
 if TYPE_CHECKING:
-    from agent.watchdog.events import Event
-    from agent.watchdog.model import Hang
+    from agent.watchdog.core.events import Event
+    from agent.watchdog.core.model import Hang
 
 NOW = 1000.0
 WORKER = WorkerKey(0, 0)

@@ -13,8 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.config import CoordinatorConfig, Limits
-from coordinator.journal import SqliteJournal
-from coordinator.server import serving
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.server import serving
 from drumbeat.v1 import (
     common_pb2,
     failure_pb2,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordinator import effects as fx
-from coordinator.events import (
+from coordinator.core import effects as fx
+from coordinator.core.events import (
     AgentLeft,
     BeatReceived,
     DeadlineReached,
@@ -20,9 +20,8 @@ from coordinator.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.iteration_model import InprocessDirective, InterruptionKind
-from coordinator.learned import Observation
-from coordinator.model import (
+from coordinator.core.inprocess.model import InprocessDirective, InterruptionKind
+from coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
@@ -35,17 +34,18 @@ from coordinator.model import (
     Standby,
     WorkerRanks,
 )
-from coordinator.progress import WorkerProgress
-from coordinator.registry import Registry, RegistryPolicy
+from coordinator.core.progress.adaptive_timeouts import Observation
+from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.core.registry.registry import Registry, RegistryPolicy
 from tests.support.inprocess_host import InprocessHost
 from tests.support.journal import fold, round_trip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.isolation import IsolatedRun
-    from coordinator.records import Record
-    from coordinator.run_state import RunState
+    from coordinator.core.registry.isolation import IsolatedRun
+    from coordinator.core.run.records import Record
+    from coordinator.core.run.state import RunState
 
 RUN = "run"
 START = 1000.0

@@ -22,7 +22,7 @@ def test_every_package_of_ours_is_found_where_the_commands_are() -> None:
 
 def test_nothing_else_is_looked_for_there() -> None:
     """A package's own modules are found by Python, from the package on."""
-    for name, path in (("tests", None), ("bench", None), ("agent.cli", ["/anywhere"])):
+    for name, path in (("tests", None), ("bench", None), ("agent.settings.cli", ["/anywhere"])):
         assert drumbeat_commands.OwnPackages.find_spec(name, path) is None
 
 

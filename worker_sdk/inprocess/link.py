@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from worker_sdk import board_layout as layout
 from worker_sdk import runtime
-from worker_sdk.board import REFUSED
+from worker_sdk.board import layout
+from worker_sdk.board.board import REFUSED
 from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.v1 import inprocess_pb2, worker_pb2
-from worker_sdk import error_file
+from worker_sdk.errors import error_file
 from worker_sdk.inprocess.ranks import RankPolicy, Rule, RuleKind
 from worker_sdk.inprocess.state import Place
 

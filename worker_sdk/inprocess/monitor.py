@@ -18,12 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from drumbeat.v1 import worker_pb2
-from worker_sdk import error_file
+from worker_sdk.errors import error_file
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
 from worker_sdk.inprocess.messages import Aborted, AllCompleted, Begun, InterruptOrdered, Kind
-from worker_sdk.main_stack import Entry, main_stack
-from worker_sdk.signal_wakeup import Mailbox
+from worker_sdk.interpreter.main_stack import Entry, main_stack
+from worker_sdk.interpreter.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

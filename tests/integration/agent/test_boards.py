@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.watchdog.boards import LOOKED_AT_NEVER_NS, Board
-from agent.watchdog.model import AUTO, Purpose, Snapshot, WorkerKey
+from agent.watchdog.board_reader import LOOKED_AT_NEVER_NS, Board
+from agent.watchdog.core.model import AUTO, Purpose, Snapshot, WorkerKey
 from tests.support.board_writer import SECOND_NS, BoardWriter
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 
 PID = 4321
 

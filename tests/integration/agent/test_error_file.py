@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.error_file import (
+from agent.core.model import WorkerError
+from agent.workers.failures.error_file import (
     FILE_BYTES_MAX,
     MESSAGE_CHARACTERS_MAX,
     TRACEBACK_CHARACTERS_MAX,
     read_error_file,
 )
-from agent.model import WorkerError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.explain.evidence import Explainer, Roots
-from agent.explain.kernel_log import BYTES_MAX, WORDS_MAX, KernelLog
-from agent.model import WorkerError
+from agent.core.model import WorkerError
+from agent.workers.failures.explain.evidence import Explainer, Roots
+from agent.workers.failures.explain.kernel_log import BYTES_MAX, WORDS_MAX, KernelLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

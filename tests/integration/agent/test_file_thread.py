@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import file_thread
-from agent.file_thread import FilesStalled, FileThread
+from agent.runtime import file_thread
+from agent.runtime.file_thread import FilesStalled, FileThread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.watchdog.boards import Board
-from agent.watchdog.evidence import STACKS_BYTES_MAX, Suspect, take_evidence
-from agent.watchdog.model import WorkerKey
+from agent.watchdog.board_reader import Board
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.stacks import STACKS_BYTES_MAX, Suspect, take_evidence
 
 NUMBER = signal.SIGRTMAX - 1
 TIMEOUT_S = 5.0

@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 async def an_agent(
     coordinator: FakeCoordinator, folder: Path, how: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    path = str(ROOT)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent", "join", "--log-format", "json", "--run-id", "run"),
         *("--coordinator", f"127.0.0.1:{coordinator.port}", "--nproc-per-node", "2"),

@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import layout, preflight
 from agent.errors import PrivateDirectoryUnusable
-from agent.layout import SOCKET_NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, PrivateDirectory
+from agent.runtime import preflight
+from agent.runtime import private_directory as layout
+from agent.runtime.private_directory import (
+    SOCKET_NAME_BYTES_MAX,
+    SOCKET_PATH_BYTES_MAX,
+    PrivateDirectory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

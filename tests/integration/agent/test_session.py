@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from agent.config import AgentConfig
-from agent.events import Event, SessionLost, SessionWelcomed
-from agent.grpc_transport import GrpcTransport
-from agent.layout import PrivateDirectory
-from agent.model import Beat, GroupState
-from agent.reporter import Reporter
-from agent.session import Identity, Session
-from agent.spool import Spool
-from agent.transport import TransportError
+from agent.core.events import Event, SessionLost, SessionWelcomed
+from agent.core.model import Beat, GroupState
+from agent.runtime.private_directory import PrivateDirectory
+from agent.session.grpc_transport import GrpcTransport
+from agent.session.reporter import Reporter
+from agent.session.session import Identity, Session
+from agent.session.spool import Spool
+from agent.session.transport import TransportError
+from agent.settings.config import AgentConfig
 from coordinator.client import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from agent.watchdog.model import Standing
+    from agent.watchdog.core.model import Standing
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from agent import spool as spool_module
-from agent.layout import SPOOL, PrivateDirectory
-from agent.spool import KEPT_S, Entry, Spool, Spooled
+from agent.runtime.private_directory import SPOOL, PrivateDirectory
+from agent.session import spool as spool_module
+from agent.session.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
 if TYPE_CHECKING:

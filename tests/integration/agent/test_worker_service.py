@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.convert import duration
-from agent.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
-from agent.watchdog.host import Watchdog
-from agent.watchdog.model import WatchdogPolicy, WorkerKey
+from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
+from agent.session.convert import duration
+from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
+from agent.watchdog.runner import Watchdog
 from drumbeat.v1 import inprocess_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context

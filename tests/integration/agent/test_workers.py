@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent import effects as fx
-from agent import workers as module
-from agent.config import AgentConfig
-from agent.devices.host import HostDevices
-from agent.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
-from agent.layout import PrivateDirectory
-from agent.workers import Workers
+from agent.core import effects as fx
+from agent.core.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
+from agent.runtime.private_directory import PrivateDirectory
+from agent.settings.config import AgentConfig
+from agent.workers import manager as module
+from agent.workers.devices.host import HostDevices
+from agent.workers.manager import Workers
 from tests.support.agents import an_assignment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from agent.output import WorkerOutput
+    from agent.workers.output.files import WorkerOutput
 
 START = fx.StartWorkers(assignment=an_assignment())
 STOP = fx.StopWorkers(round_id=0, signum=15, timeout_s=30.0)

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from coordinator.config import Limits
-from coordinator.driver import BATCH_MAX, Driver
-from coordinator.errors import LimitReached, Unavailable
-from coordinator.events import (
+from coordinator.core.events import (
     BeatReceived,
     FailureReported,
     LimitsReset,
     SessionClosed,
     SessionOpened,
 )
-from coordinator.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
-from coordinator.journal import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
-from coordinator.model import (
+from coordinator.core.failures.queue import TAKEN_BYTES_MAX, TAKEN_MAX
+from coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
@@ -31,9 +28,9 @@ from coordinator.model import (
     RunSpec,
     WorkerRanks,
 )
-from coordinator.outbox import Welcome
-from coordinator.policy import RunPolicy
-from coordinator.records import (
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
     FailuresCounted,
@@ -41,9 +38,12 @@ from coordinator.records import (
     RoundStarted,
     RunCreated,
 )
-from coordinator.registry import Registry, RegistryPolicy
-from coordinator.run_state import Phase
-from coordinator.sessions import Sessions
+from coordinator.core.run.state import Phase
+from coordinator.errors import LimitReached, Unavailable
+from coordinator.journal.sqlite import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
+from coordinator.shell.driver import BATCH_MAX, Driver
+from coordinator.shell.outbox import Welcome
+from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
 from tests.support.waiting import MS
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.outbox import Item, Outbox
-    from coordinator.run_state import RunState
+    from coordinator.core.run.state import RunState
+    from coordinator.shell.outbox import Item, Outbox
 
 DEADLINE_S = 20_000 * MS
 AGENT = AgentIdentity(
@@ -332,7 +332,7 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
 
 
 async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.journal.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.sqlite.RECORDS_PER_SNAPSHOT", 10)
     assert RECORDS_PER_SNAPSHOT > 10
     async with Scene() as scene:
         await take(scene.open(), 2)
@@ -435,7 +435,7 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One accepted before it would make it look like one that was counted before."""
-    monkeypatch.setattr("coordinator.failure_queue.COUNT_MAX", 2)
+    monkeypatch.setattr("coordinator.core.failures.queue.COUNT_MAX", 2)
     async with Scene() as scene:
         sessions = Sessions(scene.driver, Limits())
         await take(scene.open(), 2)

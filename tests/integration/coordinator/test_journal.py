@@ -15,26 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from coordinator import journal as journal_module
-from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
-from coordinator.iteration_model import Fault, InprocessSpec, InterruptionKind
-from coordinator.iteration_records import (
+from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, active_max, group_sizes
+from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
-from coordinator.journal import (
-    RECORDS_PER_SNAPSHOT,
-    SCHEMA_VERSION,
-    Append,
-    Change,
-    Compact,
-    Erase,
-    SqliteJournal,
-    snapshots_due,
-)
-from coordinator.learned import LearnedLimit
-from coordinator.model import (
+from coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
     FailureReport,
@@ -44,9 +32,9 @@ from coordinator.model import (
     Verdict,
     WorkerRanks,
 )
-from coordinator.progress import NOWHERE, Standing, Standings, WorkerProgress
-from coordinator.rank_rules import SHIFT_RANKS, Cut, active_max, group_sizes
-from coordinator.records import (
+from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, WorkerProgress
+from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -60,7 +48,19 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.run_state import RunState
+from coordinator.core.run.state import RunState
+from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
+from coordinator.journal import sqlite as journal_module
+from coordinator.journal.sqlite import (
+    RECORDS_PER_SNAPSHOT,
+    SCHEMA_VERSION,
+    Append,
+    Change,
+    Compact,
+    Erase,
+    SqliteJournal,
+    snapshots_due,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator import journal as journal_module
-from coordinator import storage
+from coordinator.core.model import FailureRecord, RunSpec, WorkerRanks
+from coordinator.core.run.records import AgentAdmitted, FailureRecorded, RunCreated
+from coordinator.core.run.state import RunState
 from coordinator.errors import (
     JournalCorrupt,
     JournalFull,
@@ -23,10 +24,9 @@ from coordinator.errors import (
     StateDirectoryInUse,
     StateDirectoryUnusable,
 )
-from coordinator.journal import Append, Change, Compact, Erase, MemoryJournal, SqliteJournal
-from coordinator.model import FailureRecord, RunSpec, WorkerRanks
-from coordinator.records import AgentAdmitted, FailureRecorded, RunCreated
-from coordinator.run_state import RunState
+from coordinator.journal import sqlite as journal_module
+from coordinator.journal import storage
+from coordinator.journal.sqlite import Append, Change, Compact, Erase, MemoryJournal, SqliteJournal
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     def mkdir(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("coordinator.storage.Path.mkdir", mkdir)
+    monkeypatch.setattr("coordinator.journal.storage.Path.mkdir", mkdir)
     with pytest.raises(JournalFull, match="No space left on device"):
         SqliteJournal(tmp_path)
 
@@ -137,7 +137,7 @@ def test_what_the_system_says_counts_where_sqlite_is_vague(
     def pwrite(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("coordinator.storage.os.pwrite", pwrite)
+    monkeypatch.setattr("coordinator.journal.storage.os.pwrite", pwrite)
     error = storage.journal_error(vague, tmp_path / "journal.sqlite3")
     assert type(error) is expected
     assert os.strerror(code) in str(error)
@@ -156,7 +156,7 @@ def test_a_directory_without_locks_is_refused(
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("coordinator.storage.fcntl.flock", flock)
+    monkeypatch.setattr("coordinator.journal.storage.fcntl.flock", flock)
     with pytest.raises(StateDirectoryUnusable, match="it cannot be locked"):
         SqliteJournal(tmp_path)
 
@@ -263,7 +263,7 @@ Mount = namedtuple("Mount", "mountpoint fstype")  # noqa: PYI024 - as psutil has
 def test_the_file_system_is_that_of_the_innermost_mount(
     monkeypatch: pytest.MonkeyPatch, mounts: list[Mount], kind: str
 ) -> None:
-    monkeypatch.setattr("coordinator.storage.psutil.disk_partitions", lambda **_: mounts)
+    monkeypatch.setattr("coordinator.journal.storage.psutil.disk_partitions", lambda **_: mounts)
     assert storage.kind_of_file_system(Path("/home/u/state")) == kind
 
 
@@ -273,7 +273,7 @@ def test_a_system_that_does_not_tell_its_mounts_is_not_trusted(
     def disk_partitions(**_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
-    monkeypatch.setattr("coordinator.storage.psutil.disk_partitions", disk_partitions)
+    monkeypatch.setattr("coordinator.journal.storage.psutil.disk_partitions", disk_partitions)
     with opened(tmp_path) as journal:
         assert not journal.is_local
 
@@ -311,7 +311,7 @@ def test_who_was_replaced_by_another_host_writes_nothing_any_more(
 ) -> None:
     """The lock of the directory may be worth nothing across hosts."""
     on(monkeypatch, kind)
-    monkeypatch.setattr("coordinator.storage.fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("coordinator.journal.storage.fcntl.flock", lambda *_: None)
     with opened(tmp_path) as first:
         first.write([created("r")], now=1.0)
         with opened(tmp_path) as second:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import outage as outage_module
-from coordinator import writer as writer_module
 from coordinator.config import Limits
-from coordinator.driver import Driver
+from coordinator.core.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
+from coordinator.core.events import SessionOpened as Opened
+from coordinator.core.model import Assignment, Beat, Desired, GroupState
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.run.run import Run
+from coordinator.core.run.state import Phase
 from coordinator.errors import (
     JournalCorrupt,
     JournalError,
@@ -21,16 +24,13 @@ from coordinator.errors import (
     StateDirectoryInUse,
     Unavailable,
 )
-from coordinator.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
-from coordinator.events import SessionOpened as Opened
-from coordinator.journal import Change, MemoryJournal, SqliteJournal
-from coordinator.model import Assignment, Beat, Desired, GroupState
-from coordinator.outbox import Welcome
-from coordinator.registry import Registry, RegistryPolicy
-from coordinator.run import Run
-from coordinator.run_state import Phase
-from coordinator.server import _crash_if_failed
-from coordinator.sessions import Sessions
+from coordinator.journal import outage as outage_module
+from coordinator.journal import writer as writer_module
+from coordinator.journal.sqlite import Change, MemoryJournal, SqliteJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.outbox import Welcome
+from coordinator.shell.server import _crash_if_failed
+from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support import breaks, wire
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator import effects as fx
-    from coordinator.outbox import Outbox
-    from coordinator.run_state import RunState
+    from coordinator.core import effects as fx
+    from coordinator.core.run.state import RunState
+    from coordinator.shell.outbox import Outbox
 
 DEADLINE_S = 20_000 * MS
 
@@ -274,7 +274,7 @@ async def test_a_decision_that_is_not_written_is_not_shown() -> None:
 async def test_failure_records_that_wait_for_the_journal_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordinator.failure_queue.COUNT_MAX", 2)
+    monkeypatch.setattr("coordinator.core.failures.queue.COUNT_MAX", 2)
     async with running() as scene:
         await scene.fill()
         answers = [scene.driver.expect_answer(number) for number in (1, 2)]
@@ -332,7 +332,7 @@ async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("coordinator.writer.os._exit", ended.append)
+    monkeypatch.setattr("coordinator.journal.writer.os._exit", ended.append)
     async with running() as scene:
         monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
         scene.journal.gate.clear()
@@ -356,7 +356,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("coordinator.server.os._exit", ended.append)
+    monkeypatch.setattr("coordinator.shell.server.os._exit", ended.append)
 
     async def owner() -> None:
         raise StateDirectoryInUse("/x")
@@ -449,7 +449,7 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
 async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.sqlite.RECORDS_PER_SNAPSHOT", 10)
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)

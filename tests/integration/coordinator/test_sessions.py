@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.config import Limits
-from coordinator.driver import BATCH_MAX, Driver
+from coordinator.core.events import BeatReceived, SessionOpened
+from coordinator.core.model import Beat, GroupState, Pace
+from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import Unavailable
-from coordinator.events import BeatReceived, SessionOpened
-from coordinator.journal import MemoryJournal
-from coordinator.model import Beat, GroupState, Pace
-from coordinator.outbox import Welcome
-from coordinator.registry import Registry, RegistryPolicy
-from coordinator.sessions import Sessions
+from coordinator.journal.sqlite import MemoryJournal
+from coordinator.shell.driver import BATCH_MAX, Driver
+from coordinator.shell.outbox import Welcome
+from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.boards import BoardDirectory, read_all
 from tests.support.waiting import MS, wait_until_sync
-from worker_sdk import board_layout as layout
 from worker_sdk import context
+from worker_sdk.board import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tests.support.board_writer import BoardWriter
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 from worker_sdk.context import WORKER_DIR
 
 STACK_SIGNAL = signal.SIGRTMAX - 1

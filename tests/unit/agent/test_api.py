@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.api import (
+from agent.core.model import Assignment, GroupState
+from agent.errors import InvalidConfiguration
+from agent.settings.config import AgentConfig
+from agent.telemetry.api import (
     RunResult,
     Worker,
     WorkerGroup,
@@ -17,9 +20,6 @@ from agent.api import (
     worker_spec,
     worker_state,
 )
-from agent.config import AgentConfig
-from agent.errors import InvalidConfiguration
-from agent.model import Assignment, GroupState
 
 
 def train() -> None:

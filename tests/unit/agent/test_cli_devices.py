@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent import cli, preflight
-from agent.config import AgentConfig
-from agent.devices.numa import NumaMode
+from agent.runtime import preflight
+from agent.settings import cli
+from agent.settings.config import AgentConfig
+from agent.workers.devices.numa import NumaMode
 from tests.support.nvml import FakeGpu, FakeNvml
 
 

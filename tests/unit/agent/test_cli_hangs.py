@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent import cli
-from agent.config import AgentConfig
-from agent.watchdog.model import AUTO, WatchdogPolicy
+from agent.settings import cli
+from agent.settings.config import AgentConfig
+from agent.watchdog.core.model import AUTO, WatchdogPolicy
 
 
 @pytest.fixture(autouse=True)

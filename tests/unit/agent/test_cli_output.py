@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from agent import cli
-from agent.output_config import OutputConfig
+from agent.settings import cli
+from agent.settings.output_config import OutputConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.config import AgentConfig
+    from agent.settings.config import AgentConfig
 
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 

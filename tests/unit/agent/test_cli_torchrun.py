@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent import cli
-from agent.config import AgentConfig
+from agent.settings import cli
+from agent.settings.config import AgentConfig
 
 
 @pytest.fixture(autouse=True)

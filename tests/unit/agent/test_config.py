@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import SIGNALS_ALLOWED, AgentConfig, count_workers, parse_nnodes, worker_command
+from agent.settings.config import (
+    SIGNALS_ALLOWED,
+    AgentConfig,
+    count_workers,
+    parse_nnodes,
+    worker_command,
+)
 
 
 def config_with(**changes: Any) -> AgentConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.connection import DELAY_FIRST_S, Connection
+from agent.core.reconnect import DELAY_FIRST_S, Connection
 from agent.errors import CoordinatorLost, CoordinatorUnreachable
 from tests.support.agents import PACE
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from agent import convert
-from agent.config import AgentConfig
-from agent.exit_status import signal_name
-from agent.model import Beat, Desired, Exit, Failure, GroupState, Pace, RootCause, Standby, Stop
+from agent.core.model import (
+    Beat,
+    Desired,
+    Exit,
+    Failure,
+    GroupState,
+    Pace,
+    RootCause,
+    Standby,
+    Stop,
+)
+from agent.session import convert
+from agent.settings.config import AgentConfig
+from agent.workers.failures.exit_status import signal_name
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agent import convert
-from agent.events import WorkerExited
-from agent.failures import ended_by
-from agent.model import Beat, GroupState, WorkerError
-from agent.watchdog.model import Evidence, Hang, HangKind, Standing
+from agent.core.events import WorkerExited
+from agent.core.model import Beat, GroupState, WorkerError
+from agent.session import convert
+from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing
+from agent.workers.failures.records import ended_by
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 

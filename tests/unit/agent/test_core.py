@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent import effects as fx
-from agent.errors import (
-    CoordinatorLost,
-    CoordinatorUnreachable,
-    ProcessesStuck,
-    RunForgotten,
-    RunRefused,
-    SupervisorLost,
-)
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.events import (
     DeadlineReached,
     PaceChanged,
     PortReserved,
@@ -29,9 +21,17 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.failures import ended_by, killed_with_supervisor, not_started
-from agent.model import Exit, GroupState, Pace, Standby, Stop
-from agent.supervisor_restarts import SUPERVISOR_DEATHS_MAX
+from agent.core.model import Exit, GroupState, Pace, Standby, Stop
+from agent.core.supervisor_restarts import SUPERVISOR_DEATHS_MAX
+from agent.errors import (
+    CoordinatorLost,
+    CoordinatorUnreachable,
+    ProcessesStuck,
+    RunForgotten,
+    RunRefused,
+    SupervisorLost,
+)
+from agent.workers.failures.records import ended_by, killed_with_supervisor, not_started
 from tests.support.agents import (
     NOW,
     PACE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent import effects as fx
-from agent.core import AgentCore
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.events import (
     DeadlineReached,
     DesiredReceived,
     Event,
@@ -18,7 +18,7 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import AgentPolicy, Assignment, Desired, Exit, GroupState, Pace, Standby, Stop
+from agent.core.model import AgentPolicy, Assignment, Desired, Exit, GroupState, Pace, Standby, Stop
 
 SIGTERM = 15
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent import effects as fx
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.events import (
     DeadlineReached,
     PortReserved,
     SessionLost,
@@ -18,15 +18,15 @@ from agent.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.inprocess.model import (
+from agent.core.inprocess.model import (
     HostStep,
     InprocessReport,
     InterruptionKind,
     WorkerBegin,
     WorkerOrder,
 )
-from agent.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
-from agent.watchdog.model import Purpose
+from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.watchdog.core.model import Purpose
 from tests.support.agents import (
     PACE,
     POLICY,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent import effects as fx
-from agent.errors import RunRefused
-from agent.events import (
+from agent.core import effects as fx
+from agent.core.events import (
     DeadlineReached,
     Event,
     SessionLost,
@@ -17,7 +16,8 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import Exit, GroupState, Standby, Stop
+from agent.core.model import Exit, GroupState, Standby, Stop
+from agent.errors import RunRefused
 from tests.support.agents import POLICY, AgentStory, a_beat, an_assignment, desired, of
 
 S = GroupState

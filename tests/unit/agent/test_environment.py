@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.environment import (
+from agent.workers.environment import (
     Host,
     common_environment,
     inherited,

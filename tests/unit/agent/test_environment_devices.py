@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.environment import Host, worker_environments
-from agent.model import Assignment
+from agent.core.model import Assignment
+from agent.workers.environment import Host, worker_environments
 
 ASSIGNMENT = Assignment(
     round_id=0,

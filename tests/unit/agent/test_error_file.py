@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.error_file import (
+from agent.core.model import WorkerError
+from agent.workers.failures.error_file import (
     FAULT_CHARACTERS_MAX,
     FILE_BYTES_MAX,
     MESSAGE_CHARACTERS_MAX,
     read_error_file,
     read_faults,
 )
-from agent.model import WorkerError
 from coordinator.config import Limits
 
 RECORD_BYTES_MAX = Limits().failure_record_bytes_max * 0.9

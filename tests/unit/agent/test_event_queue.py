@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.event_queue import EventQueue
-from agent.events import DeadlineReached, Event, InprocessStepTaken, WorkersStarted
-from agent.inprocess.model import Completed, WorkerStep
+from agent.core.event_queue import EventQueue
+from agent.core.events import DeadlineReached, Event, InprocessStepTaken, WorkersStarted
+from agent.core.inprocess.model import Completed, WorkerStep
 
 
 def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> InprocessStepTaken:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from agent.events import SupervisorDied, WorkerExited, WorkerStartFailed
-from agent.failures import NEVER_BEGAN, ended_by, killed_with_supervisor, not_started
-from agent.model import Failure, WorkerError
+from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.core.model import Failure, WorkerError
+from agent.workers.failures.records import (
+    NEVER_BEGAN,
+    ended_by,
+    killed_with_supervisor,
+    not_started,
+)
 from tests.support.agents import an_assignment
 
 ASSIGNMENT = an_assignment(5, group_rank=2, rank_first=8, role_rank_first=4)

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from agent.group import _TRANSITIONS, Group
-from agent.model import GroupState
+from agent.core.group_state import _TRANSITIONS, Group
+from agent.core.model import GroupState
 from tests.support.agents import an_assignment
 
 S = GroupState

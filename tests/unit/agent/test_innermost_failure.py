@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.events import WorkerExited
-from agent.failures import ended_by
-from agent.model import Assignment, WorkerError
+from agent.core.events import WorkerExited
+from agent.core.model import Assignment, WorkerError
+from agent.workers.failures.records import ended_by
 
 ASSIGNMENT = Assignment(
     round_id=0,

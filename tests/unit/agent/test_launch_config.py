@@ -10,8 +10,8 @@ import pytest
 from agent.errors import InvalidConfiguration
 from agent.launching.config import LaunchConfig
 from agent.multiprocessing import DefaultLogsSpecs, Std
-from agent.output_config import OutputConfig
-from agent.watchdog.model import Auto
+from agent.settings.output_config import OutputConfig
+from agent.watchdog.core.model import Auto
 
 
 def test_a_job_of_one_host_needs_no_more_than_its_sizes() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent import effects as fx
+from agent.core import effects as fx
+from agent.core.events import WorkerExited
+from agent.core.inprocess.model import Interruption, InterruptionKind
+from agent.core.inprocess.worker import Fault
+from agent.core.model import Exit, RootCause
 from agent.errors import RunForgotten
-from agent.events import WorkerExited
-from agent.failures import interrupted_by, left_by
-from agent.inprocess.model import Interruption, InterruptionKind
-from agent.inprocess.worker import Fault
 from agent.launching.outcome import Outcome, OutcomeRecorder
-from agent.model import Exit, RootCause
+from agent.workers.failures.records import interrupted_by, left_by
 from tests.support.agents import WORKERS, an_assignment, desired
 
 SUCCEEDED = Exit(is_success=True, reason="all succeeded", report="")

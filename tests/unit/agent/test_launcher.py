@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from agent.config import AgentConfig
-from agent.convert import desired_from
-from agent.error_file import read_error_file
-from agent.launcher import tell_launcher
-from agent.model import Exit, WorkerError
-from agent.output import WorkerOutput
+from agent.core.model import Exit, WorkerError
+from agent.runtime.parent_error_file import tell_launcher
+from agent.session.convert import desired_from
+from agent.settings.config import AgentConfig
+from agent.workers.failures.error_file import read_error_file
+from agent.workers.output.files import WorkerOutput
 from drumbeat.v1 import failure_pb2, session_pb2
 from worker_sdk.context import ROUND, RUN_ID
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from agent import __main__ as entry
-from agent.config import AgentConfig
+from agent.settings.config import AgentConfig
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +24,14 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("mode", "chosen"),
-    [(["--standalone"], "standalone"), (["--coordinator", "head"], "agent.driver")],
+    [(["--standalone"], "standalone"), (["--coordinator", "head"], "agent.runtime.driver")],
 )
 def test_the_mode_chooses_the_driver(
     mode: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are replaced by modules that only tell their name and what they were given."""
     calls: list[tuple[str, AgentConfig]] = []
-    for name in ("standalone", "agent.driver"):
+    for name in ("standalone", "agent.runtime.driver"):
         module = ModuleType(name)
 
         def run(config: AgentConfig, name: str = name) -> int:

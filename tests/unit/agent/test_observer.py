@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import events as ev
+from agent.core import events as ev
+from agent.core.model import Desired, Pace, Standby, WorkerError
 from agent.errors import RunRefused
-from agent.model import Desired, Pace, Standby, WorkerError
-from agent.observer import flakiness
 from agent.telemetry.model import Metric
-from agent.watchdog.model import Hang, HangKind, Standing
+from agent.telemetry.observer import flakiness
+from agent.watchdog.core.model import Hang, HangKind, Standing
 from tests.support.iterating import (
     a_begin,
     a_complete,

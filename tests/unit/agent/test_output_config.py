@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.last_lines import BYTES_MAX, LINES_MAX, last_lines
-from agent.output_config import line_prefix, parse_filters, parse_ranks
+from agent.settings.output_config import line_prefix, parse_filters, parse_ranks
+from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
 
 VALUES = {"role_name": "trainer", "local_rank": 1, "rank": 9, "run_id": "job"}
 

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from agent import preflight
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
+from agent.runtime import preflight
 from drumbeat_commands import OwnPackages
 
 NOBODY = 65534

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import AgentError, ChildFailedError, ProcessFailure
-from worker_sdk.error_handler import ErrorHandler, record
+from worker_sdk.errors.error_handler import ErrorHandler, record
 
 
 def error_file(path: Path, *, timestamp: int, stack: str = "Traceback\n  line") -> str:
@@ -150,7 +150,8 @@ def test_it_is_an_error_of_the_agent_and_survives_a_copy() -> None:
 
 def test_the_errors_of_the_agent_are_loaded_without_it() -> None:
     code = (
-        "import sys, agent.errors; assert 'agent.process_failure' not in sys.modules; "
+        "import sys, agent.errors; "
+        "assert 'agent.workers.failures.process_failure' not in sys.modules; "
         "from agent.errors import ChildFailedError; "
         "assert 'google.protobuf' not in sys.modules and 'grpc' not in sys.modules"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.report import WIDTH, render_report
+from agent.workers.failures.report import WIDTH, render_report
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 
 BAR, LINE = "=" * WIDTH, "-" * WIDTH

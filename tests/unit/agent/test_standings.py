@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.convert import duration
-from agent.standings import PLACES_MAX, who_was_where
+from agent.session.convert import duration
+from agent.workers.failures.stragglers import PLACES_MAX, who_was_where
 from drumbeat.v1 import failure_pb2
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from agent.core import AgentCore
-from agent.events import (
+from agent.core.agent import AgentCore
+from agent.core.events import (
     DeadlineReached,
     Event,
     PortReserved,
@@ -18,8 +18,8 @@ from agent.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.model import Assignment, Exit, Standby, Stop, WorkerError
-from agent.story import FAILURES_TOLD_MAX, HOLD_S, Line, Story
+from agent.core.model import Assignment, Exit, Standby, Stop, WorkerError
+from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, Line, Story
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 
 TERM, INT = 15, 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.supervisor_protocol import (
+from agent.workers.supervisor.protocol import (
     LINE_BYTES_MAX,
     KillWorkers,
     LineSplitter,
@@ -27,7 +27,7 @@ from agent.supervisor_protocol import (
 )
 
 if TYPE_CHECKING:
-    from agent.supervisor_protocol import Command, SupervisorEvent
+    from agent.workers.supervisor.protocol import Command, SupervisorEvent
 
 UNDECODABLE = "\udcff\udcfe"
 START = StartWorkers(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.convert import desired_from
-from agent.model import Exit
-from agent.transport import TransportError
-from agent.whole_report import complete, is_to_be_completed
+from agent.core.model import Exit
+from agent.session.convert import desired_from
+from agent.session.transport import TransportError
+from agent.workers.failures.whole_report import complete, is_to_be_completed
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ async def test_what_is_known_is_shown_if_the_rest_cannot_be_had(error: Exception
 async def test_a_coordinator_that_says_nothing_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.whole_report.FETCH_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("agent.workers.failures.whole_report.FETCH_TIMEOUT_S", 0.0)
     connection = SilentConnection()
     message = an_exit(is_cut=True, shows=True)
     await complete(message, connection, run_id="r")

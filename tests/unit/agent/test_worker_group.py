@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from agent.worker_group import (
+from agent.workers.supervisor.worker_group import (
     HISTORY_MAX,
     KILL_WAIT_S,
     NO_ROUND,
@@ -15,7 +15,7 @@ from agent.worker_group import (
     State,
     WorkerGroup,
 )
-from agent.worker_group_messages import (
+from agent.workers.supervisor.worker_group_messages import (
     ChildExit,
     ChildrenReaped,
     DeadlineReached,
@@ -41,7 +41,7 @@ from agent.worker_group_messages import (
 )
 
 if TYPE_CHECKING:
-    from agent.worker_group_messages import Effect
+    from agent.workers.supervisor.worker_group_messages import Effect
 
 ROUND = 4
 PIDS = {0: 100, 1: 101}

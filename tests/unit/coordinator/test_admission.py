@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import effects as fx
-from coordinator.admission import ROUNDS_AHEAD_MAX, differences, refusal
+from coordinator.core import effects as fx
+from coordinator.core.events import SessionOpened
+from coordinator.core.membership.admission import ROUNDS_AHEAD_MAX, differences, refusal
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict
+from coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
+from coordinator.core.run.state import RunState
 from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
-from coordinator.events import SessionOpened
-from coordinator.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict
-from coordinator.records import AgentAdmitted, RunCreated, RunEnded
-from coordinator.run_state import RunState
 from drumbeat.v1 import common_pb2
 from tests.support.world import a_running_story, a_spec, a_story, an_agent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.admission import Names
+from coordinator.core.membership.admission import Names
 from tests.support.world import Story, a_story, an_agent
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.convert import gpu_message
-from agent.devices.model import Gpu
-from coordinator.convert import GPUS_MAX, gpu_summary, session_opened
+from agent.session.convert import gpu_message
+from agent.workers.devices.model import Gpu
 from coordinator.errors import InvalidRequest
+from coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
 from drumbeat.v1 import common_pb2, session_pb2
 
 

@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.convert import failure_reported, verdict_message
-from coordinator.convert_inprocess import (
-    GROUP_BYTES_MAX,
-    GROUP_CHARACTERS_MAX,
-    ITERATION_MAX,
-    RULES_MAX,
-    directive_message,
-    report_of,
-)
-from coordinator.errors import InvalidRequest
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
     InprocessDirective,
     InprocessReport,
@@ -30,14 +20,24 @@ from coordinator.iteration_model import (
     IterationComplete,
     IterationInterrupt,
 )
-from coordinator.model import FailureReport, Verdict
-from coordinator.rank_rules import (
+from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     active_divisor,
     active_max,
     group_sizes,
 )
+from coordinator.core.model import FailureReport, Verdict
+from coordinator.errors import InvalidRequest
+from coordinator.wire.inprocess import (
+    GROUP_BYTES_MAX,
+    GROUP_CHARACTERS_MAX,
+    ITERATION_MAX,
+    RULES_MAX,
+    directive_message,
+    report_of,
+)
+from coordinator.wire.session import failure_reported, verdict_message
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 
 EXCEPTION = inprocess_pb2.INTERRUPTION_KIND_EXCEPTION

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.convert_progress import (
+from coordinator.core.model import DURATION_MAX_S, Hang, HangKind
+from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, LearnedLimit
+from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
+from coordinator.errors import InvalidRequest
+from coordinator.wire.progress import (
     hang_message,
     hang_of,
     limits_message,
@@ -15,10 +19,6 @@ from coordinator.convert_progress import (
     progress_message,
     workers_of,
 )
-from coordinator.errors import InvalidRequest
-from coordinator.learned import NAMES_MAX, LearnedLimit
-from coordinator.model import DURATION_MAX_S, Hang, HangKind
-from coordinator.progress import SCOPE_BYTES_MAX, WorkerProgress
 from drumbeat.v1 import failure_pb2, session_pb2
 
 FULL = WorkerProgress(

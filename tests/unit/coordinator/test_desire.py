@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.desire import desired_state
-from coordinator.model import Assignment, Exit, Standby, Stop, Verdict
-from coordinator.records import EndingStarted, RunEnded
-from coordinator.rendezvous import Wait
-from coordinator.run_state import RunState
+from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict
+from coordinator.core.phases.rendezvous import Wait
+from coordinator.core.run.desired_state import desired_state
+from coordinator.core.run.records import EndingStarted, RunEnded
+from coordinator.core.run.state import RunState
 from tests.unit.coordinator.test_run_state import started, state_of
 
 

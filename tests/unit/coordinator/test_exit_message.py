@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.convert import desired_message, verdict_message
-from coordinator.exit_message import EXIT_BYTES_MAX
-from coordinator.model import Desired, Exit, FailureReport, Hang, HangKind, Verdict
-from coordinator.progress import Standing, WorkerProgress
+from coordinator.core.model import Desired, Exit, FailureReport, Hang, HangKind, Verdict
+from coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from coordinator.wire.exit_message import EXIT_BYTES_MAX
+from coordinator.wire.session import desired_message, verdict_message
 from drumbeat.v1 import session_pb2
 from tests.support.world import a_record, a_story
 

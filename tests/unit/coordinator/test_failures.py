@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.failures import (
+from coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
     EARLIER_SHOWN_MAX,
     HANG_END_S,
@@ -19,10 +19,10 @@ from coordinator.failures import (
     root_causes,
     unhealed,
 )
-from coordinator.iteration_model import InterruptionKind
-from coordinator.iteration_records import IterationPhase, IterationState
-from coordinator.model import FailureRecord, Hang, HangKind
-from coordinator.progress import Standing, Standings, WorkerProgress
+from coordinator.core.inprocess.model import InterruptionKind
+from coordinator.core.inprocess.records import IterationPhase, IterationState
+from coordinator.core.model import FailureRecord, Hang, HangKind
+from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
 from tests.support.world import a_record
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import effects as fx
+from coordinator.core import effects as fx
+from coordinator.core.events import DeadlineReached
+from coordinator.core.model import Exit
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.records import MembersForgotten, RunEnded
+from coordinator.core.run.state import Phase
 from coordinator.errors import CoordinatorError, RunClosed, RunMissesAgents, SpecMismatch
-from coordinator.events import DeadlineReached
-from coordinator.model import Exit
-from coordinator.records import MembersForgotten, RunEnded
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import Phase
 from tests.support.world import RUN, Story, a_spec, a_story
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator import effects as fx
-from coordinator.journal import Append, Change, Compact, SqliteJournal
-from coordinator.policy import RunPolicy
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import HistoryEntry
-from coordinator.view import run_page
+from coordinator.core import effects as fx
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.state import HistoryEntry
+from coordinator.journal.sqlite import Append, Change, Compact, SqliteJournal
+from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
 

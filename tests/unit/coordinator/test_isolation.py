@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator import effects as fx
+from coordinator.core import effects as fx
+from coordinator.core.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
+from coordinator.core.model import GroupState
+from coordinator.core.registry.isolation import BREAKS_AGAIN_WITHIN_S
+from coordinator.core.registry.registry import Registry
+from coordinator.core.run.records import RunEnded
+from coordinator.core.run.run import Run
+from coordinator.core.run.state import Phase
 from coordinator.errors import RunClosed, Unavailable
-from coordinator.events import DeadlineReached, LimitsReset, OutageEnded, RunRead
-from coordinator.isolation import BREAKS_AGAIN_WITHIN_S
-from coordinator.model import GroupState
-from coordinator.records import RunEnded
-from coordinator.registry import Registry
-from coordinator.run import Run
-from coordinator.run_state import Phase
-from coordinator.view import run_page
+from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
 from tests.support import breaks
 from tests.support.journal import fold, round_trip
@@ -25,7 +25,7 @@ from tests.support.world import Story, a_spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.records import Record
+    from coordinator.core.run.records import Record
 
 
 class Bug(Exception):

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator import effects as fx
-from coordinator.iteration_model import (
-    IterationBegin,
-    IterationInterrupt,
-)
-from coordinator.iteration_records import (
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.model import IterationBegin, IterationInterrupt
+from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationPhase,
 )
-from coordinator.model import Assignment, GroupState, Standby, Stop
-from coordinator.records import AgentRemoved, RoundEnd, RoundEnded
-from coordinator.run_state import Phase
-from coordinator.view import run_page
+from coordinator.core.model import Assignment, GroupState, Standby, Stop
+from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
+from coordinator.core.run.state import Phase
+from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
 from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.world import a_running_story

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from coordinator import effects as fx
-from coordinator.iteration_model import (
-    InprocessSpec,
-    InterruptionKind,
-)
-from coordinator.iteration_records import (
-    IterationBegan,
-)
-from coordinator.iteration_story import BEGAN, COMPLETED, INTERRUPTED
-from coordinator.model import GroupState, Standby
-from coordinator.policy import RunPolicy
-from coordinator.records import RoundEnd, RoundEnded
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import RunState
-from coordinator.view import run_page
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.history import BEGAN, COMPLETED, INTERRUPTED
+from coordinator.core.inprocess.model import InprocessSpec, InterruptionKind
+from coordinator.core.inprocess.records import IterationBegan
+from coordinator.core.model import GroupState, Standby
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import RoundEnd, RoundEnded
+from coordinator.core.run.state import RunState
+from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
 from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold

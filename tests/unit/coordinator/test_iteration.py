@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.iteration import FAULTS_KEPT_MAX
-from coordinator.iteration_decisions import Begin, Interrupt
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.decisions import Begin, Interrupt
+from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
+from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
     Fault,
     InprocessDirective,
@@ -14,17 +14,14 @@ from coordinator.iteration_model import (
     InterruptionKind,
     IterationInterrupt,
 )
-from coordinator.iteration_records import (
-    IterationBegan,
-    IterationInterrupted,
-)
-from coordinator.rank_rules import (
+from coordinator.core.inprocess.rank_rules import (
     SHIFT_RANKS,
     Cut,
     active_divisor,
     active_max,
     group_sizes,
 )
+from coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
 from tests.support.iteration import (
     COMPLETED,
     ENTERED,

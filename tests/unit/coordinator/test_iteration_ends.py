@@ -6,25 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.iteration_decisions import Begin, Complete, GiveUp, Interrupt
-from coordinator.iteration_model import (
+from coordinator.core.inprocess.decisions import Begin, Complete, GiveUp, Interrupt
+from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
     InprocessSpec,
     InterruptionKind,
     IterationComplete,
 )
-from coordinator.iteration_records import (
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max, group_sizes
+from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationPhase,
     IterationState,
-)
-from coordinator.rank_rules import (
-    SHIFT_RANKS,
-    active_max,
-    group_sizes,
 )
 from tests.support.iteration import (
     COMPLETED,

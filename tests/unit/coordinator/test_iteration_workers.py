@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.iteration_decisions import Begin, Complete, GiveUp, Interrupt, Wait
-from coordinator.iteration_model import InprocessStep, InterruptionKind
-from coordinator.iteration_roster import Roster
-from coordinator.rank_rules import SHIFT_RANKS, active_max
-from coordinator.ranks import assign_seats
+from coordinator.core.inprocess.decisions import Begin, Complete, GiveUp, Interrupt, Wait
+from coordinator.core.inprocess.model import InprocessStep, InterruptionKind
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max
+from coordinator.core.inprocess.roster import Roster
+from coordinator.core.phases.ranks import assign_seats
 from tests.support.iteration import (
     COMPLETED,
     ENTERED,

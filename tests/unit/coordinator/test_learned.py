@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.learned import (
+from coordinator.core.progress.adaptive_timeouts import (
     HEARTBEAT,
     NAMES_MAX,
     LearnedLimit,
@@ -12,7 +12,7 @@ from coordinator.learned import (
     LearningRules,
     Observation,
 )
-from coordinator.records import LimitsLearned
+from coordinator.core.run.records import LimitsLearned
 from tests.support.world import Story, a_running_story
 
 RULES = LearningRules()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.records import (
-    RoundStarted,
-)
-from coordinator.run_state import Phase
+from coordinator.core.run.records import RoundStarted
+from coordinator.core.run.state import Phase
 from tests.support.world import a_running_story, a_story
 
 MET = "2 of 2 agents are there"

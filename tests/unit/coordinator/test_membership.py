@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.membership import Expiry, Membership
-from coordinator.model import Beat, GroupState, Pace
+from coordinator.core.membership.leases import Expiry, Membership
+from coordinator.core.model import Beat, GroupState, Pace
 
 PACE = Pace(heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25)
 BEAT = Beat(state=GroupState.RUNNING, round_id=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.progress import Whereabouts, WorkerProgress
+from coordinator.core.progress.worker_progress import Whereabouts, WorkerProgress
 from tests.support.world import RUN, a_running_story
 
 

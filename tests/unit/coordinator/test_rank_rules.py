@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rank_rules import (
+from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     GROUP_SIZE_MAX,
     SHIFT_RANKS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator import reasons
-from coordinator.model import Round
-from coordinator.ranks import assign_seats
+from coordinator.core.model import Round
+from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.run import reasons
 from tests.support.world import a_record, an_agent
 
 

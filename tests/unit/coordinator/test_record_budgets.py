@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.failures import TableRoom, insert_most_telling, is_telling_enough
-from coordinator.model import FailureRecord
-from coordinator.policy import RunPolicy
-from coordinator.records import (
+from coordinator.core.failures.root_cause import TableRoom, insert_most_telling, is_telling_enough
+from coordinator.core.model import FailureRecord
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import (
     USUAL_BYTES,
     FailureRecorded,
     FailuresCounted,
     RoundStarted,
     weight,
 )
-from coordinator.registry import RegistryPolicy
 from tests.support.journal import fold, round_trip
 from tests.support.world import Story, a_record, a_story
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator import effects as fx
+from coordinator.core import effects as fx
+from coordinator.core.events import DeadlineReached
+from coordinator.core.model import Pace
+from coordinator.core.registry.registry import RegistryPolicy, spec_error
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.state import Phase
 from coordinator.errors import InvalidRequest, LimitReached
-from coordinator.events import DeadlineReached
-from coordinator.model import Pace
-from coordinator.policy import RunPolicy
-from coordinator.registry import RegistryPolicy, spec_error
-from coordinator.run_state import Phase
 from tests.support.world import Story, a_spec, a_story
 
 

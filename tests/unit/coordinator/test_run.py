@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator import effects as fx
-from coordinator.errors import SessionReplaced, StaleSession
-from coordinator.events import BeatReceived, FailureReported, SessionOpened
-from coordinator.failures import root_causes
-from coordinator.model import Assignment, Beat, Desired, GroupState, Release, Standby, Stop
-from coordinator.policy import RunPolicy
-from coordinator.records import (
+from coordinator.core import effects as fx
+from coordinator.core.events import BeatReceived, FailureReported, SessionOpened
+from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.model import Assignment, Beat, Desired, GroupState, Release, Standby, Stop
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     FailureRecorded,
@@ -23,8 +23,8 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.registry import RegistryPolicy
-from coordinator.run_state import Phase
+from coordinator.core.run.state import Phase
+from coordinator.errors import SessionReplaced, StaleSession
 from tests.support.world import RUN, START, a_record, a_running_story, a_story, an_agent
 
 MET = "2 of 2 agents are there"

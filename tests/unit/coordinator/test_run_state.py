@@ -7,8 +7,8 @@ import itertools
 import msgspec
 import pytest
 
-from coordinator.model import Verdict
-from coordinator.records import (
+from coordinator.core.model import Verdict
+from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -21,7 +21,7 @@ from coordinator.records import (
     RunCreated,
     RunEnded,
 )
-from coordinator.run_state import (
+from coordinator.core.run.state import (
     HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
     STORY_MAX,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator import effects as fx
-from coordinator.events import DeadlineReached
-from coordinator.model import GroupState
-from coordinator.records import AgentRemoved, RoundStarted
+from coordinator.core import effects as fx
+from coordinator.core.events import DeadlineReached
+from coordinator.core.model import GroupState
+from coordinator.core.run.records import AgentRemoved, RoundStarted
 from tests.support.world import BEAT_S, Story, a_story
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.model import Hang, HangKind
-from coordinator.policy import RunPolicy
-from coordinator.progress import Standing, WorkerProgress
-from coordinator.records import EndingStarted, RoundEnded
-from coordinator.registry import RegistryPolicy
-from coordinator.standings import BEHIND_SHOWN_MAX, furthest_behind
+from coordinator.core.model import Hang, HangKind
+from coordinator.core.progress.stragglers import BEHIND_SHOWN_MAX, furthest_behind
+from coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import EndingStarted, RoundEnded
 from tests.support.world import Story, a_running_story
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.effects import Decided
-from coordinator.story import CoordinatorStory
+from coordinator.core.effects import Decided
+from coordinator.core.run.history import CoordinatorStory
 
 
 def told(*decisions: tuple[str, str], run_id: str = "mt5") -> list[str]:

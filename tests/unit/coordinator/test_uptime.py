@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.uptime import WINDOW_S, Birth
+from coordinator.core.membership.clock_offset import WINDOW_S, Birth
 
 
 def test_the_quickest_message_counts() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.core.model import AgentIdentity
+from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.errors import InvalidRequest
-from coordinator.model import AgentIdentity
-from coordinator.progress import WorkerProgress
-from coordinator.view import PAGE_SIZE_MAX, run_page
+from coordinator.wire.run_status import PAGE_SIZE_MAX, run_page
 from drumbeat.v1 import run_pb2
 from tests.support.world import Story, a_running_story, a_story
 

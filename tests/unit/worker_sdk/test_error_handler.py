@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import worker_sdk
-from agent.error_file import read_error_file
-from worker_sdk import error_handler, faults, record
-from worker_sdk.error_file import FILE_BYTES_MAX, MESSAGE_BYTES_MAX, STACK_BYTES_MAX
-from worker_sdk.error_handler import ErrorHandler, get_error_handler
+from agent.workers.failures.error_file import read_error_file
+from worker_sdk import record
+from worker_sdk.errors import error_handler, faults
+from worker_sdk.errors.error_file import FILE_BYTES_MAX, MESSAGE_BYTES_MAX, STACK_BYTES_MAX
+from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler
 
 
 class QuietHandler(ErrorHandler):

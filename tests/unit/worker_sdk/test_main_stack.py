@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from worker_sdk.main_stack import Entry, main_stack
+from worker_sdk.interpreter.main_stack import Entry, main_stack
 from worker_sdk.runtime import is_main_idle
 
 if TYPE_CHECKING:

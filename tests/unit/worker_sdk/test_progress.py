@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from worker_sdk import board_layout as layout
 from worker_sdk import heartbeat, progress, section
+from worker_sdk.board import layout
 from worker_sdk.runtime import clear_scopes
 
 if TYPE_CHECKING:

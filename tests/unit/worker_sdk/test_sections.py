@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from worker_sdk import acquire, expires, heartbeat, release, section
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 from worker_sdk.runtime import clear_scopes
 
 if TYPE_CHECKING:

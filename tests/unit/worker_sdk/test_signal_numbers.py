@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from agent import supervisor_protocol as protocol
-from worker_sdk.signal_numbers import is_signal
+from agent.workers.supervisor import protocol
+from worker_sdk.interpreter.signal_numbers import is_signal
 
 
 def test_the_signals_are_those_of_the_system() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.support.waiting import MS
-from worker_sdk.signal_wakeup import WAIT_MAX_S, Mailbox, wait_readable
+from worker_sdk.interpreter.signal_wakeup import WAIT_MAX_S, Mailbox, wait_readable
 
 LONG_S = 20_000 * MS
 """A wait that only a failing test waits for."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from worker_sdk import acquire, expires, heartbeat, release, section, timers
-from worker_sdk import board_layout as layout
+from worker_sdk.board import layout
 from worker_sdk.runtime import STATE
 
 if TYPE_CHECKING:

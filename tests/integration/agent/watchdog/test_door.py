@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent.watchdog import door as door_module
-from agent.watchdog.door import Door
+from agent.watchdog import listener as door_module
+from agent.watchdog.listener import Door
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

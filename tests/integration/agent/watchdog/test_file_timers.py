@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 
 from agent.errors import TimerFileUnusable
 from agent.watchdog import file_timers
-from agent.watchdog.events import TimerAcquired, TimerReleased
+from agent.watchdog.core.events import TimerAcquired, TimerReleased
+from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.file_timers import FileTimers, requested_path
-from agent.watchdog.model import WorkerKey
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:

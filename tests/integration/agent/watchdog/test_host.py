@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from agent.watchdog import host
-from agent.watchdog.host import Watchdog
-from agent.watchdog.model import Evidence, WatchdogPolicy, WorkerKey
+from agent.watchdog import runner as host
+from agent.watchdog.core.model import Evidence, WatchdogPolicy, WorkerKey
+from agent.watchdog.runner import Watchdog
 from tests.support.waiting import MS
 from worker_sdk.context import FILE_TIMER_ENABLE
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agent.devices.gpu_memory import TOLERANCE_BYTES, GpuMemoryWaiter
-from agent.devices.gpus import read_gpus
-from agent.devices.host import find_devices
+from agent.workers.devices.gpu_memory import TOLERANCE_BYTES, GpuMemoryWaiter
+from agent.workers.devices.gpus import read_gpus
+from agent.workers.devices.host import find_devices
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 LONG_S = 60.0
@@ -86,7 +86,7 @@ async def test_a_driver_that_fails_is_not_waited_for(nvml: FakeNvml, call: str) 
 async def test_a_driver_that_hangs_is_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.devices.gpu_memory.ANSWER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.workers.devices.gpu_memory.ANSWER_TIMEOUT_S", SOON_S)
     waiter = waiter_of(nvml)
     nvml.gate = threading.Event()
     try:
@@ -124,8 +124,8 @@ async def test_without_gpus_or_when_told_so_nobody_waits(nvml: FakeNvml) -> None
 async def test_a_driver_that_hangs_at_the_start_counts_as_none(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.devices.host.DRIVER_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr("agent.devices.host.DRIVER_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TOLD_AFTER_S", 0.0)
     nvml.gate = threading.Event()
     try:
         with structlog.testing.capture_logs() as said:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import preflight
-from agent.devices.gpus import load_nvml, memory_readings, read_gpus
-from agent.devices.model import Gpu
+from agent.runtime import preflight
+from agent.workers.devices.gpus import load_nvml, memory_readings, read_gpus
+from agent.workers.devices.model import Gpu
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.devices.model import CPUS_MAX, format_cpu_list, parse_cpu_list, sysfs_pci_address
+from agent.workers.devices.model import CPUS_MAX, format_cpu_list, parse_cpu_list, sysfs_pci_address
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from agent.explain.explain import EXPLANATION_CHARACTERS_MAX, explain, signal_within
-from agent.explain.model import (
+from agent.workers.failures.explain.explain import (
+    EXPLANATION_CHARACTERS_MAX,
+    explain,
+    signal_within,
+)
+from agent.workers.failures.explain.model import (
     Ending,
     Evidence,
     KernelWord,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from agent.convert import beat_message, failure_message
-from agent.inprocess import convert
-from agent.inprocess.model import (
+from agent.core.inprocess.model import (
     Abort,
     Begin,
     Complete,
@@ -27,7 +25,9 @@ from agent.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.model import Failure, GroupState
+from agent.core.model import Failure, GroupState
+from agent.session import convert_inprocess as convert
+from agent.session.convert import beat_message, failure_message
 from agent.watchdog.refusals import InvalidField
 from drumbeat.v1 import failure_pb2, inprocess_pb2, worker_pb2
 from tests.support.agents import a_beat

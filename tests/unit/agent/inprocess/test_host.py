@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from agent import effects as fx
-from agent.events import InprocessStepTaken
-from agent.inprocess.host import REPORTED_CHARACTERS_MAX, HostIterations
-from agent.inprocess.model import (
+from agent.core import effects as fx
+from agent.core.events import InprocessStepTaken
+from agent.core.inprocess.iterations import REPORTED_CHARACTERS_MAX, HostIterations
+from agent.core.inprocess.model import (
     HostStep,
     InprocessDirective,
     InprocessReport,
     InterruptionKind,
 )
-from agent.inprocess.worker import Fault
-from agent.watchdog.model import Purpose
+from agent.core.inprocess.worker import Fault
+from agent.watchdog.core.model import Purpose
 from tests.support.iterating import (
     OTHER_SPEC,
     SPEC,

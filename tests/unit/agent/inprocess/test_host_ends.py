@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent import effects as fx
-from agent.inprocess.model import HostStep, InprocessReport, Interrupted, InterruptionKind
-from agent.inprocess.restart import WONDER_S
-from agent.watchdog.model import Evidence, Purpose
+from agent.core import effects as fx
+from agent.core.inprocess.messages import WONDER_S
+from agent.core.inprocess.model import HostStep, InprocessReport, Interrupted, InterruptionKind
+from agent.watchdog.core.model import Evidence, Purpose
 from tests.support.iterating import (
     SPEC,
     a_begin,

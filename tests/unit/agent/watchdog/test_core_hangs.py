@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.watchdog import effects as fx
-from agent.watchdog.events import (
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core.events import (
     BoardRead,
     EvidenceTaken,
     SignalFailed,
@@ -15,7 +15,7 @@ from agent.watchdog.events import (
     TimerReleased,
     WorkerGone,
 )
-from agent.watchdog.model import Evidence, HangKind
+from agent.watchdog.core.model import Evidence, HangKind
 from tests.support.watching import NOW, PID, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9

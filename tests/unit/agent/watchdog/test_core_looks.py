@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog import effects as fx
-from agent.watchdog.events import (
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core.events import (
     DeadlineReached,
     HeartbeatReceived,
     TimerAcquired,
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.model import AUTO, Standing, WorkerKey
+from agent.watchdog.core.model import AUTO, Standing, WorkerKey
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGTERM, SIGKILL = 15, 9

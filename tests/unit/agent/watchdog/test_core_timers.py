@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog import effects as fx
-from agent.watchdog.events import (
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core.events import (
     BoardRead,
     EvidenceTaken,
     HeartbeatReceived,
@@ -15,7 +15,7 @@ from agent.watchdog.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.model import AUTO, Evidence, HangKind, Purpose, WorkerKey
+from agent.watchdog.core.model import AUTO, Evidence, HangKind, Purpose, WorkerKey
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9

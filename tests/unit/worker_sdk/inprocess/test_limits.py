@@ -8,8 +8,8 @@ import pytest
 
 import worker_sdk
 from tests.support.boards import BoardDirectory
-from worker_sdk import board_layout as layout
 from worker_sdk import context, runtime
+from worker_sdk.board import layout
 from worker_sdk.inprocess.link import BoardLimits
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 

@@ -1,0 +1,175 @@
+"""Pure. What an agent's core wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.core.inprocess.model import WorkerOrder
+from agent.core.model import Assignment, Beat, Failure, WorkerError
+from agent.errors import AgentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """Open a session after a random delay of at most ``delay_max_s``; ends an older one."""
+
+    attempt: int
+    delay_max_s: float
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseSession:
+    """End the session; no event about it is wanted any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBeat:
+    """Report the actual state; a newer one replaces it unsent."""
+
+    beat: Beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendGoodbye:
+    """Leave the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservePort:
+    """Hold a free port and answer with ``PortReserved``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePort:
+    """Let a port go."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSupervisor:
+    """Start a supervisor in place of one that is dead or could not be started.
+
+    Attributes:
+        delay_s: How long to wait before.
+        is_command_kept: Whether it is to do what the one before was told and has not begun.
+    """
+
+    delay_s: float = 0.0
+    is_command_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitGpuMemory:
+    """Wait until the memory of ended workers is free; answer with ``GpuMemoryFree``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Start the workers of a round."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorkers:
+    """Signal the workers of a round, SIGKILL after the timeout."""
+
+    round_id: int
+    signum: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillWorkers:
+    """SIGKILL whatever is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalWorkers:
+    """Hand a signal to the workers of a round, without stopping them."""
+
+    round_id: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderWorker:
+    """Tell a worker what to do in an iteration; a later order takes the place of this one."""
+
+    round_id: int
+    local_rank: int
+    order: WorkerOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """End one worker by a signal to all of its processes; the others go on."""
+
+    round_id: int
+    local_rank: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFailure:
+    """Spool a failure record, before any beat that counts it leaves."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
+
+    what: str
+    why: str
+    round_id: int | None = None
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """End the agent: with an error of its own, or with the run's outcome.
+
+    ``report`` is for standard error, as it is; ``cause`` for a launcher further out.
+    """
+
+    exit_code: int
+    report: str = ""
+    cause: WorkerError | None = None
+    error: AgentError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is to be done once the workers, who get ``signum``, are gone."""
+
+    finish: Finish
+    signum: int
+
+
+WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | OrderWorker | EndWorker
+
+Effect = (
+    OpenSession
+    | CloseSession
+    | SendBeat
+    | SendGoodbye
+    | ReservePort
+    | ReleasePort
+    | StartSupervisor
+    | AwaitGpuMemory
+    | StartWorkers
+    | StopWorkers
+    | KillWorkers
+    | SignalWorkers
+    | OrderWorker
+    | EndWorker
+    | WriteFailure
+    | Tell
+    | Finish
+)

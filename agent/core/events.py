@@ -1,0 +1,219 @@
+"""Pure. What happens to an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent.core.inprocess.model import InprocessDirective, WorkerStep
+from agent.core.model import Desired, Pace, WorkerError
+from agent.errors import AgentError
+from agent.watchdog.core.model import Hang
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWelcomed:
+    """The coordinator answered the ``Hello`` of this attempt."""
+
+    attempt: int
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceChanged:
+    """The coordinator stretched or tightened the heartbeats."""
+
+    attempt: int
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredReceived:
+    """The coordinator said what it wants."""
+
+    attempt: int
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessDirected:
+    """The coordinator said what the workers shall do in an iteration of their round."""
+
+    attempt: int
+    directive: InprocessDirective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLost:
+    """The session ended or could not be opened.
+
+    ``is_stale``: the coordinator has given this agent up. ``refusal``: it will never
+    let it in.
+    """
+
+    attempt: int
+    reason: str
+    is_stale: bool = False
+    refusal: AgentError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortReserved:
+    """A port is held for the next round this agent leads."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStarted:
+    """All workers of the round run their program; ``pids`` are by local rank."""
+
+    round_id: int
+    pids: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStartFailed:
+    """A worker could not be started."""
+
+    round_id: int
+    local_rank: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessStepTaken:
+    """A worker said how far it is in an iteration."""
+
+    round_id: int
+    local_rank: int
+    step: WorkerStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    """A worker ended at ``ended_at`` (this host's monotonic clock).
+
+    ``exit_code`` is negative for a signal. ``is_stopped``: a stop had been asked for.
+    """
+
+    round_id: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    is_stopped: bool
+    ended_at: float
+    error: WorkerError | None = None
+    explanation: str = ""
+    stderr_tail: str = ""
+    hang: Hang | None = None
+    """Set if the agent ended it because it hung."""
+    error_file: str = ""
+    """Where it recorded its error, if that file is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogActed:
+    """The watchdog did something about a worker; for telemetry, for the end tells what to do."""
+
+    round_id: int
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimitExpired(WatchdogActed):
+    """A timer or another limit of a worker is over.
+
+    ``pid`` is the process that it is about, 0 for the worker itself. ``signal`` is what it
+    sends: None for SIGTERM and then SIGKILL; 0 or less: nothing, it is only told.
+    """
+
+    hang: Hang
+    signal: int | None
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSignalled(WatchdogActed):
+    """A worker, or the process ``pid`` below it, gets a signal because it hangs."""
+
+    signum: int
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStopped:
+    """Nothing of the round is alive, but for ``stuck_pids`` that even SIGKILL did not end."""
+
+    round_id: int
+    stuck_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorDied:
+    """The supervisor ended by itself, and all its workers with it."""
+
+    ending: str
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorNotStarted:
+    """The system gave no process for a supervisor; what it was to do still waits for one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemoryFree:
+    """Old workers' GPU memory is free, or was waited for long enough; ``note`` says what isn't."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalReceived:
+    """Somebody wants this agent to end."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalToForward:
+    """Somebody has a signal for the workers, e.g. a batch system's warning."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Somebody pressed Ctrl-Z."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached:
+    """The instant of ``next_deadline()`` has come."""
+
+
+Event = (
+    SessionWelcomed
+    | PaceChanged
+    | DesiredReceived
+    | InprocessDirected
+    | SessionLost
+    | PortReserved
+    | WorkersStarted
+    | WorkerStartFailed
+    | InprocessStepTaken
+    | WorkerExited
+    | WorkerLimitExpired
+    | WorkerSignalled
+    | WorkersStopped
+    | SupervisorDied
+    | SupervisorNotStarted
+    | GpuMemoryFree
+    | SignalReceived
+    | SignalToForward
+    | SuspendRequested
+    | DeadlineReached
+)

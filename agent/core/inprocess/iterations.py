@@ -1,0 +1,430 @@
+"""Pure. This host's part in the iterations of a round.
+
+Steps of the workers and the latest directive of the coordinator are compared after
+every event; what is repeated or late changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agent.core import effects as fx
+from agent.core.events import InprocessStepTaken, WorkerExited
+from agent.core.inprocess.exits import farewell, interruption_by
+from agent.core.inprocess.messages import RestartStory
+from agent.core.inprocess.model import (
+    NO_ITERATION,
+    Begin,
+    Complete,
+    Completed,
+    Entered,
+    HostStep,
+    InprocessDirective,
+    InprocessReport,
+    Interrupt,
+    Interrupted,
+    Interruption,
+    InterruptionKind,
+    Terminated,
+)
+from agent.core.inprocess.worker import Fault, Phase, Worker
+
+SIGTERM, SIGKILL = 15, 9
+
+REPORTED_CHARACTERS_MAX = 500
+"""Of a message in a report, which goes out with every beat; records have all of it."""
+
+_NO_ROUND = -1
+
+
+class HostIterations:
+    """The in-process part of one round on this host. Not thread-safe; one owner calls it.
+
+    The owner calls ``settle`` after every event. ``report`` is as of then.
+    ``has_failed``: a worker's end was excused, but fell outside of an iteration.
+    """
+
+    def __init__(self, local_world_size: int, *, shutdown_timeout_s: float) -> None:
+        self._size = local_world_size
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._latest: InprocessDirective | None = None
+        self.begin_round(_NO_ROUND)
+
+    def begin_round(self, round_id: int) -> None:
+        """Forget everything but a directive of this very round, which may be ahead of us."""
+        self._round_id = round_id
+        self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
+        self._has_started = self._is_stopping = self.has_failed = False
+        self._dismissed_until: float | None = None
+        self._story = RestartStory()
+        self._low = NO_ITERATION
+        self._top = NO_ITERATION
+        self._completed = NO_ITERATION
+        # What went wrong, by iteration and worker, in the order in which it did.
+        self._broken: dict[tuple[int, int], Interruption] = {}
+        self.report: InprocessReport | None = None
+        self._follow()
+
+    # What happens.
+
+    def started(self, round_id: int, pids: Mapping[int, int]) -> None:
+        """Note that all workers of the round run."""
+        if round_id == self._round_id:
+            self._has_started = True
+            for worker in self._workers:
+                worker.pid = pids.get(worker.local_rank, 0)
+
+    def stopping(self) -> None:
+        """Note that all workers are being stopped: they are told nothing more."""
+        self._is_stopping = True
+        for worker in self._workers:
+            worker.kill_at = None
+
+    def dismiss(self, reason: str, *, now: float) -> list[fx.Effect] | None:
+        """Let workers end by themselves, now that no iteration follows.
+
+        Those that wait for one are told so; those that have left already go on ending.
+        ``None``: all are to be stopped now, because one does something else, or because
+        they were given the time that workers have to end.
+        """
+        alive = [worker for worker in self._workers if not worker.is_gone]
+        effects: list[fx.Effect] = []
+        if self._dismissed_until is None:
+            if not self.is_on or not all(w.is_waiting or w.is_ending for w in alive):
+                return None
+            self._dismissed_until = now + self._shutdown_timeout_s
+            for worker in alive:
+                if worker.is_waiting:
+                    order, rank = worker.dismiss(reason, at=now), worker.local_rank
+                    effects.append(
+                        fx.OrderWorker(round_id=self._round_id, local_rank=rank, order=order)
+                    )
+        return effects if alive and now < self._dismissed_until else None
+
+    def directed(self, directive: InprocessDirective, *, now: float) -> list[fx.Effect]:
+        """Take the coordinator's word; a repeated or older one changes nothing."""
+        if self._latest is not None and directive.order <= self._latest.order:
+            return []
+        self._latest = directive
+        if directive.round_id != self._round_id:
+            return []
+        self.has_failed = self.has_failed or self._is_late_loss(directive)
+        self._follow()
+        match directive.kind:
+            case Interrupt(reason=reason):
+                self._story.interrupted(reason, now=now)
+            case Begin():
+                return self._story.began(directive.iteration, self._round_id, now=now)
+        return []
+
+    def step_taken(self, event: InprocessStepTaken, *, now: float) -> Fault | None:
+        """Take a worker's word; return what is to be written down at once."""
+        worker = self._worker(event.round_id, event.local_rank)
+        if worker is None or not worker.takes_part or not self._is_running:
+            return None
+        iteration, fault = event.step.iteration, None
+        is_open = iteration == worker.iteration and iteration > self._completed
+        match event.step.kind:
+            case Entered() as entered:
+                fault = self._enter(worker, iteration, entered, now)
+            case Completed():
+                # A spare may still say so after all have completed.
+                if iteration == worker.iteration and worker.phase is Phase.RUNNING:
+                    worker.phase = Phase.COMPLETED
+            case Interrupted(interruption=None):
+                if is_open:
+                    worker.interrupt()
+            case Interrupted(interruption=interruption):
+                if is_open and interruption is not None:
+                    fault = self._interrupted(worker, interruption, now)
+            case Terminated(interruption=interruption):
+                self._terminated(worker, interruption, iteration, now)
+        return fault
+
+    def exited(self, event: WorkerExited) -> Fault | None:
+        """Note a worker's end; ``None``: it is no matter of in-process restart."""
+        worker = self._worker(event.round_id, event.local_rank)
+        if worker is None or worker.is_gone:
+            return None
+        worker.is_gone, worker.kill_at = True, None
+        fault, worker.fault = worker.fault, None
+        if fault is not None:
+            return fault
+        if worker.has_exited and self._is_engaged and not event.is_stopped and event.exit_code:
+            # It has failed after all, at what it did after the function.
+            return self._leave(worker, interruption_by(event), at=event.ended_at)
+        is_by_itself = not event.is_stopped or event.hang is not None
+        is_break = worker.takes_part and self._is_engaged and not self._is_well(worker, event)
+        if is_by_itself and is_break:
+            at = event.ended_at
+            stacks = ""
+            if event.hang is not None:
+                at, stacks = min(at, event.hang.noticed_at), event.hang.evidence.stacks
+            self._story.failed(worker.local_rank, stacks, now=at)
+            return self._leave(worker, interruption_by(event), at=at)
+        worker.left = worker.left or _shortened(farewell(event))
+        return None
+
+    def lost(self, local_rank: int, why: str, *, now: float) -> Fault | None:
+        """Note that a worker is gone with its supervisor; ``None`` as for ``exited``."""
+        worker = self._workers[local_rank]
+        worker.is_gone, worker.kill_at = True, None
+        fault, worker.fault = worker.fault, None
+        if fault is not None or not worker.takes_part:
+            return fault
+        kind = InterruptionKind.TERMINATED
+        fault = self._leave(
+            worker, Interruption(local_rank=local_rank, kind=kind, message=why), at=now
+        )
+        return fault if self.is_on else None
+
+    # What follows.
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an iteration is entered or under way: the end of a worker fails nothing."""
+        return self._is_running and self._is_engaged
+
+    def is_excused(self, local_rank: int) -> bool:
+        """Return whether a worker may end as it likes."""
+        worker = self._workers[local_rank]
+        return self.is_on or worker.fault is not None
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call ``settle`` again if nothing happens."""
+        instants = [worker.kill_at for worker in self._workers]
+        if not self._is_stopping:
+            instants.append(self._dismissed_until)
+        if self._is_running:
+            instants += [self._story.tell_at, self._story.wait_at]
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def settle(self, *, now: float) -> list[fx.Effect]:
+        """Return what is to be done, and bring ``report`` up to date. Linear in workers."""
+        effects: list[fx.Effect] = []
+        directive = self._directive
+        if directive is not None and self._is_running:
+            effects += self._story.review(self._round_id, now=now)
+            self._note_seats_of_the_dead(directive)
+            for worker in self._workers:
+                effects += self._settle(worker, directive, now)
+        if self._is_running:
+            effects += self._story.waits(self._waiting_for(), self._round_id, now=now)
+        for worker in self._workers:
+            if worker.kill_at is not None and now >= worker.kill_at:
+                worker.kill_at = None
+                effects.append(self._end(worker, SIGKILL))
+        self._update_report()
+        return effects
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        for worker in self._workers:
+            assert worker.fault is None or (worker.left and not worker.is_gone), "no record due"
+            assert worker.kill_at is None or worker.fault, "a worker in good standing is killed"
+            assert worker.iteration <= self._top, "an iteration above the top"
+            assert worker.phase is not Phase.RUNNING or worker.seat, "runs without a seat"
+        assert self.report is None or self.report.iteration <= self._top
+
+    # Steps.
+
+    @property
+    def _is_running(self) -> bool:
+        return self._has_started and not self._is_stopping and self._dismissed_until is None
+
+    @property
+    def _is_engaged(self) -> bool:
+        return self._has_started and self._top > self._completed
+
+    def _worker(self, round_id: int, local_rank: int) -> Worker | None:
+        is_ours = round_id == self._round_id and 0 <= local_rank < self._size
+        return self._workers[local_rank] if is_ours else None
+
+    def _enter(self, worker: Worker, iteration: int, entered: Entered, now: float) -> Fault | None:
+        if iteration <= worker.iteration:
+            return None
+        worker.enter(iteration, entered.spec, entered.group)
+        self._top = max(self._top, iteration)
+        for other in self._workers:
+            is_beside = other.takes_part and other.iteration == iteration
+            if is_beside and other.spec != worker.spec:
+                return self._disagree(worker, other, now)
+        return None
+
+    def _disagree(self, worker: Worker, other: Worker, now: float) -> Fault:
+        message = (
+            "the settings of its in-process restart differ from those of local rank "
+            f"{other.local_rank}; all workers must be given the same"
+        )
+        kind = InterruptionKind.TERMINATED
+        why = Interruption(local_rank=worker.local_rank, kind=kind, message=message)
+        return replace(self._leave(worker, why, at=now), is_fatal=True)
+
+    def _interrupted(self, worker: Worker, why: Interruption, now: float) -> Fault | None:
+        if not why.kind.is_survived:
+            self._terminated(worker, why, worker.iteration, now)
+            return None
+        worker.interrupt()
+        key = (worker.iteration, worker.local_rank)
+        if key in self._broken:
+            return None
+        self._broken[key] = _shortened(why)
+        self._story.failed(worker.local_rank, why.traceback, now=now)
+        rank = worker.seat.rank if worker.seat is not None else None
+        return Fault(
+            interruption=why, iteration=worker.iteration, at=now, rank=rank, pid=worker.pid
+        )
+
+    def _terminated(self, worker: Worker, why: Interruption, iteration: int, now: float) -> None:
+        iteration = max(iteration, worker.iteration)
+        if iteration <= self._completed:
+            return  # outside of an iteration: its end counts, as that of any process
+        self._top = max(self._top, iteration)
+        if why.kind.is_survived:
+            why = replace(why, kind=InterruptionKind.TERMINATED)
+        fault, worker.has_said_so = self._leave(worker, why, at=now), True
+        if not worker.has_exited:
+            worker.fault = fault
+            self._story.failed(worker.local_rank, why.traceback, now=now)
+
+    def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
+        is_inside = worker.iteration > self._completed
+        fault = worker.leave(why, worker.iteration if is_inside else self._top, at=at)
+        worker.left = _shortened(why)
+        if is_inside and worker.has_begun and not worker.has_exited:
+            self._broken.setdefault((worker.iteration, worker.local_rank), worker.left)
+        return fault
+
+    def _is_well(self, worker: Worker, event: WorkerExited) -> bool:
+        """Return whether a worker has done all it wanted to, while others go on."""
+        is_good = event.exit_code == 0 and event.hang is None
+        return is_good and NO_ITERATION < worker.iteration <= self._completed
+
+    # The directive.
+
+    @property
+    def _directive(self) -> InprocessDirective | None:
+        latest = self._latest
+        return latest if latest is not None and latest.round_id == self._round_id else None
+
+    def _follow(self) -> None:
+        directive = self._directive
+        if directive is not None:
+            self._top = max(self._top, directive.iteration)
+            if isinstance(directive.kind, Complete):
+                self._completed = directive.iteration
+
+    def _is_late_loss(self, directive: InprocessDirective) -> bool:
+        """Return whether a worker has left an iteration that was complete, as we hear only now."""
+        iteration = directive.iteration
+        if not isinstance(directive.kind, Complete) or iteration <= self._completed:
+            return False
+        seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
+        return any(not worker.takes_part and not worker.has_exited for worker in seated)
+
+    def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
+        """An iteration that counts on a worker that has left can't go on."""
+        if not isinstance(directive.kind, Begin):
+            return
+        for seat in directive.kind.seats:
+            if seat.local_rank < self._size:
+                worker = self._workers[seat.local_rank]
+                has_done_it = worker.has_exited and worker.iteration == directive.iteration
+                if (left := worker.left) is not None and not has_done_it:
+                    self._broken.setdefault((directive.iteration, seat.local_rank), left)
+
+    def _settle(self, worker: Worker, directive: InprocessDirective, now: float) -> list[fx.Effect]:
+        if not worker.takes_part:
+            return []
+        if worker.is_left_behind(directive):
+            worker.discard(directive.iteration, at=now)
+            worker.kill_at = now + self._shutdown_timeout_s
+            why = f"local rank {worker.local_rank}: {worker.left.message if worker.left else ''}"
+            tell = fx.Tell(what="worker given up", why=why, round_id=self._round_id)
+            return [tell, self._end(worker, SIGTERM)]
+        order = worker.obey(directive)
+        if order is None:
+            return []
+        return [fx.OrderWorker(round_id=self._round_id, local_rank=worker.local_rank, order=order)]
+
+    def _end(self, worker: Worker, signum: int) -> fx.EndWorker:
+        return fx.EndWorker(round_id=self._round_id, local_rank=worker.local_rank, signum=signum)
+
+    # The report.
+
+    def _update_report(self) -> None:
+        if self._top == NO_ITERATION:
+            return
+        present = [worker for worker in self._workers if worker.takes_part]
+        if present:
+            self._low = max(self._low, min(worker.iteration for worker in present))
+        elif self._low == NO_ITERATION:
+            self._low = self._top
+        else:  # whoever was behind is gone
+            self._low = max(self._low, *(worker.iteration for worker in self._workers))
+        low, step = self._low, self._step(present)
+        self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
+        ahead = [worker for worker in present if _is_ahead(worker, low, step)]
+        entered = present if step is HostStep.ENTERED else ahead
+        is_entry = bool(entered) and step is not HostStep.RUNNING
+        groups = tuple(worker.group for worker in self._workers) if is_entry else ()
+        self.report = InprocessReport(
+            iteration=max(low, 0),
+            step=step,
+            terminated=tuple(w.left for w in self._workers if w.left is not None),
+            interruptions=tuple(why for key, why in self._broken.items() if key[0] == low),
+            spec=entered[0].spec if is_entry else None,
+            groups=groups if any(groups) else (),
+            ahead=tuple(worker.local_rank for worker in ahead),
+        )
+
+    def _waiting_for(self) -> str:
+        """Return whom workers of this host wait for to begin an iteration, empty if none does."""
+        present = [worker for worker in self._workers if worker.takes_part]
+        if not any(worker.phase is Phase.ENTERED for worker in present):
+            return ""
+        iteration = max(worker.iteration for worker in present)
+        late = [str(worker.local_rank) for worker in present if worker.iteration < iteration]
+        if not late:
+            return f"iteration {iteration} has yet to begin, all of this host have entered it"
+        whom = f"local rank{'s' * (len(late) > 1)} {', '.join(late)}"
+        why = "" if self._low != NO_ITERATION else ", which never called the function"
+        return f"iteration {iteration} waits for {whom}{why}"
+
+    def _step(self, present: list[Worker]) -> HostStep:
+        """Return the least that any of those that take part has reached."""
+        low = self._low
+        if low in (NO_ITERATION, self._completed):
+            return HostStep.OUTSIDE if low == NO_ITERATION else HostStep.COMPLETED
+        is_broken = any(iteration == low for iteration, _ in self._broken)
+        if not present and not is_broken and self._have_all_exited(low):
+            return HostStep.COMPLETED
+        if not present or is_broken or any(_has_broken_off(w, low) for w in present):
+            return HostStep.INTERRUPTED
+        if any(worker.phase is Phase.ENTERED for worker in present):
+            return HostStep.ENTERED
+        if any(worker.phase is Phase.RUNNING and not worker.is_spare for worker in present):
+            return HostStep.RUNNING
+        return HostStep.COMPLETED
+
+    def _have_all_exited(self, iteration: int) -> bool:
+        last = [worker for worker in self._workers if worker.iteration == iteration]
+        return bool(last) and all(worker.has_exited for worker in last)
+
+
+def _is_ahead(worker: Worker, low: int, step: HostStep) -> bool:
+    """Return whether a worker need not be waited for in what its host is at."""
+    if step is HostStep.RUNNING:
+        return worker.phase is Phase.COMPLETED and not worker.is_spare
+    return worker.iteration == low + 1 and worker.phase is Phase.ENTERED
+
+
+def _has_broken_off(worker: Worker, iteration: int) -> bool:
+    return worker.iteration > iteration or worker.phase is Phase.INTERRUPTED
+
+
+def _shortened(interruption: Interruption) -> Interruption:
+    message = interruption.message[:REPORTED_CHARACTERS_MAX]
+    return replace(interruption, message=message, traceback="")

@@ -1,0 +1,222 @@
+"""Pure. One worker of this host, as far as in-process restart is concerned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from agent.core.inprocess.model import (
+    NO_ITERATION,
+    Abort,
+    Begin,
+    Complete,
+    InprocessDirective,
+    InprocessSpec,
+    Interrupt,
+    Interruption,
+    InterruptionKind,
+    Seat,
+    WorkerBegin,
+    WorkerOrder,
+)
+
+
+class Phase(StrEnum):
+    """What a worker does in its latest iteration.
+
+    ::
+
+        OUTSIDE --> ENTERED --> RUNNING --> COMPLETED
+                      ^  |         |            |
+                      |  v         v            v
+                      +--------- INTERRUPTED ---+      (COMPLETED --> ENTERED: the next call)
+    """
+
+    OUTSIDE = "OUTSIDE"
+    """There was none; waits for the first."""
+    ENTERED = "ENTERED"
+    """Waits for it to begin."""
+    RUNNING = "RUNNING"
+    """It was told to begin; waits for the function to return."""
+    INTERRUPTED = "INTERRUPTED"
+    """It cleans up; waits for its next entry."""
+    COMPLETED = "COMPLETED"
+    """Its function has returned; waits for the others."""
+
+
+_INTERRUPTIBLE = frozenset({Phase.ENTERED, Phase.RUNNING, Phase.COMPLETED})
+_BEGUN = frozenset({Phase.RUNNING, Phase.INTERRUPTED, Phase.COMPLETED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What a worker did to an iteration, for its failure record.
+
+    ``at`` is this host's monotonic clock. ``rank`` is the one it had in the iteration,
+    ``None`` if it had none. ``is_victim``: it was sent away and did nothing wrong.
+    ``is_fatal``: the round can't go on in process.
+    """
+
+    interruption: Interruption
+    iteration: int
+    at: float
+    rank: int | None = None
+    pid: int = 0
+    is_victim: bool = False
+    is_fatal: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """The latest of one worker. ``left`` says why it takes no part any more."""
+
+    local_rank: int
+    pid: int = 0
+    iteration: int = NO_ITERATION
+    phase: Phase = Phase.OUTSIDE
+    spec: InprocessSpec | None = None
+    group: str = ""
+    seat: Seat | None = None
+    """Its place in its iteration, once that began."""
+    left: Interruption | None = None
+    fault: Fault | None = None
+    """Why it left, if it still has to be written down: when it ends."""
+    has_said_so: bool = False
+    """It left by its own word."""
+    is_gone: bool = False
+    kill_at: float | None = None
+    """When it gets SIGKILL if it has not ended by then."""
+    ordered: tuple[WorkerOrder, Phase] | None = None
+    """Its latest order, and what it did when it got that."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it does, or may still."""
+        return self.left is None
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether it takes no part any more and has failed at nothing, as it says."""
+        return self.left is not None and self.left.kind is InterruptionKind.EXITED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it can be told that no iteration follows: it waits for one, or soon will."""
+        return self.takes_part and self.phase in (Phase.ENTERED, Phase.INTERRUPTED)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has said that it takes no part any more, and was not told to end."""
+        return self.has_exited or (self.fault is not None and self.has_said_so)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its latest iteration has begun for it."""
+        return self.phase in _BEGUN
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether it stands by in an iteration that has begun."""
+        return self.seat is not None and self.seat.active_rank is None
+
+    def enter(self, iteration: int, spec: InprocessSpec, group: str) -> None:
+        """Wait for an iteration."""
+        self.iteration, self.phase = iteration, Phase.ENTERED
+        self.spec, self.group, self.seat = spec, group, None
+
+    def interrupt(self) -> None:
+        """Note that its iteration can't go on."""
+        if self.phase in _INTERRUPTIBLE:
+            self.phase = Phase.INTERRUPTED
+
+    def leave(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
+        """Take no part any more; return what is to be written down of it."""
+        self.left = interruption
+        return Fault(
+            interruption=interruption,
+            iteration=iteration,
+            at=at,
+            rank=self.seat.rank if self.seat is not None else None,
+            pid=self.pid,
+        )
+
+    def is_left_behind(self, directive: InprocessDirective) -> bool:
+        """Return whether the coordinator goes on without it, although it has not ended."""
+        if self.local_rank in directive.terminated:
+            return True
+        match directive.kind:
+            case Begin(seats=seats):
+                return all(seat.local_rank != self.local_rank for seat in seats)
+            case Complete():
+                is_waiting = self.phase in (Phase.OUTSIDE, Phase.ENTERED)
+                return self.iteration < directive.iteration or (
+                    self.iteration == directive.iteration and is_waiting
+                )
+            case Interrupt():
+                return False
+
+    def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
+        """Return the order to end, because no iteration follows."""
+        kind = InterruptionKind.TERMINATED
+        message = "was told that no iteration follows"
+        why = Interruption(local_rank=self.local_rank, kind=kind, message=message)
+        self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
+        return WorkerOrder(iteration=self.iteration, kind=Abort(reason=reason))
+
+    def discard(self, iteration: int, *, at: float) -> None:
+        """Give it up, because an iteration goes on without it."""
+        if self.iteration >= iteration:
+            kind, why = InterruptionKind.DISCARDED, "has no rank in it"
+        else:
+            kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
+        interruption = Interruption(
+            local_rank=self.local_rank,
+            kind=kind,
+            message=f"iteration {iteration} goes on without this worker, which {why}",
+        )
+        fault = self.leave(interruption, iteration, at=at)
+        self.fault = replace(fault, is_victim=kind is InterruptionKind.DISCARDED)
+
+    def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
+        """Return the order that it still needs, ``None`` if it needs none."""
+        # An iteration is over for all once a later one was interrupted.
+        is_passed = self.iteration < directive.iteration and isinstance(directive.kind, Interrupt)
+        if self.iteration != directive.iteration and not is_passed:
+            return None
+        order = self._order(directive.kind)
+        if order is None:
+            return None
+        wanted = WorkerOrder(iteration=self.iteration, kind=order)
+        if self.ordered == (wanted, self.phase):
+            return None
+        self.ordered = (wanted, self.phase)
+        return wanted
+
+    def _order(
+        self, kind: Begin | Interrupt | Complete
+    ) -> WorkerBegin | Interrupt | Complete | None:
+        match kind:
+            case Begin():
+                return self._begin(kind)
+            case Interrupt():
+                return kind if self.phase in _INTERRUPTIBLE else None
+            case Complete():
+                # A spare may not even have heard that it began; it says when it waits.
+                return kind if self.phase is Phase.COMPLETED else None
+
+    def _begin(self, begin: Begin) -> WorkerBegin | None:
+        if self.phase is Phase.ENTERED:
+            self.phase = Phase.RUNNING
+            self.seat = next(seat for seat in begin.seats if seat.local_rank == self.local_rank)
+        if self.phase is not Phase.RUNNING or self.seat is None:
+            return None
+        return WorkerBegin(
+            rank=self.seat.rank,
+            world_size=begin.world_size,
+            active_rank=self.seat.active_rank,
+            active_world_size=begin.active_world_size,
+            master_addr=begin.master_addr,
+            master_port=begin.master_port,
+            role_rank=self.seat.role_rank,
+            role_world_size=self.seat.role_world_size,
+        )

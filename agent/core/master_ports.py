@@ -1,0 +1,37 @@
+"""Pure. Which ports this agent holds for the stores of rank 0, and for how long."""
+
+from __future__ import annotations
+
+from agent.core import effects as fx
+from agent.core.model import Assignment, Desired
+
+
+class MasterPorts:
+    """One port for the next round or iteration that this agent leads, and those in use.
+
+    A port is used once. That of a round is held until the next round this agent leads,
+    that of an iteration until the next iteration or round it leads: by then everybody
+    has left it.
+    """
+
+    def __init__(self) -> None:
+        self.next = 0
+        """0: none is held yet."""
+        self._in_use: set[int] = set()
+
+    def replace_spent(self, desired: Desired) -> list[fx.Effect]:
+        """Reserve another port once the one held is used; let those go that nobody can bind."""
+        spent = desired.master_port_spent
+        if not spent or spent != self.next:
+            return []
+        kept = {spent}
+        if isinstance(desired.state, Assignment):
+            kept.add(desired.state.master_port)
+        gone = sorted(self._in_use - kept)
+        self._in_use = (self._in_use & kept) | {spent}
+        self.next = 0
+        return [*(fx.ReleasePort(port=port) for port in gone), fx.ReservePort()]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        assert self.next not in self._in_use, "one port twice"

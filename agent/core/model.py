@@ -1,0 +1,200 @@
+"""Pure. The values an agent deals in: what it is told, what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from agent.core.inprocess.model import InprocessReport, InterruptionKind
+from agent.watchdog.core.model import Hang
+
+
+class GroupState(StrEnum):
+    """What this host's worker group does. The values are those of the protocol."""
+
+    IDLE = "IDLE"
+    """No workers; waits for a round."""
+    STARTING = "STARTING"
+    """The supervisor was told to start them; waits for its answer."""
+    RUNNING = "RUNNING"
+    """They run; waits for exits."""
+    STOPPING = "STOPPING"
+    """The coordinator wants something else; waits for the last process to end."""
+    SUCCEEDED = "SUCCEEDED"
+    """All exited with 0; waits for the other agents."""
+    FAILED = "FAILED"
+    """One failed, the others are being stopped; waits for the coordinator's decision."""
+
+
+class GpuMemory(StrEnum):
+    """What is known of the GPU memory that workers of this agent use."""
+
+    FREE = "FREE"
+    """None has run since it was last found free, or there is no GPU to wait for."""
+    USED = "USED"
+    """Workers have run."""
+    AWAITED = "AWAITED"
+    """They are gone; waits for the word that their memory is too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The agent's whole actual state. See ``drumbeat.v1.Beat``.
+
+    ``failure`` is what made the group of ``round_id`` fail, if it did.
+    """
+
+    state: GroupState
+    round_id: int | None
+    master_port: int
+    failures_written: int
+    workers_alive: int
+    is_start_impossible: bool = False
+    inprocess: InprocessReport | None = None
+    failure: Failure | None = None
+    workers_done: int = 0
+
+    @property
+    def news(self) -> Beat:
+        """This beat without what can wait for the next one that is due anyway."""
+        report = self.inprocess
+        return self if report is None else replace(self, inprocess=report.news)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to beat and how to come back; seconds."""
+
+    heartbeat_interval_s: float
+    reconnect_delay_max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPolicy:
+    """What the agent was told about time and its host; seconds."""
+
+    local_world_size: int
+    join_timeout_s: float
+    coordinator_grace_s: float
+    shutdown_timeout_s: float
+    coordinator: str
+    is_gpu_memory_awaited: bool = False
+    """Whether there are GPUs whose memory must be free between two rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
+
+    round_id: int
+    restart_count: int
+    group_rank: int
+    group_world_size: int
+    rank_first: int
+    world_size: int
+    role_rank_first: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """Hold no workers. ``reason`` says what the run waits for, ``time_left_s`` how long."""
+
+    reason: str
+    time_left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop the workers; the verdict follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerError:
+    """What a worker left in its error file. Texts are bounded by who read them."""
+
+    message: str
+    traceback: str = ""
+    error_code: int | None = None
+    """Exit code of the process that failed, if that is one within the worker."""
+    timestamp: int | None = None
+    """When it was recorded, in seconds since 1970 by the worker's clock; for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """A worker, of any host, whose failure made the run fail."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    exit_code: int
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The run is over, for this agent at least.
+
+    ``report`` is the readable failure report, empty on success.
+    ``cause`` is its root cause, for a launcher that this agent runs under, and
+    ``root_causes`` are all that can't be told apart, for a program that launched it.
+    ``is_released``: it has succeeded, and the run goes on without it.
+    """
+
+    is_success: bool
+    reason: str
+    report: str
+    cause: WorkerError | None = None
+    root_causes: tuple[RootCause, ...] = ()
+    is_released: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """What the coordinator wants of this agent; see ``drumbeat.v1.Desired``."""
+
+    state: Standby | Assignment | Stop | Exit
+    master_port_spent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One worker's failure, as this agent writes it down.
+
+    ``happened_at`` is the monotonic clock of this host, which all processes on it
+    share until the next boot.
+    """
+
+    sequence: int
+    round_id: int
+    rank: int
+    local_rank: int
+    group_rank: int
+    role_rank: int
+    happened_at: float
+    pid: int
+    exit_code: int
+    message: str
+    traceback: str = ""
+    stderr_tail: str = ""
+    is_stopped_by_agent: bool = False
+    explanation: str = ""
+    """The likely why, as far as this host can tell."""
+    hang: Hang | None = None
+    """Set if the agent ended it because it hung."""
+    interruption: InterruptionKind | None = None
+    """What it did to ``iteration`` of in-process restart; ``None`` in other rounds."""
+    iteration: int = 0
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether the worker lived on."""
+        return self.interruption is not None and self.interruption.is_survived

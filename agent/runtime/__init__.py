@@ -1,0 +1,1 @@
+"""The process of an agent: its loop, its signals and its files."""

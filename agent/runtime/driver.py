@@ -1,0 +1,357 @@
+"""Shell. The one owner of an agent's core: feeds it events, executes its effects."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+import uuid
+from contextlib import closing, suppress
+from functools import partial
+
+import structlog
+
+from agent.core import effects as fx
+from agent.core.agent import AgentCore
+from agent.core.event_queue import EventQueue
+from agent.core.events import DeadlineReached, Event, PortReserved, SessionLost
+from agent.core.model import AgentPolicy, Failure, WorkerError
+from agent.launching.files import write_outcome
+from agent.launching.outcome import Outcome, OutcomeRecorder
+from agent.runtime.file_thread import FilesStalled, FileThread
+from agent.runtime.parent_error_file import tell_launcher
+from agent.runtime.preflight import inherited_environment, private_places
+from agent.runtime.private_directory import PrivateDirectory
+from agent.runtime.signals import take_signals
+from agent.session.convert import failure_message
+from agent.session.reporter import Reporter
+from agent.session.session import Identity, Session
+from agent.session.spool import Spool, Spooled
+from agent.session.transport import Transport, TransportError
+from agent.settings.config import AgentConfig
+from agent.telemetry.feed import Telemetry
+from agent.telemetry.history import Story
+from agent.workers.devices.host import HostDevices, find_devices
+from agent.workers.devices.visible import VISIBLE_DEVICES
+from agent.workers.manager import Workers
+from agent.workers.output.files import WorkerOutput
+from agent.workers.ports import Ports
+from agent.workers.supervisor import process_tree
+from agent.workers.supervisor.client import become_subreaper
+from drumbeat.logs import write_text
+from drumbeat.tasks import ended_by_itself
+from worker_sdk.context import ERROR_FILE
+
+log = structlog.get_logger()
+
+# How long a goodbye, or a word to the launcher, may take to leave: nothing here depends on it.
+GOODBYE_TIMEOUT_S = 1.0
+
+
+def run(config: AgentConfig) -> int:
+    """Run an agent against the coordinator of its configuration; return the exit code.
+
+    Raises ``AgentError``.
+    """
+    from agent.session.grpc_transport import GrpcTransport  # noqa: PLC0415 - a standalone agent needs none
+
+    assert config.coordinator is not None, "only a standalone agent has no coordinator"
+    transport = GrpcTransport(config.coordinator, is_proxied=config.is_proxied)
+    return asyncio.run(drive(config, transport))
+
+
+async def drive(config: AgentConfig, transport: Transport) -> int:
+    """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+    with closing(PrivateDirectory(private_places())) as directory:
+        return await _drive(config, transport, directory)
+
+
+async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDirectory) -> int:
+    incarnation = uuid.uuid4().hex
+    devices = await find_devices(
+        inherited_environment().get(VISIBLE_DEVICES),
+        numa_mode=config.numa_binding,
+        is_memory_awaited=config.gpu_memory_wait_s > 0,
+    )
+    spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
+    output = WorkerOutput(config, directory=directory)
+    driver = Driver(
+        config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
+    )
+    try:
+        finish = await driver.run()
+    finally:
+        await driver.close()
+    cause = finish.cause
+    if finish.error is not None:
+        cause = WorkerError(message=str(finish.error))
+    if cause is not None:
+        files = FileThread()
+        tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
+        with suppress(FilesStalled):
+            await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
+        files.close()
+    if config.outcome_file is not None:
+        write_outcome(config.outcome_file, driver.outcome(finish))
+    if finish.error is not None:
+        raise finish.error
+    if finish.report and config.outcome_file is None:
+        write_text(f"{finish.report}\n")
+    return finish.exit_code
+
+
+class Driver:
+    """Runs one agent from start to finish."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        transport: Transport,
+        *,
+        incarnation: str,
+        output: WorkerOutput,
+        spool: Spool,
+        devices: HostDevices | None = None,
+    ) -> None:
+        self._config = config
+        self._transport = transport
+        self._incarnation = incarnation
+        self._output = output
+        self._devices = devices or HostDevices()
+        self._host = socket.gethostname()
+        self._identity: Identity | None = None
+        self._core = AgentCore(
+            AgentPolicy(
+                coordinator=config.coordinator or "within this process",
+                local_world_size=config.local_world_size,
+                join_timeout_s=config.join_timeout_s,
+                coordinator_grace_s=config.coordinator_grace_s,
+                shutdown_timeout_s=config.shutdown_timeout_s,
+                is_gpu_memory_awaited=self._devices.memory is not None,
+            )
+        )
+        self._telemetry = Telemetry(config, host=self._host)
+        self._recorder = OutcomeRecorder(config.local_world_size)
+        self._queue = EventQueue()
+        self._arrived = asyncio.Event()
+        self._finish: fx.Finish | None = None
+        self._mistake: BaseException | None = None
+        self._ports = Ports()
+        now = time.monotonic()
+        # The coordinator tells by it which run of its name this agent means.
+        self._began_at = now - process_tree.age_s()
+        self._story = Story(
+            host=config.agent_name or self._host,
+            restarts_max=config.restarts_max,
+            local_world_size=config.local_world_size,
+            now=now,
+        )
+        self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
+        self._workers = Workers(
+            config,
+            output,
+            devices or HostDevices(),
+            self._submit,
+            on_mistake=self._fail,
+            spawn=self._spawn,
+        )
+        self._session: Session | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session_task: asyncio.Task[None] | None = None
+        self._random = random.Random(incarnation)  # noqa: S311 - jitter
+
+    async def run(self) -> fx.Finish:
+        """Drive the core until it finishes."""
+        become_subreaper()
+        take_signals(self._config.signals_to_handle, self._submit)
+        self._workers.tell_settings()
+        self._spawn(self._workers.start())
+        now = time.monotonic()
+        self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)
+        while self._finish is None:
+            await self._wait_for_work()
+            if self._mistake is not None:
+                raise self._mistake
+            event = self._queue.take() if self._queue else DeadlineReached()
+            now = time.monotonic()
+            self._answer(event, self._core.handle(event, now=now), now)
+        if self._session is not None:
+            await self._session.said_all(timeout_s=GOODBYE_TIMEOUT_S)
+        return self._finish
+
+    async def close(self) -> None:
+        """End whatever is left: workers first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._workers.close()
+        self._reporter.close()
+        self._ports.close()
+        await self._telemetry.close()
+
+    def outcome(self, finish: fx.Finish) -> Outcome:
+        """Return how this agent ended, for a program that launched it."""
+        return self._recorder.outcome(finish)
+
+    def _submit(self, event: Event) -> None:
+        self._queue.put(event)
+        self._arrived.set()
+
+    async def _wait_for_work(self) -> None:
+        """Return when an event is there or a deadline has come."""
+        if self._queue:
+            return
+        self._arrived.clear()
+        loop, timer = asyncio.get_running_loop(), None
+        instants = (self._core.next_deadline(), self._story.next_deadline())
+        due = min((instant for instant in instants if instant is not None), default=None)
+        if due is not None:
+            timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if ended_by_itself(task):
+            error: BaseException | None = RuntimeError(f"a task was cancelled: {task}")
+        else:
+            error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, mistake: BaseException) -> None:
+        """Let a mistake of ours end the agent rather than leave it waiting for ever."""
+        self._mistake = self._mistake or mistake
+        self._arrived.set()
+
+    # Effects.
+
+    def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
+        """Do what the core wants done about an event, and let telemetry and people know."""
+        self._telemetry.saw(event, effects, now=now)
+        self._recorder.saw(event, effects)
+        self._execute(effects)
+        # Last: what is said is not more pressing than what is done.
+        for line in self._story.saw(event, effects, self._core.situation(), now=now):
+            tell = getattr(log, line.level)
+            tell(line.event, message=line.text, **line.details)
+
+    def _execute(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
+                    self._execute_session(effect)
+                case fx.StartSupervisor():
+                    if not effect.is_command_kept:
+                        self._workers.forget_commands()
+                    self._spawn(self._workers.start(effect.delay_s))
+                case fx.AwaitGpuMemory():
+                    self._spawn(self._workers.await_gpu_memory())
+                case (
+                    fx.StartWorkers()
+                    | fx.StopWorkers()
+                    | fx.KillWorkers()
+                    | fx.SignalWorkers()
+                    | fx.OrderWorker()
+                    | fx.EndWorker()
+                ):
+                    self._workers.execute(effect)
+                case fx.ReservePort():
+                    self._submit(PortReserved(port=self._reserve_port()))
+                case fx.ReleasePort():
+                    self._ports.release(effect.port)
+                case fx.WriteFailure():
+                    self._write_failure(effect.failure)
+                case fx.Tell():
+                    pass  # the story has it
+                case fx.Finish():
+                    self._finish = effect
+
+    def _execute_session(
+        self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
+    ) -> None:
+        match effect:
+            case fx.OpenSession():
+                if self._session_task is not None:
+                    self._session_task.cancel()
+                self._session = None
+                self._session_task = self._spawn(self._hold_session(effect))
+            case fx.SendBeat():
+                if self._session is not None:
+                    self._session.send_beat(effect.beat)
+            case fx.SendGoodbye():
+                if self._session is not None:
+                    self._session.send_goodbye(effect.reason)
+            case fx.CloseSession():
+                pass  # `close` ends it, after a goodbye has left
+
+    async def _hold_session(self, effect: fx.OpenSession) -> None:
+        try:
+            identity = await self._identify()
+        except TransportError as error:
+            self._submit(SessionLost(attempt=effect.attempt, reason=error.reason))
+            return
+        self._session = Session(
+            attempt=effect.attempt,
+            config=self._config,
+            identity=identity,
+            beat=effect.beat,
+            on_event=self._submit,
+            watchdog=self._workers.watchdog,
+        )
+        await self._session.run(
+            self._transport,
+            self._reporter,
+            delay_max_s=effect.delay_max_s,
+            random=self._random,
+        )
+
+    async def _identify(self) -> Identity:
+        """Return who we are; the address is found once. Raises ``TransportError``."""
+        if self._identity is None:
+            address = self._config.local_addr or await self._transport.address()
+            self._identity = Identity(
+                incarnation=self._incarnation,
+                host=self._host,
+                address=address,
+                began_at=self._began_at,
+                gpus=self._devices.gpus,
+            )
+        return self._identity
+
+    def _reserve_port(self) -> int:
+        """Return a port that is held from now on; 0 if the host has none left."""
+        try:
+            return self._ports.reserve()
+        except OSError as error:
+            # Without one this agent can't lead a round; it can still take part.
+            log.warning("no port reserved", reason=error.strerror)
+            return 0
+
+    def _write_failure(self, failure: Failure) -> None:
+        record = failure_message(
+            failure,
+            run_id=self._config.run_id,
+            incarnation=self._incarnation,
+            host=self._host,
+            role=self._config.role,
+        )
+        record.name = self._config.agent_name
+        self._reporter.write(
+            Spooled(
+                incarnation=self._incarnation,
+                sequence=failure.sequence,
+                happened_at=failure.happened_at,
+                record=record,
+            )
+        )

@@ -1,0 +1,207 @@
+"""Shell. What is looked at on this host before an agent joins: devices, script, log directory.
+
+A mistake found here costs a second; found by the workers, it costs a round of
+the whole run.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound
+from agent.telemetry.handlers import open_private
+from agent.workers.devices.gpus import load_nvml, read_gpus
+from agent.workers.devices.visible import visible
+from agent.workers.environment import inherited
+
+OWN_STARTER = "drumbeat_commands"
+_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
+_INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
+
+
+def usable_cores() -> int:
+    """Cores this process may be scheduled on; at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
+
+    The driver also knows those that have a device file but were denied to this job.
+
+    Args:
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        device_dir: Where the device files are.
+    """
+    found = visible(read_gpus(load_nvml()), visible_devices)
+    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
+
+
+def visible_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs a worker of this process could use, counted without loading a driver.
+
+    Args:
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        device_dir: Where the device files are.
+    """
+    try:
+        present = sum(1 for entry in device_dir.iterdir() if _DEVICE.fullmatch(entry.name))
+    except OSError:
+        present = 0
+    if visible_devices is None or present == 0:
+        return present
+    visible = 0
+    for device in (part.strip() for part in visible_devices.split(",")):
+        # As in CUDA, the first entry that names no device ends the list.
+        is_index = _INDEX.fullmatch(device) is not None
+        if not device or (is_index and not 0 <= int(device) < present):
+            break
+        visible += 1
+    return visible
+
+
+def check_script(path: str) -> None:
+    """Make sure that Python can run ``path``.
+
+    Raises:
+        ScriptNotFound: It is not there, is not a file, or cannot be read.
+    """
+    script = Path(path)
+    try:
+        is_directory, is_there = script.is_dir(), script.exists()
+    except PermissionError:  # of a directory above it
+        raise ScriptNotFound(path, "it cannot be read") from None
+    if is_directory:
+        raise ScriptNotFound(path, "it is a directory")
+    if not is_there:
+        raise ScriptNotFound(path, f"there is no such file (looked in {Path.cwd()})")
+    if not os.access(path, os.R_OK):
+        raise ScriptNotFound(path, "it cannot be read")
+
+
+def check_module(name: str) -> None:
+    """Make sure that Python could find the module or package that ``-m name`` runs.
+
+    Nothing is imported, for that would run the packages around it. What a package may look for
+    in a place of its own, or a finder of its own might find, is left to Python.
+
+    Raises:
+        ScriptNotFound: It is nowhere, or is a package without ``__main__``.
+    """
+    # Workers have this directory in the place where we have that of our own program.
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [""]
+    places: Iterable[str] | None = [*here, *sys.path]
+    for count, part in enumerate((parts := name.split(".")), start=1):
+        found = ".".join(parts[:count])
+        if not part:
+            raise ScriptNotFound(name, "it is no name of a module")
+        if places is None:
+            raise ScriptNotFound(name, f"{'.'.join(parts[: count - 1])} is no package")
+        try:
+            spec = _find_module(found, places)
+        except KeyError:
+            return  # a namespace in a package that would have to be imported first
+        if spec is None:
+            raise ScriptNotFound(name, f"there is no module named {found}")
+        if _looks_elsewhere(spec):
+            return
+        places = spec.submodule_search_locations
+    if places is not None and _find_module(f"{name}.__main__", places) is None:
+        raise ScriptNotFound(name, f"it is a package without {name}.__main__")
+
+
+def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
+    is_dotted = "." in name
+    for finder in sys.meta_path:
+        if getattr(finder, "__module__", "") == OWN_STARTER:
+            continue  # it finds our packages, where a worker finds its user's
+        # Other finders than that of the path take no path for a name without dots.
+        where = list(places) if is_dotted or finder is PathFinder else None
+        spec = finder.find_spec(name, where)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _looks_elsewhere(spec: ModuleSpec) -> bool:
+    """Return whether a package may find modules that are not where it is."""
+    if spec.submodule_search_locations is None or spec.origin is None:
+        return False
+    try:
+        text = Path(spec.origin).read_bytes()
+    except OSError:
+        return True  # not a file: what it does can't be known
+    return any(word in text for word in (b"__path__", b"meta_path", b"path_hooks", b"sys.modules"))
+
+
+def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
+    """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
+
+    ``named_by`` is the variable that names it, for the error.
+
+    Raises:
+        ScriptNotFound: It is nowhere, is a directory, or is not executable.
+    """
+    if shutil.which(program, path=search_path) is not None:
+        return
+    of = f" (of {named_by})" if named_by else ""
+    if "/" not in program:
+        raise ScriptNotFound(program, f"there is no such program on PATH{of}")
+    if Path(program).is_dir():
+        raise ScriptNotFound(program, f"it is a directory{of}")
+    if Path(program).exists():
+        raise ScriptNotFound(program, f"it is not executable{of}")
+    raise ScriptNotFound(program, f"there is no such file{of}")
+
+
+def private_places() -> list[str]:
+    """Return where a private directory may be, the best first."""
+    found = [tempfile.gettempdir()]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    with suppress(OSError):
+        status = Path(runtime).lstat()
+        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
+            found.insert(0, runtime)
+    return found
+
+
+def prepare_log_dir(path: str) -> str:
+    """Create the directory with its parents if needed, try to write there, return it absolute.
+
+    Raises:
+        LogDirectoryUnusable: It cannot be created or written.
+    """
+    directory = Path(path).absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"probe")
+    except (FileExistsError, NotADirectoryError):
+        raise LogDirectoryUnusable(str(directory), "it is not a directory") from None
+    except OSError as error:
+        raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
+    return str(directory)
+
+
+def prepare_event_log(path: str) -> None:
+    """Create the file of structured events if needed, and see whether it can be written.
+
+    Raises:
+        EventLogUnusable: It cannot be created or written, or is no file.
+    """
+    try:
+        os.close(open_private(path))
+    except OSError as error:
+        raise EventLogUnusable(path, error.strerror or str(error)) from None
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return what workers inherit of this process's environment."""
+    return inherited(os.environ)

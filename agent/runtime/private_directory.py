@@ -1,0 +1,216 @@
+"""Shell. Where an agent, or a launch, keeps files of its own: a private directory for each.
+
+Its name is made up anew, so no other user can take it first. It belongs to the process that holds
+a lock on it (flock on the directory itself, which also tells systemd-tmpfiles to leave it alone).
+One that has no lock is what a dead process left, and goes with the next agent of this user.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.errors import PrivateDirectoryUnusable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+SOCKET_PATH_BYTES_MAX = 107
+"""Longest path of a unix socket on Linux."""
+
+SOCKET_NAME_BYTES_MAX = 8
+"""Longest name of a socket in a private directory."""
+
+SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
+"""Where paths of sockets are short enough, if no other place has such."""
+
+SPOOL = "spool"
+"""What of a dead agent's directory may be kept for another one; see `agent.session.spool`."""
+
+ABANDONED_MAX = 256
+"""Directories of dead processes that one agent looks at; the next one takes the rest."""
+
+ATTEMPTS_MAX = 100
+"""An agent that collects may take a directory away before it is locked, but not that often."""
+
+
+class PrivateDirectory:
+    """A directory that this user alone can read, and this process alone owns, until ``close``.
+
+    Args:
+        places: Where it may be, the best first; see `agent.runtime.preflight.private_places`. Those
+            where the path of a socket would be too long come last.
+
+    Raises:
+        PrivateDirectoryUnusable: It can be made in none of them.
+    """
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._prefix = f"drumbeat-{os.getuid()}-{_host()}-"
+        self._places = self._by_length(dict.fromkeys((*places, SHORT_TEMPORARY)))
+        self._path, self._lock = self._make_somewhere()
+        self._guard = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """Where it is. It may have been removed by a cleaner; see `ensure`."""
+        return self._path
+
+    def ensure(self, *names: str) -> Path:
+        """Return it, or a directory below it, made again if a cleaner has removed it.
+
+        Where it was, if it can be there, for processes that know it by its path.
+
+        Raises:
+            PrivateDirectoryUnusable: It can't be made.
+            OSError: What is below it can't be made.
+        """
+        with self._guard:  # files are made by a thread of their own
+            if not _is_locked_there(self._path, self._lock):
+                held = self._lock
+                self._path, self._lock = self._make_again()
+                os.close(held)
+            path = self._path
+        for name in names:
+            path /= name
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+        return path
+
+    def collect(self, is_wanted: Callable[[Path], bool]) -> None:
+        """Remove what dead processes have left in the same places.
+
+        Args:
+            is_wanted: Whether the spool in a directory, which is held meanwhile, has to stay.
+        """
+        found = (path for place in self._places for path in _find(place, self._prefix))
+        for _, path in zip(range(ABANDONED_MAX), found, strict=False):
+            if path == self._path or (lock := _take(path)) is None:
+                continue
+            try:
+                _remove(path, is_spool_kept=is_wanted(path))
+            finally:
+                os.close(lock)
+
+    def close(self) -> None:
+        """Remove it with all that is in it; a spool that is not empty stays for another agent."""
+        _remove(self._path, is_spool_kept=(self._path / SPOOL).exists())
+        os.close(self._lock)
+
+    def _by_length(self, places: dict[str, None]) -> list[str]:
+        name = f"/{self._prefix}{'x' * 8}/"
+        left = SOCKET_PATH_BYTES_MAX - len(name) - SOCKET_NAME_BYTES_MAX
+        return sorted(places, key=lambda place: len(os.fsencode(place)) > left)
+
+    def _make_somewhere(self) -> tuple[Path, int]:
+        problems: list[str] = []
+        for place in self._places:
+            try:
+                for _ in range(ATTEMPTS_MAX):
+                    path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place))
+                    if (lock := _lock_own(path)) is not None:
+                        return path, lock
+                problems.append(f"{place}: it is taken away again and again")
+            except OSError as error:
+                problems.append(f"{place}: {error.strerror or error}")
+        raise PrivateDirectoryUnusable(tuple(problems))
+
+    def _make_again(self) -> tuple[Path, int]:
+        # Who made it meanwhile in our place is at most a worker of ours that had something to say.
+        with suppress(OSError):
+            with suppress(FileExistsError):
+                self._path.mkdir(mode=0o700)
+            if _is_ours(self._path) and (lock := _lock_own(self._path)) is not None:
+                return self._path, lock
+        return self._make_somewhere()
+
+
+def _host() -> str:
+    """Return what tells this host from others that may share a file system with it."""
+    return hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def _find(place: str, prefix: str) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                yield Path(entry.path)
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether it is a directory that this user alone can read."""
+    found = path.lstat()
+    return path.is_dir() and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags)
+
+
+def _is_locked_there(path: Path, lock: int) -> bool:
+    """Return whether a path still leads to what was locked."""
+    try:
+        return os.path.samestat(os.fstat(lock), path.lstat())
+    except OSError:
+        return False
+
+
+def _lock_own(path: Path) -> int | None:
+    """Return a descriptor that holds a directory; None if it was collected before.
+
+    A file system without locks is no obstacle: without a lock no agent collects there.
+    """
+    try:
+        lock = _open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            os.close(lock)
+            return None
+    if not _is_locked_there(path, lock):
+        os.close(lock)
+        return None
+    return lock
+
+
+def _take(path: Path) -> int | None:
+    """Return a descriptor that holds the directory of a dead process; None if it is not one."""
+    try:
+        lock = _open(path)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_ours(path) and _is_locked_there(path, lock):
+            return lock
+    except OSError:
+        pass  # held, or of a file system without locks
+    os.close(lock)
+    return None
+
+
+def _remove(path: Path, *, is_spool_kept: bool) -> None:
+    if not is_spool_kept:
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        for child in path.iterdir():
+            if child.name == SPOOL:
+                continue
+            if child.is_dir() and not child.is_symlink():
+                shutil.rmtree(child, ignore_errors=True)
+            else:
+                child.unlink()

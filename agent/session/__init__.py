@@ -1,0 +1,1 @@
+"""The agent's conversation with the coordinator."""

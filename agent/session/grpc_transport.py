@@ -1,0 +1,162 @@
+"""Shell. The way to a coordinator over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from agent.session.transport import MESSAGE_BYTES_MAX, TransportError
+from agent.workers.ports import address_towards
+from drumbeat.options import parse_host_port
+from drumbeat.tasks import is_asked_to_end, until_one_ends
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+REFUSAL_KEY = "drumbeat-reason"
+
+_OPTIONS = [
+    # Every session gets a connection of its own: a shared one would make a new
+    # session wait for the back-off of the old one's.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A coordinator that vanished without a word is noticed within 15 s; the
+    # workers don't depend on it.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Without it newer releases wait a minute for the answer, whatever stands above.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+    # Half of what a heartbeat costs both sides went into probing for bandwidth.
+    ("grpc.http2.bdp_probe", 0),
+]
+
+
+class GrpcTransport:
+    """Connects to ``host:port``, past a proxy of the environment unless ``is_proxied``."""
+
+    def __init__(self, coordinator: str, *, is_proxied: bool = False) -> None:
+        self._coordinator = coordinator
+        self._options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
+
+    async def address(self) -> str:
+        """Return the address of this host on the way there. Raises ``TransportError``."""
+        where = parse_host_port(self._coordinator)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, address_towards, where.host, where.port)
+        except OSError as error:
+            raise TransportError(f"{where.host}: {error.strerror or error}") from error
+
+    def connect(self) -> GrpcConnection:
+        """Return a new connection."""
+        return GrpcConnection(self._coordinator, self._options)
+
+
+class GrpcConnection:
+    """One channel. Raises ``TransportError`` for every failed call."""
+
+    def __init__(self, coordinator: str, options: Sequence[tuple[str, int]]) -> None:
+        self._channel = grpc.aio.insecure_channel(coordinator, options=options)
+        self._sessions = session_pb2_grpc.SessionServiceStub(self._channel)
+        self._failures = failure_pb2_grpc.FailureServiceStub(self._channel)
+        self._runs = run_pb2_grpc.RunServiceStub(self._channel)
+
+    async def open(
+        self,
+        requests: AsyncGenerator[session_pb2.OpenRequest, None],
+        take: Callable[[session_pb2.OpenResponse], None],
+    ) -> None:
+        """Call ``SessionService.Open``."""
+        await _converse(self._sessions.Open(), requests, take)
+
+    async def report(
+        self,
+        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
+        take: Callable[[failure_pb2.ReportResponse], None],
+    ) -> None:
+        """Call ``FailureService.Report``."""
+        await _converse(self._failures.Report(), requests, take)
+
+    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+        """Call ``RunService.GetVerdict``."""
+        try:
+            response: run_pb2.GetVerdictResponse = await self._runs.GetVerdict(request)
+        except grpc.aio.AioRpcError as error:
+            raise _transport_error(error) from error
+        return response.verdict
+
+    async def close(self) -> None:
+        """Close the channel and every call on it."""
+        await self._channel.close()
+
+
+async def _converse(
+    call: grpc.aio.StreamStreamCall[Q, R],
+    requests: AsyncGenerator[Q, None],
+    take: Callable[[R], None],
+) -> None:
+    """Hold a call until it ends or either side breaks.
+
+    The requests are written here, and not by gRPC: it takes an error of theirs
+    for the wish to cancel the call.
+    """
+    try:
+        await until_one_ends(_read(call, take), _write(call, requests))
+    finally:
+        call.cancel()
+
+
+async def _read(call: grpc.aio.StreamStreamCall[Q, R], take: Callable[[R], None]) -> None:
+    try:
+        while (response := await call.read()) is not grpc.aio.EOF:
+            take(cast("R", response))
+    except grpc.aio.AioRpcError as error:
+        raise _transport_error(error) from error
+    except DecodeError as error:
+        raise TransportError(f"an answer that cannot be read: {error}") from error
+    except asyncio.CancelledError as error:
+        # gRPC raises it as well when the call was cancelled, on whichever side.
+        if is_asked_to_end():
+            raise
+        raise TransportError("the call was cancelled") from error
+
+
+async def _write(call: grpc.aio.StreamStreamCall[Q, R], requests: AsyncGenerator[Q, None]) -> None:
+    """Write all there is to say, then wait: how the call ends is for its reader to tell."""
+    async with aclosing(requests):
+        try:
+            async for request in requests:
+                await call.write(request)
+            await call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # it has ended
+        except asyncio.CancelledError:
+            if is_asked_to_end():
+                raise
+    await asyncio.get_running_loop().create_future()
+
+
+def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
+    """Put a status into our words: the one place where that happens."""
+    # Pairs in every version; older ones have `keys`, too, and are no mapping all the same.
+    metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
+    refusal = str(metadata.get(REFUSAL_KEY, "")).removeprefix("REFUSAL_")
+    reason = error.details() or error.code().name
+    if not refusal:
+        reason = f"{error.code().name.lower().replace('_', ' ')}: {reason}"
+    return TransportError(reason, refusal)

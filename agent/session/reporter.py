@@ -1,0 +1,90 @@
+"""Shell. Delivers failure records: each until it is acknowledged, over any number of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+import structlog
+
+from agent.session.convert import duration
+from agent.session.spool import Spool, Spooled
+from agent.session.transport import Connection, TransportError
+from drumbeat.v1 import failure_pb2
+
+log = structlog.get_logger()
+
+# Before another stream is tried within a session whose last one failed.
+RETRY_S = 1.0
+
+
+class Reporter:
+    """Holds what is not delivered. ``deliver`` is called anew with each session.
+
+    ``began_at`` is the instant from which this agent's uptime counts, monotonic seconds.
+    """
+
+    def __init__(self, spool: Spool, *, incarnation: str, began_at: float) -> None:
+        self._spool = spool
+        self._incarnation = incarnation
+        self._began_at = began_at
+        self._pending: dict[tuple[str, int], Spooled] = {}
+        self._changed = asyncio.Event()
+        for spooled in spool.adopt():
+            self._pending[spooled.key] = spooled
+
+    def write(self, spooled: Spooled) -> None:
+        """Keep a record and deliver it as soon as there is a session."""
+        self._spool.write(spooled)
+        self._pending[spooled.key] = spooled
+        self._changed.set()
+
+    async def deliver(self, connection: Connection) -> None:
+        """Send all that is pending, then whatever comes, until cancelled."""
+        while True:
+            while not self._pending:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await connection.report(self._requests(), self._take)
+            except TransportError as error:
+                if error.refusal == "INVALID":
+                    # It would be refused for ever; the ones behind it shall arrive.
+                    key = next(iter(self._pending))
+                    log.warning("failure record refused", reason=error.reason, sequence=key[1])
+                    self._acknowledged(key)
+                    continue
+                log.debug("failure stream ended", reason=error.reason)
+            await asyncio.sleep(RETRY_S)
+
+    def close(self) -> None:
+        """Leave what is not delivered to a later agent."""
+        self._spool.close()
+
+    def _take(self, response: failure_pb2.ReportResponse) -> None:
+        self._acknowledged((response.incarnation, response.sequence))
+
+    def _acknowledged(self, key: tuple[str, int]) -> None:
+        if self._pending.pop(key, None) is not None:
+            self._spool.remove(key)
+
+    async def _requests(self) -> AsyncGenerator[failure_pb2.ReportRequest, None]:
+        sent: set[tuple[str, int]] = set()
+        while True:
+            self._changed.clear()
+            for key, spooled in list(self._pending.items()):
+                if key not in sent:
+                    sent.add(key)
+                    yield self._request(spooled)
+            await self._changed.wait()
+
+    def _request(self, spooled: Spooled) -> failure_pb2.ReportRequest:
+        now = time.monotonic()
+        record = failure_pb2.FailureRecord()
+        record.CopyFrom(spooled.record)
+        record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
+        request = failure_pb2.ReportRequest(record=record)
+        if spooled.incarnation == self._incarnation:
+            request.uptime.CopyFrom(duration(now - self._began_at))
+        return request

@@ -1,0 +1,1 @@
+"""What an agent can be told, and its command line."""

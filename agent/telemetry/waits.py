@@ -1,0 +1,165 @@
+"""Pure. What an agent waits for, in words: soon after the wait began, then ever more rarely."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent.core.model import Assignment, Desired, GroupState, Standby, Stop
+from drumbeat.durations import format_duration
+from drumbeat.format import count, one_line
+
+TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""How long after the beginning of a wait it is told, in seconds; at last at steps of the last."""
+
+REASON_CHARACTERS_MAX = 300
+"""Most that is shown of a sentence of the coordinator's, or of the network's."""
+
+_GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
+_ENDS = "Ctrl-C ends this agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineState:
+    """How the line to the coordinator is. Instants are monotonic."""
+
+    coordinator: str
+    is_open: bool
+    was_open: bool
+    reason: str
+    """What the last attempt to open it met."""
+    until: float | None
+    """When the agent gives the coordinator up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Where an agent's core stands, as far as people want to know it. Instants are monotonic."""
+
+    line: LineState
+    desired: Desired
+    group: GroupState
+    workers_alive: int
+    is_stopping: bool
+    """Whether processes are being ended."""
+    is_ending: bool
+    """Whether the agent ends as soon as its workers have."""
+    is_gpu_memory_awaited: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instants:
+    """What a situation does not tell; monotonic seconds."""
+
+    kill_at: float | None = None
+    """When workers that are being stopped get SIGKILL."""
+    standby_until: float | None = None
+    """Until when the coordinator waits for other agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One wait. Two with the same ``what`` are the same one."""
+
+    what: str
+    text: str
+
+
+class WaitNotices:
+    """Says what is waited for, when that is due."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._since = 0.0
+        self._told = 0
+        self._is_on = False
+
+    @property
+    def has_told(self) -> bool:
+        """Whether the wait that goes on was told."""
+        return self._told > 0
+
+    def next_deadline(self) -> float | None:
+        """Return when ``review`` has something to say, if nothing happens before."""
+        return self._since + self._told_after_s() if self._is_on else None
+
+    def review(self, wait: Wait | None, *, now: float) -> str:
+        """Take note of what is waited for; return what is to be said of it, or nothing."""
+        if wait is None:
+            self._is_on, self._what, self._told = False, "", 0
+            return ""
+        if wait.what != self._what:
+            self._is_on, self._what, self._since, self._told = True, wait.what, now, 0
+        if now < self._since + self._told_after_s():
+            return ""
+        while now >= self._since + self._told_after_s():
+            self._told += 1
+        return wait.text
+
+    def _told_after_s(self) -> float:
+        last = len(TOLD_AFTER_S) - 1
+        return TOLD_AFTER_S[min(self._told, last)] + TOLD_AFTER_S[last] * max(0, self._told - last)
+
+
+def wait_of(situation: Situation, instants: Instants, *, now: float) -> Wait | None:
+    """Return what an agent waits for, the most pressing of it; ``None`` while it trains."""
+    if situation.is_stopping:
+        return _for_workers(situation, instants, now)
+    if situation.is_ending:
+        return None
+    if not situation.line.is_open:
+        return _for_coordinator(situation, now)
+    if situation.is_gpu_memory_awaited:
+        return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
+    return _for_others(situation, instants, now)
+
+
+def _for_workers(situation: Situation, instants: Instants, now: float) -> Wait:
+    again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+    text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
+    left = _left(instants.kill_at, now)
+    if left:
+        return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
+    return Wait("killed workers", f"{text} that got SIGKILL; the kernel holds processes of theirs")
+
+
+def _for_coordinator(situation: Situation, now: float) -> Wait:
+    option = "--coordinator-grace" if situation.line.was_open else "--join-timeout"
+    left = _left(situation.line.until, now)
+    # What gRPC met last; before it stand words of its own, and the address once more.
+    reason = _GRPC.sub("", situation.line.reason.rpartition("last error: ")[2])
+    reason = one_line(reason, REASON_CHARACTERS_MAX)
+    text = f"waiting for the coordinator at {situation.line.coordinator} ({reason})"
+    if left:
+        text += f", up to {left} more ({option})"
+    if situation.workers_alive:
+        alive = situation.workers_alive
+        go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
+        return Wait("coordinator", f"{text}; {go_on}; Ctrl-C stops them and ends this agent")
+    return Wait("coordinator", f"{text}; {_ENDS}")
+
+
+def _for_others(situation: Situation, instants: Instants, now: float) -> Wait | None:
+    match situation.desired.state, situation.group:
+        case Standby(reason=reason), _:
+            left = _left(instants.standby_until, now)
+            until = f", up to {left} more" if left else ""
+            shown = one_line(reason, REASON_CHARACTERS_MAX)
+            return Wait("other agents", f"standing by: {shown}{until}; {_ENDS}")
+        case Assignment(), GroupState.STARTING:
+            return Wait("start", f"waiting for the workers to start; {_ENDS}")
+        case Assignment(), GroupState.SUCCEEDED:
+            text = "all workers here succeeded; waiting for those of the other agents"
+            return Wait("barrier", f"{text}; {_ENDS}")
+        case (Assignment(), GroupState.FAILED) | (Stop(), _):
+            text = "all workers here are stopped; waiting for the coordinator and the other agents"
+            return Wait("verdict", f"{text}; {_ENDS}")
+    return None
+
+
+def _left(until: float | None, now: float) -> str:
+    """Return how long it is until then; nothing if that is over or not known."""
+    if until is None or until <= now:
+        return ""
+    left = until - now
+    return format_duration(left if left < 1 else round(left))

@@ -1,0 +1,239 @@
+"""Shell. The boards that workers share with this agent: makes, reads and removes them.
+
+They are read and written by calls rather than mapped, because a worker may cut its
+file short, and a page that is gone would end the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.watchdog.core.model import AUTO, Limit, Purpose, Slot, Snapshot, WorkerKey
+from worker_sdk.board import layout
+from worker_sdk.interpreter.signal_numbers import is_signal
+
+PID_MAX = 2**22
+"""Highest process id of Linux."""
+
+LOOKED_AT_NEVER_NS = 2**63 - 1
+"""Until the first look is announced every deadline needs a kick."""
+
+_SECOND_NS = 1_000_000_000
+_PURPOSES = {
+    layout.KIND_TIMER: Purpose.USER,
+    layout.KIND_SECTION: Purpose.USER,
+    layout.KIND_HARD_TIMEOUT: Purpose.HARD_TIMEOUT,
+    layout.KIND_HEARTBEAT: Purpose.HEARTBEAT,
+}
+_WORD = struct.Struct("=q")
+_ROW_BYTES = layout.SLOT_WORDS * layout.WORD_BYTES
+
+
+class Board:
+    """One worker's directory: its board and two FIFOs. Raises ``OSError`` if it can't be made.
+
+    ``kick_fd`` and ``stacks_fd`` are read without blocking; this side keeps them open for
+    writing as well, so that they never come to an end.
+    """
+
+    def __init__(self, parent: Path, key: WorkerKey, *, beat_interval_s: float) -> None:
+        self.key = key
+        prefix = f"{key.round_id}-{key.local_rank}-"
+        self.directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        self._fds: list[int] = []
+        self._known: dict[int, tuple[_Row, bytes, Slot | None]] = {}
+        try:
+            self._fd = self._open(layout.BOARD_FILE, os.O_CREAT | os.O_EXCL)
+            # All of it now: a disk that fills up later would end the worker that writes.
+            os.posix_fallocate(self._fd, 0, layout.BOARD_BYTES)
+            self._write(layout.VERSION_WORD, layout.VERSION)
+            self._write(layout.LOOK_AT, LOOKED_AT_NEVER_NS)
+            self._write(layout.BEAT_INTERVAL, round(beat_interval_s * _SECOND_NS))
+            self.kick_fd = self._make_fifo(layout.KICK_FILE)
+            self.stacks_fd = self._make_fifo(layout.STACKS_FILE)
+        except OSError:
+            self.close()
+            raise
+
+    def announce(self, look_at: float) -> None:
+        """Say until when this agent looks by itself, monotonic seconds."""
+        at_ns = max(1, min(round(look_at * _SECOND_NS), LOOKED_AT_NEVER_NS))
+        with suppress(OSError):  # a full disk, on a file system that copies: every kick comes
+            self._write(layout.LOOK_AT, at_ns)
+
+    def drain_kicks(self) -> None:
+        """Take all kicks there are: one look answers them all."""
+        with suppress(BlockingIOError):
+            while len(os.read(self.kick_fd, 65536)) == 65536:
+                pass
+
+    def read(self) -> Snapshot | None:
+        """Return what it says; None if it is nobody's yet, or is a board no more."""
+        raw = self._read(0, layout.HEADER_WORDS * layout.WORD_BYTES)
+        if raw is None:
+            return None
+        header = struct.unpack(f"={layout.HEADER_WORDS}q", raw)
+        owner = header[layout.OWNER_PID]
+        if not 0 < owner <= PID_MAX:
+            return None
+        step = header[layout.STEP]
+        heartbeats = max(0, header[layout.HEARTBEATS])
+        return Snapshot(
+            owner_pid=owner,
+            stack_signal=max(0, header[layout.STACK_SIGNAL]),
+            beat_at=_instant(header[layout.BEAT_AT]),
+            exiting_at=_instant(header[layout.EXITING_AT]),
+            is_debugged=header[layout.IS_DEBUGGED] == 1,
+            progress_since=_instant(header[layout.PROGRESS_SINCE]),
+            step=step if heartbeats and step >= 0 else None,
+            heartbeat_at=_instant(header[layout.HEARTBEAT_AT]),
+            heartbeats=heartbeats,
+            step_time_s=_instant(header[layout.STEP_TIME]),
+            gap_max_s=_instant(header[layout.GAP_MAX]) or 0.0,
+            gaps=max(0, header[layout.GAPS]),
+            slots=self._read_slots(_bounded(header[layout.SLOTS_USED], layout.SLOTS_MAX)),
+            sections=self._read_sections(
+                _bounded(header[layout.SECTIONS_USED], layout.SECTIONS_MAX)
+            ),
+        )
+
+    def close(self) -> None:
+        """Remove it; whoever has it mapped keeps what is mapped."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _read_slots(self, used: int) -> tuple[Slot, ...]:
+        first_byte = layout.SLOTS_FROM * layout.WORD_BYTES
+        before = self._read(first_byte, used * _ROW_BYTES)
+        names = self._read(layout.NAMES_FROM_BYTE, used * layout.NAME_BYTES)
+        after = self._read(first_byte, used * _ROW_BYTES)
+        if before is None or names is None or after is None:
+            return ()
+        known, self._known = self._known, {}
+        for index in range(used):
+            row = _Row.parse(before, index)
+            # What changed in between may be half of one timer and half of another.
+            if row.deadline_ns == 0 or row != _Row.parse(after, index):
+                continue
+            name = _raw_name(names, index)
+            entry = known.get(index)
+            # The same object for what did not change, so that nobody has to compare it again.
+            if entry is None or entry[:2] != (row, name):
+                entry = (row, name, row.slot(index, _name(name)))
+            self._known[index] = entry
+        return tuple(slot for _, _, slot in self._known.values() if slot is not None)
+
+    def _read_sections(self, used: int) -> dict[str, tuple[int, float]]:
+        row_bytes = layout.SECTION_WORDS * layout.WORD_BYTES
+        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * row_bytes)
+        names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
+        if rows is None or names is None:
+            return {}
+        found: dict[str, tuple[int, float]] = {}
+        for index in range(used):
+            count, longest = struct.unpack_from("=2q", rows, index * row_bytes)
+            name = _name(_raw_name(names, index))
+            if name and count > 0 and longest > 0:
+                found[name] = (count, longest / _SECOND_NS)
+        return found
+
+    def _read(self, first_byte: int, count: int) -> bytes | None:
+        """Return exactly so many bytes; None if the file does not have them any more."""
+        try:
+            data = os.pread(self._fd, count, first_byte)
+        except OSError:
+            return None
+        return data if len(data) == count else None
+
+    def _write(self, word: int, value: int) -> None:
+        os.pwrite(self._fd, _WORD.pack(value), word * layout.WORD_BYTES)
+
+    def _make_fifo(self, name: str) -> int:
+        os.mkfifo(self.directory / name, 0o600)
+        return self._open(name, os.O_NONBLOCK)
+
+    def _open(self, name: str, flags: int) -> int:
+        fd = os.open(self.directory / name, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        self._fds.append(fd)
+        return fd
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The words of a slot, as they stand."""
+
+    deadline_ns: int
+    since_ns: int
+    limit_ns: int
+    signum: int
+    kind: int
+    grace_ns: int
+
+    @classmethod
+    def parse(cls, rows: bytes, index: int) -> _Row:
+        words = struct.unpack_from(f"={layout.SLOT_WORDS}q", rows, index * _ROW_BYTES)
+        return cls(
+            words[layout.SLOT_DEADLINE],
+            words[layout.SLOT_SINCE],
+            words[layout.SLOT_LIMIT],
+            words[layout.SLOT_SIGNAL],
+            words[layout.SLOT_KIND],
+            words[layout.SLOT_GRACE],
+        )
+
+    def slot(self, index: int, name: str) -> Slot | None:
+        """Return what it means; None if it means nothing."""
+        is_open_ended = self.deadline_ns == layout.OPEN_ENDED
+        purpose = _PURPOSES.get(self.kind)
+        if purpose is None or self.since_ns <= 0 or (self.deadline_ns < 0 and not is_open_ended):
+            return None
+        limit: Limit = self.limit_ns / _SECOND_NS if self.limit_ns > 0 else None
+        signum: int | None = self.signum
+        if self.signum == layout.SIGNAL_DEFAULT:
+            signum = None
+        elif not is_signal(self.signum):
+            signum = 0  # there is none such: only report
+        return Slot(
+            slot=index,
+            name=name,
+            is_section=self.kind == layout.KIND_SECTION,
+            since=self.since_ns / _SECOND_NS,
+            deadline=None if is_open_ended else self.deadline_ns / _SECOND_NS,
+            limit_s=AUTO if self.limit_ns == layout.AUTO else limit,
+            signal=signum,
+            purpose=purpose,
+            grace_s=self._grace_s,
+        )
+
+    @property
+    def _grace_s(self) -> float | None:
+        is_told = self.kind == layout.KIND_HARD_TIMEOUT and self.grace_ns > 0
+        return self.grace_ns / _SECOND_NS if is_told else None
+
+
+def _raw_name(names: bytes, index: int) -> bytes:
+    start = index * layout.NAME_BYTES
+    return names[start : start + layout.NAME_BYTES]
+
+
+def _name(raw: bytes) -> str:
+    """Return a name that can be shown: control characters would speak to a terminal."""
+    text = layout.decode_name(raw)
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _instant(word: int) -> float | None:
+    """Return nanoseconds as seconds; None for "never", and for what can't be."""
+    return word / _SECOND_NS if word > 0 else None
+
+
+def _bounded(count: int, most: int) -> int:
+    return max(0, min(count, most))

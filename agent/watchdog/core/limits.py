@@ -1,0 +1,157 @@
+"""Pure. The limits of one worker that run: which is next, and which are over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.watchdog.core.model import HangKind, Purpose
+from drumbeat.deadlines import Deadlines
+
+LimitKey = tuple[str, str | int]
+"""What a limit is of; see ``slot_key``, ``call_key`` and ``kind_key``."""
+
+
+def slot_key(slot: int) -> LimitKey:
+    """Return the key of a timer or section on the board."""
+    return ("slot", slot)
+
+
+def call_key(scope: str) -> LimitKey:
+    """Return the key of a timer that was acquired by a call."""
+    return ("call", scope)
+
+
+def kind_key(kind: HangKind) -> LimitKey:
+    """Return the key of a limit of which a worker has one."""
+    return ("kind", kind.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The watchdog stood still: it was last awake at ``awake_at``, due at ``due_at``.
+
+    When between the two it stopped is not known. A limit is therefore given the whole
+    span the first time, because whoever stood still with us had no more of it; later
+    only what is certain, else a watchdog that is always late would never notice anything.
+    """
+
+    awake_at: float
+    due_at: float
+    ended_at: float
+
+    @property
+    def lateness_s(self) -> float:
+        """For how long it certainly stood still."""
+        return self.ended_at - self.due_at
+
+    @property
+    def uncertain_s(self) -> float:
+        """For how much longer it may have."""
+        return max(0.0, self.due_at - self.awake_at)
+
+    def overlap_s(self, since: float) -> float:
+        """Return how much of it lies after ``since``."""
+        return max(0.0, self.ended_at - max(since, self.awake_at))
+
+
+NEVER_STALLED = Stall(float("-inf"), float("-inf"), float("-inf"))
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Armed:
+    """A limit that runs. ``since`` is where it counts from, ``due`` where it is over.
+
+    ``signal``, ``purpose`` and ``grace_s`` as in ``Slot``; ``pid``, if not 0, is the process
+    below the worker that gets the signal. ``is_graced``: it had its share of an uncertain stall.
+    ``is_handled``: what follows from its being over has been done.
+    """
+
+    key: LimitKey
+    kind: HangKind
+    scope: str = ""
+    since: float
+    limit_s: float
+    due: float
+    signal: int | None = None
+    pid: int = 0
+    is_graced: bool = False
+    is_handled: bool = False
+    purpose: Purpose = Purpose.USER
+    grace_s: float | None = None
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether a worker gets a signal for it."""
+        return self.signal is None or self.signal > 0
+
+
+class Limits:
+    """The limits of one worker. A limit that is handled is known, and never over again."""
+
+    def __init__(self) -> None:
+        self._armed: dict[LimitKey, Armed] = {}
+        self._deadlines: Deadlines[LimitKey] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._armed)
+
+    def get(self, key: LimitKey) -> Armed | None:
+        """Return the limit of this key."""
+        return self._armed.get(key)
+
+    def put(self, armed: Armed) -> None:
+        """Let a limit run, in the place of an earlier one of its key."""
+        self._armed[armed.key] = armed
+        self._deadlines.set(armed.key, armed.due)
+
+    def drop(self, key: LimitKey) -> None:
+        """Forget a limit, if it is there."""
+        if self._armed.pop(key, None) is not None:
+            self._deadlines.clear(key)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._armed.clear()
+        self._deadlines = Deadlines()
+
+    def next(self) -> float | None:
+        """Return when the next one is over, which may be in the past."""
+        return self._deadlines.next()
+
+    def expired(self, now: float) -> list[Armed]:
+        """Return those that are over and not handled, in the order in which they were."""
+        first = self.next()
+        if first is None or first > now:
+            return []
+        over = [each for each in self._armed.values() if each.due <= now and not each.is_handled]
+        return sorted(over, key=lambda each: each.due)
+
+    def handle(self, armed: Armed) -> None:
+        """Note that nothing more is to be done about a limit until it is put anew."""
+        armed.is_handled = True
+        if self._armed.get(armed.key) is armed:
+            self._deadlines.clear(armed.key)
+
+    def postpone(self, armed: Armed, due: float) -> None:
+        """Let a limit, handled or not, be over at ``due``; unless it was replaced or dropped."""
+        if self._armed.get(armed.key) is armed:
+            armed.due, armed.is_handled = due, False
+            self._deadlines.set(armed.key, due)
+
+    def extend(self, stall: Stall) -> None:
+        """Give every limit the time during which nobody could look."""
+        for armed in self._armed.values():
+            if armed.is_handled:
+                continue
+            more_s = stall.lateness_s + (0.0 if armed.is_graced else stall.uncertain_s)
+            armed.is_graced = True
+            armed.due += more_s
+            self._deadlines.set(armed.key, armed.due)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events; for tests."""
+        running = {key for key, armed in self._armed.items() if not armed.is_handled}
+        assert running == {key for key in self._armed if key in self._deadlines}
+        assert len(self._deadlines) == len(running), "a deadline of nothing"
+        for key in running:
+            assert self._deadlines.get(key) == self._armed[key].due, "a stale deadline"

@@ -1,0 +1,482 @@
+"""Shell. The watchdog of this host's workers: the one owner of its core, on the agent's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from agent.core.inprocess.model import WorkerOrder, WorkerStep
+from agent.errors import PrivateDirectoryUnusable
+from agent.runtime.preflight import private_places
+from agent.runtime.private_directory import PrivateDirectory
+from agent.watchdog.board_reader import Board
+from agent.watchdog.core import effects as fx
+from agent.watchdog.core import events as ev
+from agent.watchdog.core.format import describe_hang
+from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.watchdog import WatchdogCore
+from agent.watchdog.file_timers import FileTimers, requested_path
+from agent.watchdog.listener import Door
+from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
+from agent.watchdog.stacks import Suspect, take_evidence
+from drumbeat.format import printable
+from drumbeat.logs import write_text
+from worker_sdk import context
+
+log = structlog.get_logger()
+
+BEAT_INTERVAL_MAX_S = 1.0
+"""How often a runtime shows that it lives, at the least."""
+
+BEATS_PER_TIMEOUT = 4
+"""So many signs of life may be expected within the time that none may be missing."""
+
+KICK_PAUSE_S = 0.001
+"""After a kick the next one is answered no sooner, so that nobody keeps this agent busy."""
+
+BLAMED_WITHIN_S = 30.0
+"""A worker that ends so soon after its last signal for a hang ends because of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Worker:
+    """One worker of the latest round, from the making of its board on."""
+
+    board: Board
+    pid: int = 0
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is known whether it runs."""
+    is_watched: bool = False
+    is_gone: bool = False
+    snapshot: Snapshot | None = None
+    """What its board said when it was last looked at."""
+    standing: Standing | None = None
+    """Where it stood when it was no longer watched."""
+    hang: Hang | None = None
+    """The one it is being ended for, or may be."""
+    signalled: tuple[int | None, float] | None = None
+    """Latest signal it got for that, None if a process below it got one, and when."""
+
+
+def _hear_nothing(*_: object) -> None:
+    pass
+
+
+class Watchdog:
+    """Watches the workers of one round at a time.
+
+    ``send_signal`` sends a signal to one worker; whether that failed is told by
+    ``signal_failed``. ``on_step`` gets what workers say of their iterations, ``on_act``
+    what is found of hangs, and the signals for them.
+    ``environment`` is the agent's own, which may ask for torch's file timers. ``directory`` is
+    the agent's own as well; without one, one is made. Without a board (a full disk) workers run
+    unwatched.
+    """
+
+    def __init__(
+        self,
+        policy: WatchdogPolicy,
+        send_signal: Callable[[WorkerKey, int], None],
+        on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
+        environment: Mapping[str, str] | None = None,
+        directory: PrivateDirectory | None = None,
+        on_act: Callable[[fx.Report | fx.Signal], None] = _hear_nothing,
+    ) -> None:
+        self._policy = policy
+        self._send_signal = send_signal
+        self._on_step = on_step
+        self._on_act = on_act
+        self._core = WatchdogCore(policy)
+        self._workers: dict[WorkerKey, _Worker] = {}
+        self._tokens: dict[WorkerKey, bytes] = {}
+        self._directory = directory
+        self._own_directory: PrivateDirectory | None = None
+        self._door: Door | None = None
+        self._environment = environment or {}
+        self._file_timers: FileTimers | None = None
+        self._events: deque[ev.Event] = deque()
+        self._is_busy = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._pauses: dict[WorkerKey, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # The agent's side: rounds of workers.
+
+    def prepare(self, round_id: int, local_ranks: Iterable[int]) -> dict[int, dict[str, str]]:
+        """Make the boards of a round; return what each worker's environment says of them.
+
+        Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
+        """
+        self._forget(lambda _key: True)
+        keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
+        # Those of the round before are still told that it is over, and no older ones.
+        latest = max((key.round_id for key in self._tokens), default=round_id)
+        self._tokens = {k: v for k, v in self._tokens.items() if k.round_id == latest}
+        try:
+            directory = self._ensured_directory()
+            socket_path = self._own_door(directory).path
+            for key in keys:
+                board = Board(directory, key, beat_interval_s=self._beat_interval_s())
+                self._tokens[key] = secrets.token_hex(16).encode()
+                self._workers[key] = _Worker(board=board)
+        except (PrivateDirectoryUnusable, OSError) as error:
+            log.warning("workers not watched", reason=str(error))
+            self._forget(lambda _key: True)
+            return {key.local_rank: {} for key in keys}
+        shared = self._serve_file_timers(directory)
+        return {
+            key.local_rank: {
+                **shared,
+                context.WORKER_DIR: str(worker.board.directory),
+                context.WORKER_SOCKET: str(socket_path),
+                context.WORKER_TOKEN: self._tokens[key].decode(),
+            }
+            for key, worker in self._workers.items()
+        }
+
+    def started(self, round_id: int, pids: Mapping[int, int]) -> None:
+        """Watch the workers of a round. Repeating it changes nothing."""
+        for local_rank, pid in pids.items():
+            key = WorkerKey(round_id, local_rank)
+            worker = self._workers.get(key)
+            if worker is None or worker.is_watched or worker.is_gone:
+                continue
+            worker.pid, worker.is_watched = pid, True
+            worker.begun.set()
+            self._feed(ev.WorkerStarted(worker=key))
+            self._listen(key)
+        if self._file_timers is not None:
+            self._file_timers.workers_changed()
+
+    def stopping(self, round_id: int | None = None) -> None:
+        """Watch nobody of a round any more, for this agent stops it; None: of any round."""
+        for key, worker in self._workers.items():
+            if round_id is None or key.round_id == round_id:
+                self._unwatch(key, worker)
+
+    def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
+        """Take note that a worker has ended; return the hang because of which it did."""
+        key = WorkerKey(round_id, local_rank)
+        worker = self._workers.get(key)
+        if worker is None or worker.is_gone:
+            return None
+        self._unwatch(key, worker)
+        worker.is_gone = True
+        worker.board.close()
+        return worker.hang if _is_ended_by_hang(worker, exit_code) else None
+
+    def ended(self, round_id: int | None = None) -> None:
+        """Remove the boards of a round of which nothing is alive; None: of any round."""
+        for key, worker in self._workers.items():
+            if (round_id is None or key.round_id == round_id) and not worker.is_gone:
+                self._unwatch(key, worker)
+                worker.is_gone = True
+                worker.board.close()
+
+    def signal_failed(self, round_id: int, local_rank: int, reason: str) -> None:
+        """Take note that a signal could not be sent."""
+        key = WorkerKey(round_id, local_rank)
+        if (worker := self._workers.get(key)) is not None and worker.is_watched:
+            self._feed(ev.SignalFailed(worker=key, reason=reason))
+
+    def standings(self, round_id: int | None) -> list[Standing]:
+        """Return where the workers of a round stand, or stood last, as far as they say so."""
+        found = []
+        for key, worker in self._workers.items():
+            if key.round_id != round_id:
+                continue
+            standing = worker.standing
+            if worker.is_watched:
+                self._read_board(key)
+                standing = self._core.standing(key)
+            if standing is not None and standing != Standing(local_rank=key.local_rank):
+                found.append(standing)
+        return found
+
+    def observations(self, round_id: int | None) -> Mapping[str, tuple[int, float]]:
+        """Return of each section, "" between heartbeats, how many times and the longest."""
+        return {} if round_id is None else self._core.observations(round_id)
+
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Tell a worker what to do in an iteration."""
+        worker = self._workers.get(key)
+        if self._door is not None and worker is not None and worker.is_watched:
+            self._door.order(key, order)
+
+    def learned(self, limits: Mapping[str, float]) -> None:
+        """Take what the run has learned."""
+        self._feed(ev.LimitsLearned(limits=limits))
+
+    async def close(self) -> None:
+        """Watch nobody, and remove everything."""
+        self._forget(lambda _key: True)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._door is not None:
+            await self._door.close()
+        if self._file_timers is not None:
+            self._file_timers.close()
+        if self._own_directory is not None:
+            self._own_directory.close()
+            self._directory = self._own_directory = None
+
+    # The workers' side, by calls.
+
+    def worker_of(self, token: str) -> WorkerKey:
+        """Return whose token it is. Raises ``NotAuthenticated``."""
+        given = token.encode("utf-8", "replace")
+        found: WorkerKey | None = None
+        for key, secret in self._tokens.items():
+            if hmac.compare_digest(secret, given):
+                found = key
+        if found is None:
+            raise NotAuthenticated("the token is not that of a worker of this agent")
+        return found
+
+    async def wait_watched(self, key: WorkerKey) -> None:
+        """Return once a worker, who may be quicker than the news of its start, is watched.
+
+        Raises ``WorkerIsGone``.
+        """
+        worker = self._workers.get(key)
+        if worker is not None:
+            await worker.begun.wait()
+        self._watched(key)
+
+    def acquire(self, key: WorkerKey, scope: str, timeout_s: float, signum: int | None) -> None:
+        """Start a timer. Raises ``WorkerIsGone``, ``TooManyTimers``."""
+        self._watched(key)
+        if not self._core.may_acquire(key, scope):
+            raise TooManyTimers(f"{self._policy.timers_max} timers are open")
+        self._feed(ev.TimerAcquired(worker=key, scope=scope, timeout_s=timeout_s, signal=signum))
+
+    def release(self, key: WorkerKey, scope: str) -> None:
+        """Forget a timer. Raises ``WorkerIsGone``."""
+        self._watched(key)
+        self._feed(ev.TimerReleased(worker=key, scope=scope))
+
+    def heartbeat(self, key: WorkerKey, step: int | None) -> None:
+        """Take note of progress. Raises ``WorkerIsGone``."""
+        self._watched(key)
+        self._feed(ev.HeartbeatReceived(worker=key, step=step))
+
+    def sync(self, key: WorkerKey) -> None:
+        """Look at a worker's board now. Raises ``WorkerIsGone``."""
+        self._watched(key)
+        self._read_board(key)
+
+    def step(self, key: WorkerKey, step: WorkerStep) -> None:
+        """Hand on how far a worker is in an iteration. Raises ``WorkerIsGone``."""
+        self._watched(key)
+        self._on_step(key, step)
+
+    # The core.
+
+    def _feed(self, event: ev.Event) -> None:
+        """Hand an event to the core, and do what it wants until it wants nothing more."""
+        self._events.append(event)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                for effect in self._core.handle(event, now=time.monotonic()):
+                    self._execute(effect)
+        finally:
+            self._is_busy = False
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = self._core.next_deadline()
+        if due is not None:
+            delay_s = max(0.0, due - time.monotonic())
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._feed(ev.DeadlineReached())
+
+    def _execute(self, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Tell):
+            log.warning(effect.what, reason=effect.why, **_place(effect.worker))
+            return
+        worker = self._workers.get(effect.worker)
+        if worker is None or not worker.is_watched:
+            return
+        match effect:
+            case fx.ReadBoard():
+                self._read_board(effect.worker)
+            case fx.AnnounceLook():
+                worker.board.announce(effect.look_at)
+            case fx.TakeEvidence():
+                self._spawn(self._take_evidence(effect, worker))
+            case fx.Signal(pid=0):
+                self._on_act(effect)
+                worker.signalled = (effect.signum, time.monotonic())
+                self._send_signal(effect.worker, effect.signum)
+            case fx.Signal():
+                self._on_act(effect)
+                worker.signalled = (None, time.monotonic())
+                if self._file_timers is not None:
+                    self._file_timers.send_signal(effect.pid, effect.signum)
+            case fx.Report():
+                self._on_act(effect)
+                self._report(effect, worker)
+
+    def _read_board(self, key: WorkerKey) -> None:
+        worker = self._workers[key]
+        if self._file_timers is not None:
+            self._file_timers.catch_up()  # a release that was written counts, too
+        worker.snapshot = worker.board.read()
+        self._feed(ev.BoardRead(worker=key, snapshot=worker.snapshot))
+
+    async def _take_evidence(self, effect: fx.TakeEvidence, worker: _Worker) -> None:
+        snapshot = worker.snapshot if worker.snapshot is not None and not effect.pid else Snapshot()
+        suspect = Suspect(
+            worker_pid=effect.pid or worker.pid,
+            owner_pid=snapshot.owner_pid,
+            stack_signal=snapshot.stack_signal,
+            stacks_fd=worker.board.stacks_fd,
+        )
+        try:
+            evidence = await take_evidence(suspect, timeout_s=effect.timeout_s)
+        except Exception as error:
+            # Whatever it is: a worker that hangs is ended, with its stacks or without.
+            log.exception("stacks not taken", **_place(effect.worker))
+            evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
+        if worker.is_watched:
+            self._feed(ev.EvidenceTaken(worker=effect.worker, evidence=evidence))
+
+    def _report(self, effect: fx.Report, worker: _Worker) -> None:
+        what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
+        log.warning(what, reason=describe_hang(effect.hang), **_place(effect.worker))
+        if effect.is_ending:
+            worker.hang, worker.signalled = effect.hang, None
+        elif effect.hang.evidence.stacks:
+            # No failure record will have them.
+            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
+
+    def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # As the loop does with what a reader or a timer of ours raises.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "the watchdog failed", "exception": error, "task": task}
+            )
+
+    # Kicks.
+
+    def _listen(self, key: WorkerKey) -> None:
+        worker = self._workers[key]
+        self._pauses.pop(key, None)
+        asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, key)
+
+    def _on_kick(self, key: WorkerKey) -> None:
+        loop, board = asyncio.get_running_loop(), self._workers[key].board
+        loop.remove_reader(board.kick_fd)
+        self._pauses[key] = loop.call_later(KICK_PAUSE_S, self._listen, key)
+        board.drain_kicks()
+        self._read_board(key)
+
+    # What is ours.
+
+    def _watched(self, key: WorkerKey) -> _Worker:
+        worker = self._workers.get(key)
+        if worker is None or not worker.is_watched:
+            raise WorkerIsGone
+        return worker
+
+    def _unwatch(self, key: WorkerKey, worker: _Worker) -> None:
+        worker.begun.set()
+        if not worker.is_watched:
+            return
+        worker.is_watched = False
+        if (pause := self._pauses.pop(key, None)) is not None:
+            pause.cancel()
+        asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
+        if self._door is not None:
+            self._door.worker_gone(key)
+        self._read_board(key)  # its last words
+        worker.standing = self._core.standing(key)
+        worker.hang = self._core.hang(key) or worker.hang
+        self._feed(ev.WorkerGone(worker=key))
+
+    def _forget(self, is_meant: Callable[[WorkerKey], bool]) -> None:
+        for key in [key for key in self._workers if is_meant(key)]:
+            worker = self._workers[key]
+            self._unwatch(key, worker)
+            worker.board.close()
+            del self._workers[key]
+
+    def _ensured_directory(self) -> Path:
+        if self._directory is None:
+            self._directory = self._own_directory = PrivateDirectory(private_places())
+        return self._directory.ensure()
+
+    def _own_door(self, directory: Path) -> Door:
+        if self._door is not None and not self._door.is_at(directory):
+            # A cleaner took it away, and those whom it let in are gone.
+            self._spawn(self._door.close())
+            self._door = None
+        if self._door is None:
+            self._door = Door(directory, self)
+        return self._door
+
+    def _serve_file_timers(self, directory: Path) -> dict[str, str]:
+        """Return what tells workers where torch's file timers are served; nothing if nowhere."""
+        if self._file_timers is None:
+            path = requested_path(self._environment, directory)
+            if path is None:
+                return {}
+            file_timers = FileTimers(path, self._feed, self._worker_with)
+            file_timers.open()
+            self._file_timers = file_timers
+        return self._file_timers.environment()
+
+    def _worker_with(self, pid: int) -> WorkerKey | None:
+        """Return the worker that is this process."""
+        found = (k for k, worker in self._workers.items() if worker.is_watched)
+        return next((key for key in found if self._workers[key].pid == pid), None)
+
+    def _beat_interval_s(self) -> float:
+        timeout_s = self._policy.runtime_timeout_s
+        if timeout_s is None:
+            return BEAT_INTERVAL_MAX_S
+        return min(BEAT_INTERVAL_MAX_S, timeout_s / BEATS_PER_TIMEOUT)
+
+
+def _is_ended_by_hang(worker: _Worker, exit_code: int) -> bool:
+    """Whether a worker ended because of the hang that was found, and not long after it."""
+    if worker.hang is None or worker.signalled is None:
+        return False
+    signum, sent_at = worker.signalled
+    if signum is not None and exit_code == -signum:
+        return True
+    # One that was to handle a signal of its own choice, and then went on, has recovered.
+    is_default = signum in (signal.SIGTERM, signal.SIGKILL)
+    return (is_default or exit_code != 0) and time.monotonic() - sent_at < BLAMED_WITHIN_S
+
+
+def _place(key: WorkerKey | None) -> dict[str, int]:
+    return {} if key is None else {"run.round": key.round_id, "worker.local_rank": key.local_rank}

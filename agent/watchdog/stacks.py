@@ -1,0 +1,266 @@
+"""Shell. What can be seen of a process that seems to hang: its stacks and its state.
+
+Python's fault handler writes the stacks itself, upon a signal and whoever holds the
+interpreter's lock. The signal is sent only to a process that is the worker or one of
+its descendants, and only if it catches it: any other would die of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from agent.watchdog.core.model import Evidence
+
+STACKS_BYTES_MAX = 64 * 1024
+"""More stacks than this are cut: those of the latest threads, for the first is written last."""
+
+STACKS_READ_MAX = 16 * STACKS_BYTES_MAX
+"""Who writes more than this is not listened to any longer."""
+
+QUIET_S = 0.003
+"""After so long without more the process is asked whether it has written all of them."""
+
+_ANCESTORS_MAX = 64
+_KERNEL_STACK_LINES_MAX = 12
+_READ_BYTES = 65536
+_PROC = Path("/proc")
+_STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"} | {
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """Whom evidence is taken of.
+
+    ``owner_pid`` and ``stack_signal`` are what its board says, 0 if nothing; they are
+    not believed. ``stacks_fd`` is where the stacks arrive.
+    """
+
+    worker_pid: int
+    owner_pid: int = 0
+    stack_signal: int = 0
+    stacks_fd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    """What the kernel says of a process."""
+
+    state: str
+    threads: int
+    tracer_pid: int
+    caught: int
+    blocked: int
+    """Of its first thread."""
+    pending: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs; one whose first thread has ended may have others."""
+        return self.state not in "ZX" or self.threads > 1
+
+
+async def take_evidence(suspect: Suspect, *, timeout_s: float) -> Evidence:
+    """Return what can be had within the time; never raises because of the process."""
+    pid, notes = suspect.worker_pid, []
+    if suspect.owner_pid and (why := _why_not_ours(suspect.owner_pid, suspect.worker_pid)):
+        notes.append(f"no stacks: {why}")
+    elif suspect.owner_pid:
+        pid = suspect.owner_pid
+    worker, status = _status(suspect.worker_pid), _status(pid)
+    if status is None or worker is None:
+        gone = "the worker's process is gone" if worker is None else f"process {pid} is gone"
+        is_alive = worker is not None and worker.is_alive
+        return Evidence(notes="; ".join([*notes, gone]), is_alive=is_alive)
+    notes.append(_describe(pid, status))
+    stacks = ""
+    is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
+    if not is_traced and not notes[0].startswith("no stacks"):
+        stacks, why = await _take_stacks(pid, status, suspect, timeout_s)
+        notes += [f"no stacks: {why}"] if why else []
+    return Evidence(
+        stacks=stacks,
+        notes="; ".join(notes),
+        is_traced=is_traced,
+        is_stopped=status.state == "T" or worker.state == "T",
+        is_alive=worker.is_alive,
+    )
+
+
+async def _take_stacks(
+    pid: int, status: _Status, suspect: Suspect, timeout_s: float
+) -> tuple[str, str]:
+    """Return the stacks, and if there are none, why."""
+    number = suspect.stack_signal
+    if not suspect.owner_pid or not number:
+        return "", "the worker does not use the SDK, or offers none"
+    if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
+        return "", f"signal {number} is not caught by process {pid}"
+    is_stopped = status.state == "T"
+    with ExitStack() as stack:
+        try:
+            # From here on the number can't come to mean another process.
+            process = os.pidfd_open(pid)
+            stack.callback(os.close, process)
+            if why := _why_not_ours(pid, suspect.worker_pid):
+                return "", why
+            stacks = stack.enter_context(_Stacks(suspect.stacks_fd))
+            signal.pidfd_send_signal(process, number)
+            if is_stopped:  # or it would not see the signal
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+        except OSError as error:
+            return "", f"process {pid} can't be signalled: {error.strerror}"
+        text = await stacks.collect(timeout_s, lambda: _is_writing(pid, number, status))
+        if is_stopped:  # as it was found
+            with suppress(OSError):
+                signal.pidfd_send_signal(process, signal.SIGSTOP)
+    return text, "" if text else f"none came within {timeout_s:g} s"
+
+
+class _Stacks:
+    """Reads what arrives in a FIFO while it is entered; what was in it before is dropped."""
+
+    def __init__(self, fd: int) -> None:
+        # A descriptor of our own: the board may be closed meanwhile.
+        self._fd = os.dup(fd)
+        self._data = bytearray()
+        self._heard = 0
+        self._arrived = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        with suppress(BlockingIOError):
+            # Bounded, in case somebody never stops to write.
+            for _ in range(64):
+                os.read(self._fd, _READ_BYTES)
+        asyncio.get_running_loop().add_reader(self._fd, self._on_data)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    async def collect(self, timeout_s: float, is_writing: Callable[[], bool]) -> str:
+        """Return what comes within the time, until nothing more does."""
+        loop = asyncio.get_running_loop()
+        deadline, patience_s = loop.time() + timeout_s, timeout_s
+        while self._heard < STACKS_READ_MAX and loop.time() < deadline:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(deadline, loop.time() + patience_s)):
+                    await self._arrived.wait()
+            if self._arrived.is_set():
+                self._arrived.clear()
+                patience_s = QUIET_S
+            elif not is_writing():
+                self._on_data()  # what came between the two
+                break
+        text = self._data.decode("utf-8", "replace")
+        if self._heard > len(self._data):
+            text = "(cut)\n" + text.partition("\n")[2]
+        return _first_thread_first("".join(c if _is_plain(c) else "?" for c in text))
+
+    def _on_data(self) -> None:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        self._heard += len(data)
+        self._data += data
+        del self._data[:-STACKS_BYTES_MAX]
+        self._arrived.set()
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in "\n\t"
+
+
+def _first_thread_first(stacks: str) -> str:
+    """Turn the order of the threads round: the one people look for is the main thread."""
+    blocks = [block for block in stacks.split("\n\n") if block.strip()]
+    return "\n\n".join(block.strip("\n") for block in reversed(blocks)) + "\n" if blocks else ""
+
+
+def _is_writing(pid: int, number: int, before: _Status) -> bool:
+    """Whether a process has yet to handle a signal, or is about it.
+
+    A handler's own signal is blocked meanwhile. It runs in the first thread, unless
+    that one blocks it anyway.
+    """
+    now = _status(pid)
+    if now is None or before.blocked >> (number - 1) & 1:
+        return False
+    return bool((now.blocked | now.pending) >> (number - 1) & 1)
+
+
+def _why_not_ours(pid: int, worker_pid: int) -> str:
+    """Return why a process is not one to signal; empty if it is the worker or below it."""
+    if not _is_below(pid, worker_pid):
+        return f"process {pid}, which the worker's board names, is not below it"
+    try:
+        is_same = (_PROC / str(pid) / "ns/pid").readlink() == (_PROC / "self/ns/pid").readlink()
+    except OSError as error:
+        return f"process {pid} can't be looked at: {error.strerror}"
+    return "" if is_same else f"process {pid} is in another pid namespace"
+
+
+def _is_below(pid: int, worker_pid: int) -> bool:
+    for _ in range(_ANCESTORS_MAX):
+        if pid == worker_pid:
+            return True
+        try:
+            stat = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        except OSError:
+            return False
+        # The name before it may hold anything but is in brackets.
+        pid = int(stat.rpartition(")")[2].split()[1])
+        if pid <= 1:
+            return False
+    return False
+
+
+def _status(pid: int) -> _Status | None:
+    try:
+        lines = (_PROC / str(pid) / "status").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    return _Status(
+        state=found.get("State", "?").strip()[:1],
+        threads=int(found.get("Threads", "1")),
+        tracer_pid=int(found.get("TracerPid", "0")),
+        caught=int(found.get("SigCgt", "0"), 16),
+        blocked=int(found.get("SigBlk", "0"), 16),
+        pending=int(found.get("ShdPnd", "0"), 16),
+    )
+
+
+def _describe(pid: int, status: _Status) -> str:
+    state = _STATES.get(status.state, status.state)
+    count = "1 thread" if status.threads == 1 else f"{status.threads} threads"
+    text = f"process {pid}: {state}, {count}"
+    if status.tracer_pid:
+        text += f", traced by process {status.tracer_pid}"
+    waits_in = _read(pid, "wchan").strip()
+    if waits_in not in ("", "0"):
+        text += f", its first thread waits in {waits_in}"
+    kernel = _read(pid, "stack").splitlines()[:_KERNEL_STACK_LINES_MAX]
+    if kernel:
+        text += ", kernel stack: " + " < ".join(line.rpartition(" ")[2] for line in kernel)
+    return text
+
+
+def _read(pid: int, name: str) -> str:
+    """Return a file of a process; empty if it is not for us to read."""
+    try:
+        return (_PROC / str(pid) / name).read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""How a worker failed, collected, explained and reported."""

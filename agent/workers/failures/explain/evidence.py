@@ -1,0 +1,146 @@
+"""Shell. Collects what this host knows of a worker's end, at once and in bounded time.
+
+All is read from files that the kernel makes up in memory, so that reading never waits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from agent.workers.failures.explain.explain import explain, signal_within
+from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
+from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
+from agent.workers.failures.explain.model import (
+    Ending,
+    Evidence,
+    MemoryCounters,
+    MemoryGroup,
+    SharedMemory,
+)
+
+if TYPE_CHECKING:
+    from agent.core.model import WorkerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Where the kernel tells things."""
+
+    proc: Path = Path("/proc")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    shared_memory: Path = Path("/dev/shm")  # noqa: S108 - asked for its size only
+    kernel_log: Path = KERNEL_LOG
+
+
+class Explainer:
+    """Remembers how things stood when a round began, and explains ends by what is new.
+
+    Args:
+        command: Command line of the workers.
+        roots: Where to look.
+    """
+
+    def __init__(self, command: Sequence[str] = (), roots: Roots | None = None) -> None:
+        self._script = _script_of(command)
+        self._roots = roots or Roots()
+        self._kernel_log = KernelLog(self._roots.kernel_log)
+        self._own: Cgroup | None = None
+        self._cgroups: dict[int, Cgroup] = {}
+        self._before: dict[Path, MemoryCounters] = {}
+        self._host_before: int | None = None
+
+    def begin_round(self) -> None:
+        """Take the readings that later ones are compared with; before workers start."""
+        self._cgroups.clear()
+        self._before.clear()
+        self._kernel_log.forget()
+        self._host_before = host_oom_kills(self._roots.proc)
+        self._own = self._look_up("self")
+
+    def note_workers(self, pids: Iterable[int]) -> None:
+        """Note where workers are accounted for, which nobody can tell once they are gone."""
+        for pid in pids:
+            cgroup = self._look_up(pid)
+            if cgroup is not None:
+                self._cgroups[pid] = cgroup
+
+    def explain(
+        self, exit_code: int, pid: int, *, is_stopped: bool, error: WorkerError | None, stacks: str
+    ) -> str:
+        """Return why a worker likely ended; empty if it ended well."""
+        ending = Ending(
+            exit_code=exit_code,
+            pid=pid,
+            is_stopped=is_stopped,
+            # What a crash left comes as an error, too.
+            has_error=error is not None and not (stacks and error.traceback == stacks),
+            has_stacks=bool(stacks),
+        )
+        return explain(ending, Evidence() if is_stopped else self._gather(exit_code, pid))
+
+    def explain_supervisor(self, exit_code: int) -> str:
+        """Return why the supervisor likely died; its workers died with it."""
+        return self.explain(exit_code, 0, is_stopped=False, error=None, stacks="")
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._kernel_log.close()
+
+    def _gather(self, exit_code: int, pid: int) -> Evidence:
+        signal = signal_within(exit_code)
+        if signal is None:
+            is_missing = self._script is not None and not self._script.exists()
+            return Evidence(missing_script=str(self._script) if is_missing else "")
+        return Evidence(
+            memory=self._memory(pid) if signal is Signals.SIGKILL else None,
+            host_oom_kills=self._host_oom_kills() if signal is Signals.SIGKILL else None,
+            kernel_words=self._kernel_log.words(),
+            shared_memory=self._shared_memory() if signal is Signals.SIGBUS else None,
+        )
+
+    def _look_up(self, pid: int | str) -> Cgroup | None:
+        cgroup = find_cgroup(pid, proc=self._roots.proc, cgroup_root=self._roots.cgroup)
+        if cgroup is not None and cgroup.directory not in self._before:
+            self._before[cgroup.directory] = cgroup.counters()
+        return cgroup
+
+    def _memory(self, pid: int) -> MemoryGroup | None:
+        cgroup = self._cgroups.get(pid, self._own)
+        if cgroup is None:
+            return None
+        now, before = cgroup.counters(), self._before[cgroup.directory]
+        return MemoryGroup(
+            name=cgroup.name,
+            rise=MemoryCounters(
+                oom_kills=_rise(now.oom_kills, before.oom_kills),
+                limit_hits=_rise(now.limit_hits, before.limit_hits),
+            ),
+            limit_bytes=cgroup.limit_bytes(),
+        )
+
+    def _host_oom_kills(self) -> int | None:
+        return _rise(host_oom_kills(self._roots.proc), self._host_before)
+
+    def _shared_memory(self) -> SharedMemory | None:
+        try:
+            state = os.statvfs(self._roots.shared_memory)
+        except OSError:
+            return None
+        return SharedMemory(
+            size_bytes=state.f_frsize * state.f_blocks, free_bytes=state.f_frsize * state.f_bavail
+        )
+
+
+def _rise(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else max(0, now - before)
+
+
+def _script_of(command: Sequence[str]) -> Path | None:
+    """Return the script that Python was told to run, if it is one."""
+    is_script = len(command) > 2 and command[1] == "-u" and not command[2].startswith("-")
+    return Path(command[2]) if is_script else None

@@ -1,0 +1,226 @@
+"""Pure. From an exit code and the evidence to a sentence: the likely why."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from agent.workers.failures.explain.model import Ending, Evidence, MemoryGroup
+
+EXIT_SIGNAL = 128
+"""What shells add to a signal's number."""
+
+EXPLANATION_CHARACTERS_MAX = 2000
+_KERNEL_CHARACTERS_MAX = 300
+
+_SIGNALS = {int(number): number for number in Signals}
+_MIB = 1024 * 1024
+_DOCKER_SHARED_MEMORY_BYTES = 64 * _MIB
+
+_RECORD_HINT = (
+    "its standard error may say more; with @record of worker_sdk on the program's entry point "
+    "its exception would stand here (docs/errors.md)"
+)
+_STACKS_HINT = (
+    "to see the Python stacks next time, put @record of worker_sdk on the program's entry point "
+    "or set PYTHONFAULTHANDLER=1"
+)
+
+# Signals that a process brings upon itself, and what with.
+_CRASHES = {
+    Signals.SIGSEGV: "native code used memory that is not its own",
+    Signals.SIGABRT: "native code gave up: a failed assertion, an uncaught C++ exception, "
+    "or a watchdog such as NCCL's that ended its process",
+    Signals.SIGFPE: "native code did arithmetic that the CPU refuses, such as an integer "
+    "division by zero",
+    Signals.SIGILL: "native code used an instruction that this CPU does not have: it may be "
+    "built for another one",
+    Signals.SIGTRAP: "native code ran into a breakpoint or a check of its own",
+    Signals.SIGSYS: "it made a system call that a filter (seccomp) of its container forbids",
+}
+
+_REASONS = {
+    Signals.SIGPIPE: "it wrote to a pipe or socket that nobody reads any more",
+    Signals.SIGXCPU: "it used up its limit of CPU time: see `ulimit -t`, RLIMIT_CPU",
+    Signals.SIGXFSZ: "a file grew beyond the limit of file sizes: see `ulimit -f`, RLIMIT_FSIZE",
+    Signals.SIGALRM: "a timer that it set itself ran out, and nothing handled it",
+}
+
+_EXITS = {
+    1: "the program ended with an error and recorded none",
+    2: "programs say 2 for a command line that they don't understand",
+    255: "255 is what exit(-1) becomes, and what ssh says when it fails",
+}
+
+_SHELLS = {
+    126: "a shell found a command but could not run it: is it executable?",
+    127: "a shell did not find a command: check its name and the PATH on this host",
+}
+
+
+def explain(ending: Ending, evidence: Evidence) -> str:
+    """Return why the worker likely ended as it did; empty if it ended well."""
+    return _explain(ending, evidence)[:EXPLANATION_CHARACTERS_MAX]
+
+
+def signal_within(exit_code: int) -> Signals | None:
+    """Return the signal that an exit code tells of, also if a shell in between folded it."""
+    if exit_code < 0:
+        return _SIGNALS.get(-exit_code)
+    return _SIGNALS.get(exit_code - EXIT_SIGNAL)
+
+
+def _explain(ending: Ending, evidence: Evidence) -> str:
+    code, signal = ending.exit_code, signal_within(ending.exit_code)
+    if code == 0:
+        return ""
+    if ending.is_stopped:
+        return _stopped(signal)
+    if code < 0:
+        if signal is None:
+            return f"signal {-code} has no name here: somebody or something sent it"
+        return _signalled(signal, ending, evidence)
+    if signal is not None:
+        why = _signalled(signal, ending, evidence)
+        return f"a shell or launcher in between tells of {signal.name} with exit code {code}: {why}"
+    return _exited(ending, evidence)
+
+
+def _stopped(signal: Signals | None) -> str:
+    if signal is Signals.SIGKILL:
+        return (
+            "its agent was stopping it and had to kill it: it had not ended within "
+            "--shutdown-timeout, or the agent was told to hurry"
+        )
+    return "its agent was stopping it"
+
+
+def _signalled(signal: Signals, ending: Ending, evidence: Evidence) -> str:
+    if signal is Signals.SIGKILL:
+        return _killed(ending, evidence)
+    if signal is Signals.SIGBUS:
+        return _bus_error(ending, evidence)
+    if signal in _CRASHES:
+        return "; ".join([_CRASHES[signal], *_crash_details(ending, evidence)])
+    if signal in _REASONS:
+        return _REASONS[signal]
+    if signal in (Signals.SIGUSR1, Signals.SIGUSR2):
+        return (
+            f"it got {signal.name}, e.g. a batch system's warning that its time is over, "
+            "and had no handler for it"
+        )
+    return (
+        f"somebody or something else sent {signal.name}; it was not this agent. Often a batch "
+        "system, a container runtime or a person"
+    )
+
+
+# SIGKILL.
+
+
+def _killed(ending: Ending, evidence: Evidence) -> str:
+    memory, words = evidence.memory, evidence.kernel_words or ()
+    kills = [word for word in words if word.is_oom_kill]
+    for word in kills:
+        if word.pid == ending.pid:
+            return f"the kernel's out-of-memory killer ended it: {_quoted(word.text)}"
+    if memory is not None and memory.rise.oom_kills:
+        text = (
+            f"very likely the kernel's out-of-memory killer: it ended "
+            f"{_processes(memory.rise.oom_kills)} of {_group(memory)} since the round began"
+        )
+        return _with_kills(text, [word.text for word in kills])
+    if evidence.host_oom_kills or kills:
+        count = max(evidence.host_oom_kills or 0, len(kills))
+        text = (
+            f"perhaps the kernel's out-of-memory killer: it ended {_processes(count)} "
+            "of this host since the round began"
+        )
+        return _with_kills(text, [word.text for word in kills])
+    if memory is not None and memory.rise.limit_hits and memory.rise.oom_kills is None:
+        return (
+            f"perhaps the kernel's out-of-memory killer: {_group(memory)} hit its memory limit "
+            f"{memory.rise.limit_hits} times since the round began"
+        )
+    if not _was_looked_for(evidence):
+        return (
+            "SIGKILL comes from the kernel's out-of-memory killer or from somebody else; this "
+            "host does not let the agent see which: look into its kernel log (dmesg)"
+        )
+    return (
+        "no sign of the kernel's out-of-memory killer: somebody or something else sent it, "
+        "e.g. a batch system, a container runtime or a person"
+    )
+
+
+def _with_kills(text: str, lines: list[str]) -> str:
+    # Within a container the log has other numbers than we have, so any of them may be it.
+    return f"{text}; the kernel says: {_quoted(lines[-1])}" if lines else text
+
+
+def _was_looked_for(evidence: Evidence) -> bool:
+    memory = evidence.memory
+    return (
+        (memory is not None and memory.rise.oom_kills is not None)
+        or evidence.host_oom_kills is not None
+        or evidence.kernel_words is not None
+    )
+
+
+def _group(memory: MemoryGroup) -> str:
+    limit = f" with its limit of {_size(memory.limit_bytes)}" if memory.limit_bytes else ""
+    return f"cgroup {memory.name}{limit}"
+
+
+def _processes(count: int) -> str:
+    return f"{count} process" if count == 1 else f"{count} processes"
+
+
+# Crashes.
+
+
+def _bus_error(ending: Ending, evidence: Evidence) -> str:
+    text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
+    shared = evidence.shared_memory
+    if shared is not None:
+        text += f" ({_size(shared.size_bytes)}, of which {_size(shared.free_bytes)} are free now)"
+    if shared is not None and shared.size_bytes <= _DOCKER_SHARED_MEMORY_BYTES:
+        text += "; that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+    else:
+        text += "; in a container --shm-size gives more of it"
+    return "; ".join([text, *_crash_details(ending, evidence)])
+
+
+def _crash_details(ending: Ending, evidence: Evidence) -> list[str]:
+    found = [
+        f"the kernel says: {_quoted(word.text)}"
+        for word in evidence.kernel_words or ()
+        if word.pid == ending.pid and not word.is_oom_kill
+    ][-1:]
+    where = "the Python stacks of that moment are in the traceback"
+    return [*found, where if ending.has_stacks else _STACKS_HINT]
+
+
+# Exits.
+
+
+def _exited(ending: Ending, evidence: Evidence) -> str:
+    code = ending.exit_code
+    if code == 2 and evidence.missing_script:
+        return (
+            f"Python could not open {evidence.missing_script}: it is not there on this host (any "
+            "more); check that the script exists at this path on every host"
+        )
+    if ending.has_error:
+        return "the program raised an exception, see message"
+    if code in _SHELLS:
+        return _SHELLS[code]
+    return f"{_EXITS.get(code, f'the program chose exit code {code} itself')}; {_RECORD_HINT}"
+
+
+def _quoted(text: str) -> str:
+    return f"{text[:_KERNEL_CHARACTERS_MAX]!r}"
+
+
+def _size(count: int) -> str:
+    unit, name = (1024 * _MIB, "GiB") if count >= 1024 * _MIB else (_MIB, "MiB")
+    return f"{count / unit:.1f} {name}"

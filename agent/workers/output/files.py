@@ -1,0 +1,277 @@
+"""Shell. Owns where the output of a host's workers goes, round by round, until the agent ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.errors import PrivateDirectoryUnusable
+from agent.runtime.preflight import private_places
+from agent.runtime.private_directory import PrivateDirectory
+from agent.settings.output_config import line_prefix
+from agent.workers.output.last_lines import BYTES_MAX, last_lines
+from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
+from agent.workers.output.logs_specs import describe, make_logs_specs
+from agent.workers.output.stderr_relay import StderrRelay
+from agent.workers.output.tail import Tail
+from worker_sdk import context
+
+if TYPE_CHECKING:
+    from agent.settings.config import AgentConfig
+
+log = structlog.get_logger()
+
+STDOUT, STDERR = 1, 2
+
+CLOSE_STALL_S = 2.0
+"""How long the console may take nothing at the end before the rest of stderr is given up."""
+LOGS = "logs"
+"""In the agent's own directory, what of files of workers nobody asked for."""
+
+
+class OutputError(Exception):
+    """The output of a round can't go where it is meant to; the message says why."""
+
+
+class WorkerOutput:
+    """The files, the tee and the last words of this host's workers.
+
+    Rounds come one after another: `prepare` is called when nothing of the one before is alive.
+
+    Args:
+        config: What the agent was told.
+        specs: Decides on the files; None: what `config` says.
+        directory: The agent's own; None: one that is made here and goes with `close`.
+
+    Raises:
+        UnknownLogsSpecs: No package offers what the configuration names.
+        LogsSpecsUnusable: What it names can't be loaded or made.
+        LogDirectoryUnusable: Files can't be written where they are to be.
+        PrivateDirectoryUnusable: There is no place for the agent's own.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        specs: LogsSpecs | None = None,
+        *,
+        directory: PrivateDirectory | None = None,
+    ) -> None:
+        self._config = config
+        # Somebody else's class knows itself what it keeps.
+        is_ours = specs is None and config.output.is_ours
+        self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
+        self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
+        self.directory = directory or PrivateDirectory(private_places())
+        self._is_directory_ours = directory is None
+        try:
+            self._specs = specs or self._make_specs()
+        except BaseException:
+            self._close_directory()
+            raise
+        self._relay = self._make_relay()
+        self._tail: Tail | None = None
+        self._turn = 0
+        self._round_id: int | None = None
+        self._error_files: dict[int, Path] = {}
+        self._stderr_files: dict[int, str] = {}
+        self._teed: dict[int, list[str]] = {}
+
+    def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
+        """Make the files of a round; return each worker's stdout and stderr by local rank.
+
+        ``""`` stands for the agent's own. What a worker has to know is added to its environment.
+
+        Args:
+            round_id: The round.
+            envs: What the agent sets in each worker's environment, by local rank.
+
+        Raises:
+            OutputError: It does not work.
+        """
+        self._end_round()
+        self._round_id = round_id
+        try:
+            self._renew_folder()
+            dest = self._specs.reify(envs)
+            for local_rank, env in envs.items():
+                self._add_error_file(local_rank, env, dest)
+            if not self._is_told:
+                self._is_told = True
+                log.info("output of the workers is kept", reason=self._specs.root_log_dir)
+            self._follow(dest, envs)
+            return {
+                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, dest))
+                for rank in envs
+            }
+        except OSError as error:
+            # Without the number: "[Errno 28]" explains nothing.
+            where = f"{error.filename}: " if error.filename else ""
+            raise OutputError(f"{where}{error.strerror or error}") from error
+        except PrivateDirectoryUnusable as error:
+            raise OutputError(str(error)) from error
+        except Exception as error:
+            # A foreign class may do what it likes, and its round ends with a report.
+            name = type(self._specs).__name__
+            raise OutputError(f"the logs specs {name} failed: {describe(error)}") from error
+
+    def error_file(self, round_id: int, local_rank: int) -> Path | None:
+        """Return where a worker leaves its error; None if the round is not the latest."""
+        return self._error_files.get(local_rank) if round_id == self._round_id else None
+
+    def kept_error_file(self, round_id: int, local_rank: int) -> str:
+        """Return where a worker has left its error, if it did and the file stays there."""
+        path = self.error_file(round_id, local_rank)
+        if path is None or not self._is_kept or path.is_relative_to(self.directory.path):
+            return ""
+        return str(path) if path.is_file() else ""
+
+    def ended(self, round_id: int, local_rank: int) -> None:
+        """Take note that a worker is gone: its last line may be shown unfinished."""
+        if self._tail is not None and round_id == self._round_id:
+            for path in self._teed.get(local_rank, ()):
+                self._tail.finish(path)
+
+    def last_lines(self, round_id: int, local_rank: int) -> str:
+        """Return the last lines that a worker which is gone wrote to its standard error."""
+        if round_id != self._round_id:
+            return ""
+        path = self._stderr_files.get(local_rank)
+        if path is not None:
+            return _end_of(path)
+        return self._relay.last_lines(local_rank) if self._relay is not None else ""
+
+    def close(self) -> None:
+        """Show what is left, then remove what nobody wants.
+
+        Blocks until everything is shown, but not for a destination that takes nothing.
+        """
+        self._end_round()
+        if self._relay is not None:
+            self._relay.close(CLOSE_STALL_S)
+        if self._tail is not None:
+            self._tail.close()
+        self._close_directory()
+
+    def _close_directory(self) -> None:
+        if self._is_directory_ours:
+            self.directory.close()
+
+    def _make_specs(self) -> LogsSpecs:
+        log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
+        return make_logs_specs(log_dir, self._config.output)
+
+    def _renew_folder(self) -> None:
+        """Make what a cleaner has removed again; elsewhere, if it can't be where it was."""
+        before = self.directory.path
+        if self.directory.ensure() != before and not self._is_kept:
+            self._specs = self._make_specs()
+
+    def _make_relay(self) -> StderrRelay | None:
+        if not self._config.output.is_stderr_captured:
+            return None
+        try:
+            return StderrRelay(self.directory.ensure, STDERR)
+        except OSError:
+            return None  # the agent has no standard error
+
+    def _add_error_file(self, local_rank: int, env: dict[str, str], dest: LogsDest) -> None:
+        text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
+        if text in ("", os.devnull):
+            # Whoever wants no files still wants to know why a run failed.
+            folder = self.directory.ensure("errors", str(self._round_id), str(local_rank))
+            text = str(folder / "error.json")
+        env[context.ERROR_FILE] = text
+        self._error_files[local_rank] = Path(text)
+        # Its presence tells the worker to leave the stacks of a crash there.
+        _fault_file(Path(text)).touch()
+
+    def _follow(self, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
+        config = self._config.output
+        with ExitStack() as stack:
+            for tees, console, filters, collected in (
+                (dest.tee_stdouts, STDOUT, config.stdout_filters, dest.filtered_stdout),
+                (dest.tee_stderrs, STDERR, config.stderr_filters, dest.filtered_stderr),
+            ):
+                filtered = None
+                if tees and filters and collected not in ("", os.devnull):
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                    filtered = os.open(collected, flags, 0o666)
+                    stack.callback(os.close, filtered)
+                for local_rank, path in tees.items():
+                    if path == os.devnull:
+                        continue
+                    self._tail = self._tail or Tail()
+                    self._tail.add(
+                        path,
+                        console,
+                        prefix=os.fsencode(self._prefix(local_rank, envs)),
+                        filters=filters,
+                        filtered=filtered,
+                        turn=self._turn,
+                    )
+                    self._teed.setdefault(local_rank, []).append(path)
+
+    def _prefix(self, local_rank: int, envs: dict[int, dict[str, str]]) -> str:
+        values = {
+            "role_name": self._config.role,
+            "local_rank": local_rank,
+            "rank": envs[local_rank][context.RANK],
+            "run_id": self._config.run_id,
+        }
+        return line_prefix(self._config.output.line_prefix_template, values)
+
+    def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
+        path = dest.stderrs.get(local_rank, CONSOLE)
+        if path not in (CONSOLE, os.devnull):
+            self._stderr_files[local_rank] = path
+        elif self._relay is not None:
+            try:
+                return self._relay.add(local_rank, is_shown=path == CONSOLE)
+            except OSError as error:
+                # Its end is missing in a report then; that is no reason not to train.
+                why = f"of local rank {local_rank}: {error.strerror}"
+                log.warning("stderr not captured", reason=why)
+        return path
+
+    def _end_round(self) -> None:
+        if self._relay is not None:
+            self._relay.end_round()
+        for path in (path for paths in self._teed.values() for path in paths):
+            assert self._tail is not None, "it shows them"
+            self._tail.finish(path)
+        for error_file in self._error_files.values():
+            faults = _fault_file(error_file)
+            with suppress(OSError):
+                if not faults.stat().st_size:
+                    faults.unlink()
+        self._error_files.clear()
+        self._stderr_files.clear()
+        self._teed.clear()
+        self._turn += 1
+
+
+def _fault_file(error_file: Path) -> Path:
+    return Path(f"{error_file}{context.FAULT_FILE_SUFFIX}")
+
+
+def _end_of(path: str) -> str:
+    """Return the last lines of a file; nothing if it is no regular one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        return last_lines(os.pread(fd, BYTES_MAX, max(0, status.st_size - BYTES_MAX)))
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,119 @@
+"""Shell. Finds and makes what decides on the files of workers: ours, or an installed package's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any, cast
+
+from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
+from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
+from agent.workers.output.std import Std, StdOrMap
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from agent.settings.output_config import OutputConfig
+
+GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
+"""Of two with one name the later is meant."""
+
+_TORCH = "torch.distributed.elastic.multiprocessing"
+
+
+def check_name(name: str) -> None:
+    """Make sure that there are such logs specs, without loading them.
+
+    Raises:
+        UnknownLogsSpecs: There are none; it lists those there are.
+    """
+    if name not in (installed := _installed()):
+        raise UnknownLogsSpecs(name, tuple(sorted(installed)))
+
+
+def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
+    """Return what decides on the files of the workers, made as torchrun makes it.
+
+    Raises:
+        UnknownLogsSpecs: No package offers what the configuration names.
+        LogsSpecsUnusable: What it names can't be loaded or made.
+        LogDirectoryUnusable: Ours can't write where the files are to be.
+    """
+    if config.logs_specs_pickle is not None:
+        return _unpickled(config.logs_specs_pickle)
+    ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
+    redirects, tee = Std.from_str(config.redirects), Std.from_str(config.tee)
+    if config.logs_specs is not None:
+        return _make_foreign(config.logs_specs, log_dir, (redirects, tee), ranks)
+    try:
+        return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
+    except OSError as error:
+        where = log_dir or tempfile.gettempdir()
+        raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
+
+
+def pickled(specs: LogsSpecs) -> bytes:
+    """Return logs specs for the process of an agent, with where their modules are found.
+
+    Raises:
+        LogsSpecsUnusable: They can't be pickled.
+    """
+    import cloudpickle  # noqa: PLC0415 - only programs that launch bring their own
+
+    try:
+        content = cloudpickle.dumps(specs)
+    except Exception as error:
+        # Whatever the user's types raise.
+        raise LogsSpecsUnusable(type(specs).__name__, describe(error)) from error
+    return pickle.dumps((type(specs).__name__, list(sys.path), content))
+
+
+def _unpickled(data: bytes) -> LogsSpecs:
+    name, path, content = pickle.loads(data)  # noqa: S301 - from the program that launched us
+    # Last: what is ours is found where it was.
+    sys.path.extend(entry for entry in path if entry not in sys.path)
+    try:
+        return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
+
+
+def _make_foreign(
+    name: str, log_dir: str | None, streams: tuple[StdOrMap, StdOrMap], ranks: set[int] | None
+) -> LogsSpecs:
+    check_name(name)
+    try:
+        factory = _installed()[name].load()
+        redirects, tee = (_as_expected_by(factory, each) for each in streams)
+        specs = factory(log_dir=log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
+    if not callable(getattr(specs, "reify", None)):
+        raise LogsSpecsUnusable(name, f"{type(specs).__name__} has no method reify")
+    return cast("LogsSpecs", specs)
+
+
+def describe(error: Exception) -> str:
+    """Return an exception of foreign code as one line."""
+    return f"{type(error).__name__}: {error}".replace(os.linesep, " ")
+
+
+def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
+    """Return `streams` in torch's own type for a class derived from torch's."""
+    for base in getattr(factory, "__mro__", ()):
+        if base.__module__.startswith(_TORCH) and (
+            std := getattr(sys.modules.get(base.__module__), "Std", None)
+        ):
+            if isinstance(streams, Std):
+                return std(int(streams))
+            return {rank: std(int(stream)) for rank, stream in streams.items()}
+    return streams
+
+
+def _installed() -> dict[str, EntryPoint]:
+    # Imported here: it costs more than the rest, and only foreign ones need it.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {point.name: point for group in GROUPS for point in entry_points(group=group)}

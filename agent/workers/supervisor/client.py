@@ -1,0 +1,279 @@
+"""Shell. The agent's side of its supervisor: starts it, talks to it, notices its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from agent.runtime.own_process import own_process
+from agent.workers.supervisor import protocol
+from agent.workers.supervisor.prctl import ProcessControl
+from agent.workers.supervisor.process_tree import kill_descendants, list_children
+from agent.workers.supervisor.worker_group import KILL_WAIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+log = structlog.get_logger()
+
+EXIT_WAIT_S = KILL_WAIT_S + 2.0
+"""Default of `SupervisorClient.exit_wait_s`: killing everything, and a margin."""
+
+DRAIN_WAIT_S = 1.0
+"""How long the connection of a dead supervisor may stay open; its last words need no time."""
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of what a dying supervisor leaves behind.
+
+    To be called once, before the first `SupervisorClient.start`.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    ProcessControl().become_subreaper()
+
+
+def _nothing() -> Collection[int]:
+    return ()
+
+
+class SupervisorClient:
+    """Runs one supervisor at a time and exchanges messages with it.
+
+    Args:
+        on_event: Gets each event in order.
+        on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
+            once, after its last event and after everything it left behind was killed. `start`
+            may then be called again.
+        on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
+            not, and its workers go on.
+        exclude: Returns the pids of children this process got after `start` by other means. All
+            others are taken for leftovers when a supervisor has died.
+        exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
+            SIGKILL.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_event: Callable[[protocol.SupervisorEvent], None],
+        on_death: Callable[[int], None],
+        on_mistake: Callable[[BaseException], None],
+        exclude: Callable[[], Collection[int]] = _nothing,
+        exit_wait_s: float = EXIT_WAIT_S,
+    ) -> None:
+        self._on_event = on_event
+        self._on_death = on_death
+        self._on_mistake = on_mistake
+        self._exclude = exclude
+        self._exit_wait_s = exit_wait_s
+        self._older_children: set[int] = set()
+        self._life: _Life | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process of the supervisor, or None if there is none."""
+        return None if self._life is None else self._life.pid
+
+    async def start(self) -> None:
+        """Start a supervisor; it takes commands at once.
+
+        Raises:
+            OSError: The system cannot start a process.
+        """
+        assert self._life is None, "a supervisor is running already"
+        self._older_children = list_children()
+        life = _Life(self._take)
+        try:
+            await life.connect()
+        except BaseException:
+            life.discard()
+            raise
+        self._life = life
+        self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
+        self._watch.add_done_callback(self._on_watched)
+
+    def send(self, command: protocol.Command) -> None:
+        """Send a command, in order and without blocking.
+
+        Without a live supervisor it is dropped: `on_death` tells or has told. A supervisor that
+        leaves more than `OUTBOX_BYTES_MAX` unread is killed.
+
+        Raises:
+            ProtocolError: The command is longer than `LINE_BYTES_MAX`.
+        """
+        line = protocol.encode(command)
+        if self._life is not None:
+            self._life.write(line)
+
+    async def close(self) -> None:
+        """End the supervisor and with it every worker; returns when they are gone.
+
+        Bounded by `exit_wait_s` and the time a last kill may take. `on_death` is not called.
+        Harmless if there is no supervisor.
+        """
+        if self._life is not None:
+            self._life.is_closing = True
+            self._life.disconnect()
+        if self._watch is not None:
+            # Not awaited directly: the clean end goes on if the caller is cancelled.
+            await asyncio.wait({self._watch})
+
+    def _take(self, event: protocol.SupervisorEvent) -> None:
+        try:
+            self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - raised here, it would break the connection
+            self._on_mistake(error)
+
+    def _on_watched(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            self._on_mistake(error)
+
+    async def _watch_life(self, life: _Life) -> None:
+        returncode = await life.ended(self._exit_wait_s)
+        if returncode != 0:  # 0 says that it left nothing.
+            await self._end_leftovers()
+        self._life = None
+        if not life.is_closing:
+            self._on_death(returncode)
+
+    async def _end_leftovers(self) -> None:
+        """SIGKILL and reap what the dead supervisor left to this process, its new parent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KILL_WAIT_S
+        spared = self._older_children | set(self._exclude())
+        while children := list_children() - spared:
+            kill_descendants(exclude=spared)
+            for pid in children:
+                with _Exit(pid) as exit_:
+                    await exit_.wait(deadline - loop.time())
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
+                    spared.add(pid)  # Stuck in the kernel: nobody can end it.
+
+
+class _Life(asyncio.Protocol):
+    """One supervisor process and the connection to it."""
+
+    def __init__(self, on_event: Callable[[protocol.SupervisorEvent], None]) -> None:
+        self.is_closing = False
+        self._on_event = on_event
+        self._lines = protocol.LineSplitter()
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._socket, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                own_process("agent.workers.supervisor.process", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        try:
+            self._exit = _Exit(self.pid)
+        except OSError:
+            self._end_unconnected()
+            raise
+
+    async def connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+
+    def discard(self) -> None:
+        """Kill and reap a supervisor that was never connected: it has no workers."""
+        self._end_unconnected()
+        with self._exit:
+            pass
+
+    def _end_unconnected(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+
+    def write(self, line: bytes) -> None:
+        assert self._transport is not None, "written to before it was connected"
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
+            self._process.kill()
+            self._transport.abort()
+            return
+        self._transport.write(line)
+
+    def disconnect(self) -> None:
+        """Close at once, without waiting for a supervisor that does not read."""
+        assert self._transport is not None, "closed before it was connected"
+        self._transport.abort()
+
+    async def ended(self, exit_wait_s: float) -> int:
+        """Wait until the process has ended and its last event is delivered; return its code.
+
+        Whichever end comes first, the other is waited for only for a bounded time.
+        """
+        with self._exit as exit_:
+            await asyncio.wait({self._lost, exit_.future}, return_when=asyncio.FIRST_COMPLETED)
+            if exit_.future.done():
+                await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)
+                self.disconnect()
+            elif not await exit_.wait(exit_wait_s):
+                self._process.send_signal(signal.SIGKILL)
+                await exit_.wait(KILL_WAIT_S)
+        await asyncio.wait({self._lost})
+        returncode = self._process.poll()
+        return -signal.SIGKILL if returncode is None else returncode
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            events = [protocol.decode_event(line) for line in self._lines.feed(data)]
+        except protocol.ProtocolError as error:
+            log.warning("supervisor broken", reason=str(error))
+            self._process.kill()
+            self.disconnect()
+            return
+        for event in events:
+            self._on_event(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+
+class _Exit:
+    """Waits for a child to end, without reaping it; holds a descriptor until left."""
+
+    def __init__(self, pid: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = loop.create_future()
+        self._fd = os.pidfd_open(pid)
+        loop.add_reader(self._fd, self._on_end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed already: nothing to unregister.
+            asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return whether the child ended within the time."""
+        await asyncio.wait({self.future}, timeout=max(0.0, timeout_s))
+        return self.future.done()
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+        if not self.future.done():
+            self.future.set_result(None)

@@ -1,0 +1,127 @@
+"""Pure. What the coordinator's core wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.core.inprocess.model import InprocessDirective
+from coordinator.core.model import Desired, Pace
+from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.run.records import Record
+from coordinator.errors import CoordinatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Journal a record, before any other effect of the same event leaves.
+
+    ``run_id`` is the run's ``RunState.key``, here and in ``Forget``.
+    """
+
+    run_id: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Remove an ended run from the journal."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Answer ``Hello``."""
+
+    session_id: str
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPace:
+    """Tell an agent its new pace."""
+
+    session_id: str
+    pace: Pace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellLimits:
+    """Tell an agent all that has been learned; what is newer replaces it unsent."""
+
+    session_id: str
+    limits: tuple[LearnedLimit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """Push the desired state of one agent; a newer one replaces it unsent."""
+
+    session_id: str
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruct:
+    """Tell an agent what its workers do in an iteration; a newer one replaces it unsent."""
+
+    session_id: str
+    directive: InprocessDirective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """End a session with an error."""
+
+    session_id: str
+    error: CoordinatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeFailure:
+    """Answer a failure record: it is journaled, known already, or not kept."""
+
+    request_id: int
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseRequest:
+    """Answer a failure record or a reset with an error: it has to be asked again."""
+
+    request_id: int
+    error: CoordinatorError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRun:
+    """A run's core raised ``error``: log it, and answer with ``RunRead``.
+
+    Comes after what the run decided before has been journaled.
+    """
+
+    run_id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReset:
+    """Say how many learned limits were forgotten; ``None`` if there is no such run."""
+
+    request_id: int
+    forgotten: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """Tell people what was decided, and why. ``decision`` is a fixed phrase."""
+
+    run_id: str
+    decision: str
+    reason: str
+    round_id: int | None = None
+
+
+ToSession = Welcome | SetPace | TellLimits | Direct | Instruct | Reject
+ToRequest = AcknowledgeFailure | AnswerReset | RefuseRequest
+Effect = Persist | Forget | ToSession | ToRequest | Decided | ReadRun

@@ -1,0 +1,108 @@
+"""Pure. What happens to the coordinator's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from coordinator.core.run.state import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened:
+    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
+
+    run_id: str
+    session_id: str
+    spec: RunSpec
+    agent: AgentIdentity
+    beat: Beat
+    uptime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatReceived:
+    """An agent reported its actual state."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+    beat: Beat
+    uptime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLeft:
+    """An agent said goodbye."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionClosed:
+    """The stream of a session ended, for whatever reason."""
+
+    run_id: str
+    session_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReported:
+    """A failure record arrived; the shell holds its answer under ``request_id``.
+
+    ``uptime_s`` is how long its agent had been running when it was sent, if known.
+    """
+
+    run_id: str
+    request_id: int
+    record: FailureRecord
+    uptime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsReset:
+    """Somebody wants learned limits forgotten; the shell holds the answer under ``request_id``."""
+
+    run_id: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSuperseded:
+    """Its id begins a new run; nobody is a member of this one any more."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached:
+    """The instant of ``next_deadline()`` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutageEnded:
+    """The journal can be written again; meanwhile nothing was decided and no session opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRead:
+    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be.
+
+    ``run_id`` is its ``RunState.key``.
+    """
+
+    run_id: str
+    state: RunState | None
+
+
+FromOutside = (
+    SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
+)
+RunEvent = FromOutside | RunSuperseded
+CoreEvent = RunEvent | DeadlineReached | OutageEnded
+Event = FromOutside | DeadlineReached | OutageEnded | RunRead

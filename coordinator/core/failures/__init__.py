@@ -1,0 +1,1 @@
+"""Failure records: which are kept, and which one is the cause."""

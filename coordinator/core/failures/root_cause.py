@@ -1,0 +1,224 @@
+"""Pure. Which failure explains a round, and which ones it explains."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
+
+from coordinator.core.inprocess.records import IterationPhase, IterationState
+from coordinator.core.model import FailureRecord, FailureReport, Hang, HangKind
+from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from drumbeat.format import one_line
+from drumbeat.violation import show_value
+
+# Ages are measured on each host and travel over the network; what is closer
+# together than this can't be put in order honestly.
+CANDIDATE_WINDOW_S = 0.001
+
+# A record is placed by the end of its process. One that hung was found out before,
+# by as much as its agent may take to end it, SIGKILL after SIGTERM included.
+HANG_END_S = 10.0
+
+# A report goes to every agent, so it holds few records; the rest is a number.
+CAUSES_SHOWN_MAX = 4
+VICTIMS_SHOWN_MAX = 16
+EARLIER_SHOWN_MAX = 8
+# Of a victim people need who and how, not every line.
+VICTIM_MESSAGE_CHARACTERS_MAX = 500
+# Of what a worker said at its end, in a reason that names several.
+CAUSE_CHARACTERS_MAX = 300
+
+# Of a table that is not bounded in bytes: one that an older coordinator kept.
+NO_LIMIT = 1 << 60
+
+
+def unhealed(
+    records: Iterable[FailureRecord], iterations: IterationState | None
+) -> list[FailureRecord]:
+    """Return the records without those that restarts in process of their round have healed.
+
+    What happened in the last iteration counts, unless that was completed.
+    """
+    if iterations is None or iterations.phase is IterationPhase.NONE:
+        return list(records)
+    first = iterations.iteration + (iterations.phase is IterationPhase.COMPLETED)
+    return [
+        record
+        for record in records
+        if record.interruption is None
+        or record.round_id != iterations.round_id
+        or record.iteration >= first
+    ]
+
+
+def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[FailureRecord]:
+    """Return the earliest failures of the round whose worker was not being stopped.
+
+    Several only if they lie within ``CANDIDATE_WINDOW_S``, or if a worker that hung
+    ended so soon after that it may have been first. Instants are those of the
+    coordinator's clock.
+    """
+    causes = sorted(
+        (r for r in records if r.round_id == round_id and not r.is_victim),
+        key=lambda r: (r.happened_at, r.worker.rank),
+    )
+    first = [r for r in causes if r.happened_at - causes[0].happened_at <= CANDIDATE_WINDOW_S]
+    if any(record.hang for record in first):
+        return first
+    hung = [r for r in causes if r.hang and r.happened_at - first[0].happened_at <= HANG_END_S]
+    return first + [r for r in hung if r.happened_at - hung[0].happened_at <= CANDIDATE_WINDOW_S]
+
+
+def make_report(
+    records: Iterable[FailureRecord],
+    round_id: int,
+    *,
+    world_size: int,
+    done: int = 0,
+    where: Standings = NOWHERE,
+    earlier: Sequence[str] = (),
+) -> FailureReport | None:
+    """Return the report of a round; ``None`` if nothing is known of it.
+
+    ``done`` workers had ended well before; ``where`` is who was where when it failed,
+    ``earlier`` what ended the rounds before.
+    """
+    of_round = [record for record in records if record.round_id == round_id]
+    if not of_round and not where.shown and not earlier:
+        return None
+    causes = root_causes(of_round, round_id)
+    explained = {(record.incarnation, record.sequence) for record in causes}
+    # A worker that restarts in process can have several. That it was stopped in the end is
+    # the least of what there is to say of it.
+    told = {_worker(record) for record in of_round if not record.is_victim}
+    victims = sorted(
+        (
+            record
+            for record in of_round
+            if (record.incarnation, record.sequence) not in explained
+            and not (record.is_victim and _worker(record) in told)
+        ),
+        key=lambda r: r.happened_at,
+    )
+    return FailureReport(
+        root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
+        victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
+        # A round of which no record came may have ended in another way than by failing.
+        victims_count=max(0, world_size - done - len({_worker(cause) for cause in causes}))
+        if of_round or where.shown
+        else 0,
+        world_size=world_size,
+        standings=where.shown,
+        standings_count=where.count,
+        earlier=tuple(earlier[-EARLIER_SHOWN_MAX:]),
+    )
+
+
+def _worker(record: FailureRecord) -> tuple[str, int]:
+    return record.incarnation, record.worker.local_rank
+
+
+def describe(causes: Sequence[FailureRecord]) -> str:
+    """Name the causes in one line, for people."""
+    shown = [_named(record) for record in causes[:CAUSES_SHOWN_MAX]]
+    if hidden := len(causes) - len(shown):
+        shown.append(f"one of {hidden} others")
+    return " or ".join(shown)
+
+
+def _named(record: FailureRecord) -> str:
+    who = f"rank {record.worker.rank} on {record.agent}"
+    lines = record.message.strip().splitlines()
+    why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
+    if record.has_never_run and why:
+        return f"{who}: {why}"
+    if record.interruption is not None and record.hang is None:
+        return f"{who}: {record.interruption}{f': {why}' if why else ''}"
+    if record.hang is not None:
+        return f"{who} hung: {_limit_broken(record.hang)}"
+    return f"{who} ({record.ending()}{f', {why}' if why else ''})"
+
+
+def _limit_broken(hang: Hang) -> str:
+    name, limit = show_value(hang.scope), f"within {hang.limit_s:g} s"
+    match hang.kind:
+        case HangKind.TIMER:
+            return f"timer {name} not released {limit}"
+        case HangKind.SECTION:
+            return f"section {name} not left {limit}"
+        case HangKind.STARTUP:
+            return f"no first heartbeat {limit} of its start"
+        case HangKind.PROGRESS:
+            return f"no further heartbeat {limit}"
+        case HangKind.RUNTIME:
+            return f"its interpreter gave no sign of life {limit}"
+        case HangKind.EXIT:
+            return f"its interpreter did not end {limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRoom:
+    """How much a table of failure records may hold; the most telling one always has room."""
+
+    count_max: int
+    bytes_max: int = NO_LIMIT
+
+
+def is_telling_enough(
+    records: Sequence[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
+) -> bool:
+    """Return whether a record would stay in a table that ``insert_most_telling`` made.
+
+    ``held`` are the bytes in the table.
+    """
+    rank = bisect_right(records, _telling(record), key=_telling)
+    if rank == 0:
+        return True
+    if rank >= room.count_max:
+        return False
+    if held + record.size_bytes <= room.bytes_max:
+        return True
+    more_telling = sum(each.size_bytes for each in islice(records, rank))
+    return more_telling + record.size_bytes <= room.bytes_max
+
+
+def insert_most_telling(
+    records: list[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
+) -> int:
+    """Insert into a table that has this room: the least telling ones go.
+
+    The latest rounds come first, in them the latest iterations, in these the
+    earliest failures: what explains
+    the present outlives what explained the past. ``records`` stays in this order,
+    because a machine room can fail at once and each record must cost little.
+    Takes the bytes in the table, and returns those that are in it now.
+    """
+    insort(records, record, key=_telling)
+    held += record.size_bytes
+    while len(records) > room.count_max or (held > room.bytes_max and len(records) > 1):
+        held -= records.pop().size_bytes
+    return held
+
+
+def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:
+    # What happened in no iteration was healed by none.
+    iteration = inf if record.interruption is None else record.iteration
+    return (-record.round_id, -iteration, record.is_victim, record.happened_at)
+
+
+def _shortened(record: FailureRecord) -> FailureRecord:
+    return replace(
+        record,
+        message=record.message[:VICTIM_MESSAGE_CHARACTERS_MAX],
+        traceback="",
+        stderr_tail="",
+        explanation=record.explanation[:VICTIM_MESSAGE_CHARACTERS_MAX],
+        hang=_shortened_hang(record.hang) if record.hang is not None else None,
+    )
+
+
+def _shortened_hang(hang: Hang) -> Hang:
+    return replace(hang, stacks="", evidence=hang.evidence[:VICTIM_MESSAGE_CHARACTERS_MAX])

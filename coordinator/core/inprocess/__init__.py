@@ -1,0 +1,1 @@
+"""In-process restart, as the coordinator decides it."""

@@ -1,0 +1,484 @@
+"""Pure. One round's restarts in process: when an iteration begins, and how it ends.
+
+What hosts report changes counts here; ``decide`` looks at them and not at the
+report, so that a repeated or lost one changes nothing. A decision takes effect when
+its record has been folded into the state and ``noted``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+
+from coordinator.core.inprocess import reasons
+from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt, Wait
+from coordinator.core.inprocess.model import (
+    FAULTS_NAMED_MAX,
+    Fault,
+    InprocessDirective,
+    InprocessReport,
+    InprocessSpec,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+)
+from coordinator.core.inprocess.rank_rules import Ranking, Shortage, assign
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+    IterationPhase,
+    IterationRecord,
+    IterationState,
+)
+from coordinator.core.inprocess.roster import Host, Roster
+from coordinator.core.model import Round
+
+# Workers whose faults are kept of one iteration; a machine room can fail at once.
+FAULTS_KEPT_MAX = 64
+# Steps of a host whose iteration somebody let begin.
+_BEGUN = frozenset({InprocessStep.RUNNING, InprocessStep.COMPLETED})
+
+
+class Iterations:
+    """The in-process part of one round. Not thread-safe; one owner calls it.
+
+    The owner calls ``decide`` after each event, journals the record of what it
+    returns, folds it into ``state`` and calls ``noted``, until it returns ``Wait``,
+    ``GiveUp``, ``None``, or a ``Begin`` whose leader holds no port yet.
+    """
+
+    def __init__(
+        self, state: IterationState, current: Round, *, lost: Iterable[str] = (), now: float
+    ) -> None:
+        """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
+        self.state = state
+        self._roster = Roster(current, state.order, state.active_world_size)
+        # Hosts that are not in the next iteration; that are not done with this one.
+        self._missing: dict[str, Host] = {}
+        self._running: dict[str, Host] = {}
+        # Of workers that are gone since the latest iteration began.
+        self._leavers: dict[int, Fault] = {}
+        self._groups = [""] * state.world_size
+        # What the first host that entered brought, and which one it was.
+        self._spec: tuple[InprocessSpec, str] | None = None
+        # What interrupts the present iteration: by worker, or why if no worker says it.
+        self._faults: dict[int, Fault] = {}
+        self._cause = ""
+        # The same for an iteration that has not begun.
+        self._early: tuple[int, str] | None = None
+        # Whether a host has lost all of its workers in an iteration that has not begun.
+        self._is_deserted = False
+        # Of hosts that are in these two, the workers that are ahead of the host.
+        self._entered: dict[str, Collection[int]] = {}
+        self._completed: dict[str, Collection[int]] = {}
+        self._entered_since: float | None = None
+        self._completed_since: float | None = None
+        # Since when workers are gone that have failed at nothing, and nothing else is wrong.
+        self._exited_since: float | None = None
+        self._interrupted_since = now
+        self._ready: Begin | GiveUp | None = None
+        self._give_up: GiveUp | None = None
+        self._expect_all()
+        for incarnation in lost:
+            self.agent_lost(incarnation, "it was lost")
+
+    # What happens.
+
+    def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
+        """Take a host's report of this round in. Constant, but for what it names."""
+        host = self._roster.live.get(incarnation)
+        if host is None:
+            return
+        state, iteration = self.state, report.iteration
+        if iteration == state.iteration:
+            self._note_progress(host, report, now)
+        self._take_terminated(host, report.terminated, now)
+        self._note_ahead(host, report, now)
+        if iteration < state.next_iteration or report.step is InprocessStep.OUTSIDE:
+            return
+        if incarnation not in self._roster.live:
+            self._is_deserted = True
+            return
+        if iteration > state.next_iteration or report.step in _BEGUN:
+            why = reasons.ahead(host.name, report.step, iteration, state.next_iteration)
+            self._give_up = self._give_up or GiveUp(reason=why)
+        elif report.step is InprocessStep.ENTERED:
+            self._enter(host, report, now)
+        elif self._early is None:
+            why = self._faults_of(host, report.interruptions)
+            self._early = (iteration, why or f"{host.name} did not wait for it to begin")
+            self._note_overtaken(host)
+
+    def agent_lost(self, incarnation: str, why: str) -> None:
+        """Go on without a host. ``why`` is for people. Linear in its workers."""
+        host = self._roster.live.get(incarnation)
+        if host is not None:
+            self._retire(host, InterruptionKind.HOST_LOST, why)
+
+    def noted(self, record: IterationRecord, *, now: float) -> None:
+        """Follow a record that has just been folded into ``state``."""
+        self._ready = None
+        match record:
+            case IterationBegan():
+                self._leavers, self._faults, self._cause = {}, {}, ""
+                self._completed, self._completed_since = {}, None
+                self._exited_since = None
+                self._roster.seat(self.state.order, self.state.active_world_size)
+                self._expect_all()
+            case IterationInterrupted():
+                self._interrupted_since, self._cause = now, ""
+                if self._early is not None and self._early[0] == record.iteration:
+                    self._faults = {}
+                    self._forget_entries()
+                self._running = {}
+            case IterationCompleted():
+                self._running = {}
+
+    # What follows.
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether failures are this object's to decide on, and not the round's."""
+        if self._is_in_call():
+            return True
+        is_entered = self._is_any_entered()
+        # Nobody is left who could enter, and those who ended are this object's to decide on.
+        is_entered = is_entered or (self._is_deserted and not self._roster.live)
+        return is_entered or self._early is not None or self._give_up is not None
+
+    def decide(self, *, now: float) -> Decision | None:
+        """Return what follows from the state as it is; ``None``: nothing, wait for events."""
+        if self._give_up is not None:
+            return self._give_up
+        if self.state.phase is IterationPhase.RUNNING:
+            return self._decide_running(now)
+        if not self.is_engaged:
+            return None
+        if self._early is not None:
+            iteration, why = self._early
+            reason = reasons.interrupted(iteration, why)
+            return Interrupt(iteration=iteration, faults=(), reason=reason)
+        return self._decide_barrier(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when to decide again if nothing happens; ``None``: only after an event."""
+        if self._give_up is not None or self._ready is not None or not self.is_engaged:
+            return None
+        if self.state.phase is not IterationPhase.RUNNING:
+            return self._barrier_deadline()
+        if self._exited_since is not None:
+            return self._exited_since + self._present_spec().last_call_wait_s
+        if self._completed_since is None:
+            return None
+        return self._completed_since + self._present_spec().completion_timeout_s
+
+    def directive_for(self, incarnation: str) -> InprocessDirective | None:
+        """Return what a participant's workers shall do; ``None`` before the first iteration.
+
+        Follows from the durable state alone. Linear in the host's workers.
+        """
+        return self._roster.directive_for(incarnation, self.state)
+
+    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
+        """Return a worker's rank in the latest iteration, ``None`` if it had none."""
+        host = self._roster.hosts.get(incarnation)
+        if host is None or not local_rank < host.size:
+            return None
+        rank = self._roster.ranks[host.first + local_rank]
+        return None if rank < 0 else rank
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in workers; for tests."""
+        state, roster = self.state, self._roster
+        state.check_invariants()
+        roster.check_invariants()
+        assert self._missing.keys() <= roster.live.keys(), "waits for a host that is gone"
+        assert self._running.keys() <= roster.live.keys(), "waits for a host that is gone"
+        assert len(self._faults) <= FAULTS_KEPT_MAX, "too many faults"
+        ranks = [roster.ranks[worker] for worker in state.order]
+        assert ranks == list(range(len(state.order))), "ranks are not those of the order"
+        if state.phase is IterationPhase.RUNNING and not self._faults:
+            assert roster.gone.isdisjoint(state.order), "who is gone takes part"
+
+    # Reports.
+
+    def _note_progress(self, host: Host, report: InprocessReport, now: float) -> None:
+        """Take in what a report says of the iteration that began last."""
+        phase = self.state.phase
+        if phase is IterationPhase.RUNNING:
+            found = self._add_faults(host, report.interruptions)
+            if report.step is InprocessStep.INTERRUPTED:
+                if not found and not self._faults:
+                    self._cause = self._cause or f"{host.name} did not say why"
+            elif report.step is InprocessStep.COMPLETED:
+                self._running.pop(host.incarnation, None)
+                # One of spares has only heard that it began.
+                is_first = self._completed_since is None
+                if is_first and self._roster.has_active(host, self.state.active_world_size):
+                    self._completed_since = now
+        elif phase is IterationPhase.INTERRUPTED:
+            wait = self._present_spec().last_call_wait_s
+            if now <= self._interrupted_since + wait:
+                self._add_faults(host, report.interruptions)
+
+    def _add_faults(self, host: Host, interruptions: Iterable[Interruption]) -> bool:
+        """Keep what is new of workers with a rank; tell whether there was any."""
+        found = False
+        for interruption in interruptions:
+            worker = host.first + interruption.local_rank
+            if interruption.local_rank >= host.size or self._roster.ranks[worker] < 0:
+                continue
+            found = True
+            if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
+                self._faults[worker] = self._roster.fault(host, interruption)
+        return found
+
+    def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
+        """Take in which of a host's workers need not be waited for any more."""
+        state, who = self.state, host.incarnation
+        if not report.ahead or who not in self._roster.live:
+            return
+        if report.step is InprocessStep.RUNNING:
+            if who in self._running and report.iteration == state.iteration:
+                self._completed[who] = frozenset(report.ahead)
+                if self._completed_since is None:
+                    self._completed_since = now
+            return
+        is_first = report.step is InprocessStep.OUTSIDE
+        entered = report.iteration if is_first else report.iteration + 1
+        if entered == state.next_iteration and who in self._missing:
+            self._open_barrier(now)
+            self._take_entry(host, report)
+            self._entered[who] = frozenset(report.ahead)
+
+    def _take_terminated(self, host: Host, terminated: Iterable[Interruption], now: float) -> None:
+        """Go on without these workers; if the iteration runs and counts on one, it is over."""
+        for interruption in terminated:
+            worker = host.first + interruption.local_rank
+            if interruption.local_rank >= host.size or worker in self._roster.gone:
+                continue
+            self._leavers[worker] = self._roster.fault(host, interruption)
+            self._remove(host, [worker])
+            if self.state.phase is IterationPhase.RUNNING:
+                self._add_faults(host, (interruption,))
+                if self._exited_since is None and interruption.is_exit:
+                    self._exited_since = now
+
+    def _enter(self, host: Host, report: InprocessReport, now: float) -> None:
+        """Count a host that waits for the next iteration."""
+        self._open_barrier(now)
+        self._take_entry(host, report)
+        self._entered.pop(host.incarnation, None)
+        if self._missing.pop(host.incarnation, None) is not None:  # else repeated
+            self._note_overtaken(host)
+
+    def _open_barrier(self, now: float) -> None:
+        """Begin to wait for those that have not entered, with the first one that has."""
+        if not self._is_any_entered():
+            self._entered_since, self._spec = now, None
+
+    def _take_entry(self, host: Host, report: InprocessReport) -> None:
+        if report.spec is not None:
+            self._agree(host, report.spec)
+        if report.groups and host.incarnation in self._missing:
+            groups = report.groups[: host.size]
+            self._groups[host.first : host.first + len(groups)] = groups
+
+    def _note_overtaken(self, host: Host) -> None:
+        """End an iteration that a host has left: its later report overtook the one that said so."""
+        if self.state.phase is IterationPhase.RUNNING:
+            self._cause = self._cause or f"{host.name} entered the next one"
+
+    def _agree(self, host: Host, spec: InprocessSpec) -> None:
+        """Hold a host's spec against that of the call."""
+        if self._is_in_call() and self.state.spec is not None:
+            expected, whose = self.state.spec, "in the iteration before"
+        elif self._spec is not None:
+            expected, whose = self._spec[0], f"on {self._spec[1]}"
+        else:
+            self._spec = (spec, host.name)
+            return
+        if spec != expected and self._give_up is None:
+            self._give_up = GiveUp(reason=reasons.spec_differs(host.name, spec, whose, expected))
+
+    # Workers that leave.
+
+    def _retire(
+        self, host: Host, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
+    ) -> None:
+        """Go on without a host's workers ``but`` some; if an iteration runs, it is over."""
+        left = [w for w in self._roster.left_of(host) if w - host.first not in but]
+        if not left:
+            return
+        fault = self._roster.fault_of(left[0], kind, why, workers=len(left))
+        self._leavers[left[0]] = fault
+        self._remove(host, left)
+        if self.state.phase is IterationPhase.RUNNING and len(self._faults) < FAULTS_KEPT_MAX:
+            self._faults.setdefault(left[0], fault)
+
+    def _remove(self, host: Host, workers: Iterable[int]) -> None:
+        for worker in workers:
+            self._roster.remove(host, worker)
+        self._ready = None
+        if not host.alive:
+            for waited_for in (self._missing, self._running, self._entered, self._completed):
+                waited_for.pop(host.incarnation, None)
+
+    def _expect_all(self) -> None:
+        """Wait for every host that has workers left: to complete the iteration, then to enter."""
+        self._forget_entries()
+        is_running = self.state.phase is IterationPhase.RUNNING
+        self._running = dict(self._roster.live) if is_running else {}
+
+    def _forget_entries(self) -> None:
+        """Nobody has entered the next iteration yet."""
+        self._missing, self._entered = dict(self._roster.live), {}
+        self._entered_since = self._spec = self._early = None
+        self._is_deserted = False
+
+    # Decisions.
+
+    def _decide_running(self, now: float) -> Interrupt | Complete | Wait | None:
+        iteration = self.state.iteration
+        faults = tuple(self._faults.values())
+        if not self._cause and all(fault.is_exit for fault in faults):
+            if not self._running:
+                return Complete(iteration=iteration)
+            if faults and now < (until := self._exits_over_at()):
+                return Wait(reason=reasons.exits(faults, until - now), until=until)
+            if not faults:
+                wait = self._wait_for_completion(now)
+                if not self._cause:
+                    return wait
+        why = reasons.faults_named(faults) or self._cause
+        reason = reasons.interrupted(iteration, why)
+        return Interrupt(iteration=iteration, faults=faults, reason=reason)
+
+    def _wait_for_completion(self, now: float) -> Wait | None:
+        """Wait for those that have not completed; if that took too long, note it as the cause."""
+        iteration, done = self.state.iteration, self._completed_since
+        if done is None:
+            return None
+        limit = self._present_spec().completion_timeout_s
+        late = self._late(self._running, self._completed)
+        if now >= done + limit:
+            self._cause = reasons.completion_over(limit, late)
+            return None
+        count, live = len(self._roster.live) - len(self._running), len(self._roster.live)
+        why = reasons.completion(iteration, count, live, late, done + limit - now)
+        return Wait(reason=why, until=done + limit)
+
+    def _exits_over_at(self) -> float:
+        """Return until when others may follow those that have exited, having done their part."""
+        since = self._interrupted_since if self._exited_since is None else self._exited_since
+        return since + self._present_spec().last_call_wait_s
+
+    def _decide_barrier(self, now: float) -> Begin | Complete | GiveUp | Wait:
+        leavers = self._leavers.values()
+        is_deserted = not self._roster.live and bool(leavers) and bool(self.state.order)
+        if is_deserted and all(fault.is_exit for fault in leavers):
+            return Complete(iteration=self.state.iteration)
+        iteration, until = self.state.next_iteration, self._barrier_deadline()
+        if self._missing and now < until:
+            count, live = len(self._roster.live) - len(self._missing), len(self._roster.live)
+            late = self._late(self._missing, self._entered)
+            why = reasons.barrier(iteration, count, live, late, until - now)
+            return Wait(reason=why, until=until)
+        limit = self._present_spec().barrier_timeout_s
+        for host in list(self._missing.values()):
+            why = f"did not enter iteration {iteration} within {limit:g} s"
+            entered = self._entered.get(host.incarnation, ())
+            self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why, but=entered)
+            self._missing.pop(host.incarnation, None)
+        if self._ready is None:
+            self._ready = self._rank_all()
+        return self._ready
+
+    def _rank_all(self) -> Begin | GiveUp:
+        """Look for an order of those that are left. Linear in workers."""
+        state, spec, is_in_call = self.state, self._present_spec(), self._is_in_call()
+        why = self._interrupted_why() if is_in_call else ""
+        known = dict.fromkeys((*self._faults.values(), *self._leavers.values()))
+        causes = tuple(known)[:FAULTS_NAMED_MAX]
+        used = state.next_iteration - state.call_first if is_in_call else 0
+        if spec.iterations_max and used >= spec.iterations_max:
+            return GiveUp(reason=reasons.iterations_spent(used, why), causes=causes)
+        found = assign(
+            state.workers,
+            gone=self._roster.gone,
+            groups=self._groups,
+            rules=spec.rules,
+            world_size_min=spec.world_size_min,
+            active_world_size_min=spec.active_world_size_min,
+        )
+        discarded = found.discarded if isinstance(found, Ranking) else ()
+        told = [fault for worker, fault in self._leavers.items() if worker in self._faults]
+        untold = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
+        untold += self._discarded(discarded)
+        reason = reasons.without(
+            reasons.begun(len(self._roster.live), state.next_iteration, why),
+            told,
+            untold,
+            len(self._leavers) + len(discarded),
+        )
+        if isinstance(found, Shortage):
+            return GiveUp(reason=f"{reason}; {found.reason}", causes=causes)
+        return Begin(
+            iteration=state.next_iteration,
+            leader=self._roster.host_of(found.order[0]).incarnation,
+            world_size=len(found.order),
+            active_world_size=found.active_world_size,
+            cuts=found.cuts,
+            terminated=(*told, *untold)[:FAULTS_NAMED_MAX],
+            spec=None if is_in_call and spec == state.spec else spec,
+            reason=reason,
+            exited=sum(fault.is_exit for fault in self._leavers.values()),
+        )
+
+    def _discarded(self, workers: Sequence[int]) -> list[Fault]:
+        """Name the first of those that a rule sent away."""
+        return [
+            self._roster.fault_of(
+                worker,
+                InterruptionKind.DISCARDED,
+                f"its group {self._groups[worker]!r} has a size that is not allowed",
+            )
+            for worker in workers[:FAULTS_NAMED_MAX]
+        ]
+
+    # What is asked above.
+
+    def _late(self, hosts: dict[str, Host], ahead: dict[str, Collection[int]]) -> str:
+        return reasons.hosts_named(self._roster.late(hosts, ahead), len(hosts))
+
+    def _is_any_entered(self) -> bool:
+        return bool(self._entered) or len(self._missing) < len(self._roster.live)
+
+    def _is_in_call(self) -> bool:
+        """Return whether the next iteration is of the same call as the present one."""
+        return self.state.phase in (IterationPhase.RUNNING, IterationPhase.INTERRUPTED)
+
+    def _present_spec(self) -> InprocessSpec:
+        """Return the spec of the call, else that of the first host that entered."""
+        if self._is_in_call() and self.state.spec is not None:
+            return self.state.spec
+        return self._spec[0] if self._spec is not None else InprocessSpec()
+
+    def _barrier_deadline(self) -> float:
+        since = self._entered_since
+        if self.state.phase is IterationPhase.INTERRUPTED or since is None:
+            since = self._interrupted_since
+        return since + self._present_spec().barrier_timeout_s
+
+    def _interrupted_why(self) -> str:
+        """Return why the latest iteration was interrupted, with what was heard since."""
+        if not self._faults:
+            return self.state.reason
+        named = reasons.faults_named(list(self._faults.values()))
+        return reasons.interrupted(self.state.iteration, named)
+
+    def _faults_of(self, host: Host, interruptions: Iterable[Interruption]) -> str:
+        known = (i for i in interruptions if i.local_rank < host.size)
+        few = islice(known, FAULTS_NAMED_MAX)
+        return reasons.faults_named([self._roster.fault(host, found) for found in few])

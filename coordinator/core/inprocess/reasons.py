@@ -1,0 +1,96 @@
+"""Pure. Why an iteration waits, begins, ends or is given up, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from itertools import islice
+
+from coordinator.core.inprocess.model import FAULTS_NAMED_MAX, Fault, InprocessSpec
+from coordinator.core.run.reasons import NAMES_SHOWN_MAX
+from drumbeat import format as words
+
+
+def faults_named(faults: Sequence[Fault]) -> str:
+    """Say what went wrong with the first few."""
+    return _first([str(fault) for fault in faults[:FAULTS_NAMED_MAX]], len(faults), sep="; ")
+
+
+def hosts_named(names: Iterable[str], count: int) -> str:
+    """Name the first few of ``count`` hosts."""
+    return _first(list(islice(names, NAMES_SHOWN_MAX)), count, sep=", ")
+
+
+def interrupted(iteration: int, why: str) -> str:
+    """Say that an iteration was interrupted."""
+    return f"iteration {iteration} was interrupted: {why}"
+
+
+def barrier(iteration: int, entered: int, live: int, waiting_for: str, left_s: float) -> str:
+    """Say who keeps an iteration from beginning."""
+    so_far = f"{entered} of {words.count(live, 'host')} entered iteration {iteration}"
+    return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
+
+
+def completion(iteration: int, completed: int, live: int, waiting_for: str, left_s: float) -> str:
+    """Say who keeps an iteration from being complete."""
+    so_far = f"{completed} of {words.count(live, 'host')} completed iteration {iteration}"
+    return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
+
+
+def exits(faults: Sequence[Fault], left_s: float) -> str:
+    """Say who has ended although nothing was wrong."""
+    return f"{faults_named(faults)}; waiting for others to follow, {left_s:.1f} s left"
+
+
+def completion_over(limit_s: float, late: str) -> str:
+    """Name those who did not complete in time."""
+    return f"not completed by {late} within {limit_s:g} s of the first that did"
+
+
+def begun(entered: int, iteration: int, why: str) -> str:
+    """Say why an iteration begins; ``why`` is empty if it follows no interruption."""
+    return why or f"{words.count(entered, 'host')} entered iteration {iteration}"
+
+
+def without(text: str, told: Sequence[Fault], untold: Sequence[Fault], count: int) -> str:
+    """Add who takes no part any more, ``count`` in all; of the ``told`` the text says why."""
+    if not count:
+        return text
+    names = [*(fault.who() for fault in told), *(str(fault) for fault in untold)]
+    return f"{text}; without {_first(names[:FAULTS_NAMED_MAX], count, sep=', ')}"
+
+
+def spec_differs(host: str, found: InprocessSpec, whose: str, expected: InprocessSpec) -> str:
+    """Name the fields in which two specs differ."""
+    names = [f.name for f in fields(InprocessSpec)]
+    differing = [
+        f"{name} {_value(getattr(found, name))} on {host}, "
+        f"{_value(getattr(expected, name))} {whose}"
+        for name in names
+        if getattr(found, name) != getattr(expected, name)
+    ]
+    return f"workers disagree on how to restart in process: {'; '.join(differing)}"
+
+
+def iterations_spent(limit: int, why: str) -> str:
+    """Say that one call of the function may have no more iterations."""
+    return f"{why}; all {limit} iterations of the call are used"
+
+
+def ahead(host: str, step: str, iteration: int, next_iteration: int) -> str:
+    """Say that a host is where nobody can have told it to go."""
+    where = f"{host} is {step} in iteration {iteration}"
+    return f"{where}, but the next one to begin is {next_iteration}: the round's state was lost"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(str(rule) for rule in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _first(shown: list[str], count: int, *, sep: str) -> str:
+    if hidden := count - len(shown):
+        shown.append(f"{hidden} more")
+    return sep.join(shown)

@@ -1,0 +1,172 @@
+"""Pure. What the journal keeps of a round's iterations, and what it folds into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinator.core.inprocess.model import Fault, InprocessSpec
+from coordinator.core.inprocess.rank_rules import Cut, replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationBegan:
+    """All workers that take part had entered, and were told to call the function.
+
+    ``cuts`` are those that took part before and do no more; ``terminated`` tells people
+    of some of them, and ``exited`` of them had failed at nothing. ``spec`` is ``None`` if it
+    is that of the iteration before.
+    """
+
+    round_id: int
+    iteration: int
+    active_world_size: int
+    master_addr: str
+    master_port: int
+    cuts: tuple[Cut, ...] = ()
+    terminated: tuple[Fault, ...] = ()
+    spec: InprocessSpec | None = None
+    reason: str = ""
+    at_s: float = 0.0
+    exited: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationInterrupted:
+    """The iteration ended early for all. ``faults`` are what was known then, bounded."""
+
+    round_id: int
+    iteration: int
+    faults: tuple[Fault, ...] = ()
+    reason: str = ""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationCompleted:
+    """All workers that took part have completed the iteration."""
+
+    round_id: int
+    iteration: int
+    at_s: float = 0.0
+
+
+IterationRecord = IterationBegan | IterationInterrupted | IterationCompleted
+
+
+class IterationPhase(StrEnum):
+    """What the latest iteration of a round does.
+
+    ::
+
+        NONE ------> RUNNING ------> COMPLETED ------> RUNNING, of the next call
+          |           |   ^              |
+          v           v   |              v
+        INTERRUPTED, an iteration that ran, or one that had not begun yet
+
+    and from INTERRUPTED to COMPLETED when all workers have ended, having done their part.
+    """
+
+    NONE = "NONE"
+    """There was none; waits for nothing."""
+    RUNNING = "RUNNING"
+    """It runs; waits for all to complete it, or for one to be interrupted."""
+    INTERRUPTED = "INTERRUPTED"
+    """It was interrupted; waits for all that are left to enter the next one."""
+    COMPLETED = "COMPLETED"
+    """All have completed it; waits for nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class IterationState:
+    """What must still be known of a round's iterations after a restart of the coordinator.
+
+    ``order`` are the workers of the latest iteration that began, by rank; a worker is
+    its rank at the start of the round. ``spec`` is that of the present call of the
+    function, ``call_first`` its first iteration; ``None`` if none of it began.
+    ``restarted`` counts the iterations that an interrupted one was followed by, ``exited``
+    the workers that left the order having failed at nothing.
+    """
+
+    round_id: int
+    world_size: int
+    iteration: int = -1
+    phase: IterationPhase = IterationPhase.NONE
+    order: list[int] = field(default_factory=list)
+    active_world_size: int = 0
+    master_addr: str = ""
+    master_port: int = 0
+    spec: InprocessSpec | None = None
+    call_first: int = 0
+    restarted: int = 0
+    reason: str = ""
+    exited: int = 0
+
+    @property
+    def next_iteration(self) -> int:
+        """The iteration that workers enter next."""
+        return self.iteration + 1
+
+    @property
+    def workers(self) -> list[int]:
+        """Those that take part, by rank: all of the round before the first iteration."""
+        return self.order or list(range(self.world_size))
+
+    @property
+    def lost(self) -> int:
+        """How many workers of the round iterations went on without, because they failed."""
+        return self.world_size - len(self.workers) - self.exited
+
+    def apply(self, record: IterationRecord) -> None:
+        """Fold one record in. Raises ``ValueError`` for one that can't follow the others."""
+        match record:
+            case IterationBegan():
+                self._expect(record, is_next=True)
+                self._begin(record)
+            case IterationInterrupted():
+                self._expect(record, is_next=self.phase is not IterationPhase.RUNNING)
+                self._start_call_if_new(record.iteration)
+                self.phase, self.reason = IterationPhase.INTERRUPTED, record.reason
+            case IterationCompleted():
+                # An interrupted one is, if all of its workers have ended and none has failed.
+                if self.phase is not IterationPhase.INTERRUPTED or not self.order:
+                    self._expect(record, is_next=False)
+                self.phase, self.reason = IterationPhase.COMPLETED, ""
+        self.iteration = record.iteration
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between records. Linear in workers; for tests."""
+        assert (self.iteration < 0) == (self.phase is IterationPhase.NONE), self.phase
+        assert len(set(self.order)) == len(self.order), "a worker has two ranks"
+        assert all(0 <= worker < self.world_size for worker in self.order), "a stranger"
+        assert self.active_world_size <= len(self.order), "more active ones than workers"
+        if self.phase in (IterationPhase.RUNNING, IterationPhase.COMPLETED):
+            assert self.active_world_size > 0, "nobody calls the function"
+            assert self.master_port > 0, "no port"
+            assert self.spec is not None, "no spec"
+            assert self.call_first <= self.iteration, "the call begins after its iteration"
+
+    def _begin(self, record: IterationBegan) -> None:
+        self._start_call_if_new(record.iteration)
+        if record.iteration > self.call_first:
+            self.restarted += 1
+        self.order = replay(self.workers, record.cuts)
+        self.exited += record.exited
+        self.active_world_size = record.active_world_size
+        self.master_addr, self.master_port = record.master_addr, record.master_port
+        self.spec = record.spec if record.spec is not None else self.spec
+        self.phase, self.reason = IterationPhase.RUNNING, record.reason
+
+    def _start_call_if_new(self, iteration: int) -> None:
+        if self.phase in (IterationPhase.NONE, IterationPhase.COMPLETED):
+            self.call_first, self.spec = iteration, None
+
+    def _expect(self, record: IterationRecord, *, is_next: bool) -> None:
+        iteration = self.next_iteration if is_next else self.iteration
+        is_running = self.phase is IterationPhase.RUNNING
+        if (record.round_id, record.iteration) != (self.round_id, iteration) or (
+            is_next is is_running
+        ):
+            what = f"{type(record).__name__} of iteration {record.iteration}"
+            at = f"iteration {self.iteration} of round {self.round_id}, {self.phase}"
+            raise ValueError(f"{what} of round {record.round_id} can't follow {at}")

@@ -1,0 +1,204 @@
+"""Pure. Whose workers take part in a round's iterations, and with which ranks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.core.inprocess.model import (
+    FAULT_CHARACTERS_MAX,
+    Fault,
+    InprocessDirective,
+    InprocessSeat,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
+from coordinator.core.inprocess.records import IterationPhase, IterationState
+from coordinator.core.model import Round
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Host:
+    """One agent's workers; those from ``first`` on, of which ``alive`` still take part."""
+
+    incarnation: str
+    name: str
+    first: int
+    size: int
+    alive: int
+
+
+class Roster:
+    """Hosts and workers of a round; a worker is its rank at the start of the round.
+
+    ``live`` are hosts with workers that still take part, ``gone`` the workers that
+    do not, ``ranks`` those of the latest iteration by worker, -1 if it had none.
+    """
+
+    def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:
+        sizes = {i: seat.agent.local_world_size for i, seat in current.seats.items()}
+        self._all = [
+            Host(
+                incarnation=i,
+                name=seat.agent.name,
+                first=seat.rank_first,
+                size=sizes[i],
+                alive=sizes[i],
+            )
+            for i, seat in current.seats.items()
+        ]
+        self._firsts = [host.first for host in self._all]
+        self.hosts = {host.incarnation: host for host in self._all}
+        self.live = dict(self.hosts)
+        self.gone: set[int] = set()
+        self.ranks = [-1] * current.world_size
+        roles = [seat.agent.role for seat in current.seats.values()]
+        # By worker; empty if all have the same, so that role ranks are ranks.
+        self._roles = [
+            role
+            for role, host in zip(roles, self._all, strict=True)
+            for _ in range(host.size)
+            if len(set(roles)) > 1
+        ]
+        # Rank among those of its role, and how many these are, by worker.
+        self._role_seats: dict[int, tuple[int, int]] = {}
+        if order:
+            self.seat(order, active_world_size)
+
+    def seat(self, order: Sequence[int], active_world_size: int) -> None:
+        """Follow a new order: who is not in it takes no part any more. Linear in workers."""
+        self.ranks = [-1] * len(self.ranks)
+        for rank, worker in enumerate(order):
+            self.ranks[worker] = rank
+        for worker, rank in enumerate(self.ranks):
+            if rank < 0 and worker not in self.gone:
+                self.remove(self.host_of(worker), worker)
+        self._seat_roles(order, active_world_size)
+
+    def remove(self, host: Host, worker: int) -> None:
+        """Let a worker, who still takes part, take part no more."""
+        self.gone.add(worker)
+        host.alive -= 1
+        if not host.alive:
+            del self.live[host.incarnation]
+
+    def left_of(self, host: Host) -> list[int]:
+        """Return the workers of a host that still take part."""
+        return [w for w in range(host.first, host.first + host.size) if w not in self.gone]
+
+    def host_of(self, worker: int) -> Host:
+        """Return whose worker it is."""
+        return self._all[bisect_right(self._firsts, worker) - 1]
+
+    def rank_of(self, worker: int) -> int:
+        """Return a worker's rank in the latest iteration, or at the start of the round."""
+        return worker if self.ranks[worker] < 0 else self.ranks[worker]
+
+    def directive_for(self, incarnation: str, state: IterationState) -> InprocessDirective | None:
+        """Return what a host's workers shall do; ``None`` before the first iteration."""
+        host = self.hosts.get(incarnation)
+        if host is None or state.phase is IterationPhase.NONE:
+            return None
+        kind: IterationBegin | IterationInterrupt | IterationComplete
+        if state.phase is IterationPhase.RUNNING:
+            kind = IterationBegin(
+                seats=self.seats_of(host, state),
+                world_size=len(state.order),
+                active_world_size=state.active_world_size,
+                master_addr=state.master_addr,
+                master_port=state.master_port,
+            )
+        elif state.phase is IterationPhase.INTERRUPTED:
+            kind = IterationInterrupt(reason=state.reason)
+        else:
+            kind = IterationComplete()
+        return InprocessDirective(
+            round_id=state.round_id,
+            iteration=state.iteration,
+            kind=kind,
+            terminated=self.without_seat(host) if state.order else (),
+        )
+
+    def seats_of(self, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+        """Return the places of a host's workers in the latest iteration."""
+        seats, active, world = [], state.active_world_size, len(state.order)
+        for local_rank, rank in enumerate(self.ranks[host.first : host.first + host.size]):
+            if rank < 0:
+                continue
+            is_active = rank < active
+            seat = self._role_seats.get(host.first + local_rank)
+            role_rank, role_size = seat or (rank, active if is_active else world)
+            seats.append(
+                InprocessSeat(
+                    local_rank=local_rank,
+                    rank=rank,
+                    active_rank=rank if is_active else None,
+                    role_rank=role_rank,
+                    role_world_size=role_size,
+                )
+            )
+        return tuple(seats)
+
+    def has_active(self, host: Host, active_world_size: int) -> bool:
+        """Return whether a worker of a host calls the function in the latest iteration."""
+        ranks = self.ranks[host.first : host.first + host.size]
+        return any(0 <= rank < active_world_size for rank in ranks)
+
+    def without_seat(self, host: Host) -> tuple[int, ...]:
+        """Return the local ranks that had no place in the latest iteration."""
+        ranks = self.ranks[host.first : host.first + host.size]
+        if -1 not in ranks:
+            return ()
+        return tuple(local_rank for local_rank, rank in enumerate(ranks) if rank < 0)
+
+    def fault(self, host: Host, interruption: Interruption) -> Fault:
+        """Return what a host reports of one of its workers, as others see it."""
+        worker = host.first + interruption.local_rank
+        return self.fault_of(worker, interruption.kind, interruption.message)
+
+    def fault_of(
+        self, worker: int, kind: InterruptionKind, message: str, *, workers: int = 1
+    ) -> Fault:
+        """Return a fault of a worker, and of ``workers`` of its host in all."""
+        return Fault(
+            rank=self.rank_of(worker),
+            host=self.host_of(worker).name,
+            kind=kind,
+            message=message[:FAULT_CHARACTERS_MAX],
+            workers=workers,
+        )
+
+    def late(
+        self, hosts: Mapping[str, Host], ahead: Mapping[str, Collection[int]]
+    ) -> Iterator[str]:
+        """Name hosts, as far as it is looked at; of one with workers ``ahead`` the others."""
+        for incarnation, host in hosts.items():
+            others = ahead.get(incarnation, ())
+            late = [w for w in self.left_of(host) if w - host.first not in others] if others else ()
+            ranks = ", ".join(str(self.rank_of(worker)) for worker in late)
+            yield f"rank{'s' * (len(late) > 1)} {ranks} on {host.name}" if late else host.name
+
+    def _seat_roles(self, order: Sequence[int], active_world_size: int) -> None:
+        if not self._roles:
+            return
+        actives = Counter(self._roles[worker] for worker in order[:active_world_size])
+        everyone = Counter(self._roles[worker] for worker in order)
+        seen: Counter[str] = Counter()
+        self._role_seats = {}
+        for rank, worker in enumerate(order):
+            role = self._roles[worker]
+            sizes = actives if rank < active_world_size else everyone
+            self._role_seats[worker] = seen[role], sizes[role]
+            seen[role] += 1
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in workers; for tests."""
+        for host in self._all:
+            alive = len(self.left_of(host))
+            assert host.alive == alive, f"{host.name} has {alive} workers left"
+            assert (host.incarnation in self.live) == (alive > 0), "who is live is not noted"

@@ -1,0 +1,1 @@
+"""Which agents belong to a run, and how long a silent one stays."""

@@ -1,0 +1,102 @@
+"""Pure. Whether an agent may take part in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+
+from coordinator.core.events import SessionOpened
+from coordinator.core.model import AgentIdentity, Beat, RunSpec
+from coordinator.core.run.state import RunState
+from coordinator.errors import (
+    CoordinatorError,
+    Difference,
+    InvalidRequest,
+    LimitReached,
+    RunClosed,
+    SpecMismatch,
+)
+
+# How far above what is known here a newcomer may have held a round. All rounds to come
+# are above its own, so this bounds how much of the numbers one message may use up: far
+# more rounds than any run has, and far less than there are numbers (`ROUND_ID_MAX`).
+ROUNDS_AHEAD_MAX = 1_000_000
+
+
+def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> CoordinatorError | None:
+    """Return why the agent can't be let in, ``None`` if it can.
+
+    A member comes back whatever the run does: an ended run still owes it the
+    verdict. A stranger is let in if the run lives, the specs agree and there is
+    room in the table.
+    """
+    known = state.members.get(event.agent.incarnation)
+    if known is not None:
+        # Its name is as it was made unique when it came first.
+        is_same = known == replace(event.agent, name=known.name)
+        return None if is_same else InvalidRequest("hello", event.agent, f"as before: {known}")
+    if state.verdict is not None:
+        return run_closed(state.run_id, state)
+    if found := differences(theirs=event.spec, ours=state.spec):
+        return SpecMismatch(state.run_id, found)
+    if len(state.members) >= agents_max:
+        return LimitReached("agents_per_run_max", agents_max)
+    return rounds_error(event.beat, next_round_id=state.next_round_id)
+
+
+def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
+    """Return why a newcomer can't have held the round it names, ``None`` if it can.
+
+    What it has held is above what is known here if a journal was lost.
+    """
+    highest = next_round_id + ROUNDS_AHEAD_MAX
+    if beat.round_id is None or beat.round_id < highest:
+        return None
+    return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
+
+
+def run_closed(run_id: str, state: RunState | None) -> RunClosed:
+    """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
+    verdict = state.verdict if state is not None else None
+    if verdict is None:
+        return RunClosed(run_id, "after this agent began, and another one of that name runs now")
+    outcome = "succeeded" if verdict.is_success else "failed"
+    return RunClosed(run_id, f"it {outcome}: {verdict.reason}")
+
+
+class Names:
+    """What the members of a run are called; no two alike."""
+
+    def __init__(self, members: Iterable[AgentIdentity]) -> None:
+        self._taken = {member.name for member in members}
+
+    def admit(self, agent: AgentIdentity) -> AgentIdentity:
+        """Return the agent with its name, numbered if another has it already: "node7#2"."""
+        name, number = agent.name, 1
+        while name in self._taken:
+            number += 1
+            name = f"{agent.name}#{number}"
+        self._taken.add(name)
+        return replace(agent, name=name)
+
+    def free(self, agent: AgentIdentity | None) -> None:
+        """Let the name of a member that is gone be used again."""
+        if agent is not None:
+            self._taken.discard(agent.name)
+
+
+def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:
+    """Return the fields in which an agent's spec differs from the run's, both values shown."""
+    return tuple(
+        Difference(
+            field=field.name.removesuffix("_s"),  # as the protocol calls it
+            theirs=_shown(getattr(theirs, field.name)),
+            ours=_shown(getattr(ours, field.name)),
+        )
+        for field in fields(RunSpec)
+        if getattr(theirs, field.name) != getattr(ours, field.name)
+    )
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""The phases of a run, from gathering agents to its end."""

@@ -1,0 +1,92 @@
+"""Pure. Who sits where in a round.
+
+Source of the rank arithmetic: torch elastic ``SimpleElasticAgent._assign_worker_ranks``
+(2.13.0): global ranks are prefix sums over local world sizes in group rank
+order; role ranks are the same within a role. Group ranks themselves are sticky
+here, which they are not there (docs/adr/0005-sticky-ranks.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from coordinator.core.model import AgentIdentity, Seat
+
+
+def first_order(agents: Iterable[AgentIdentity]) -> list[AgentIdentity]:
+    """Order agents that have no ranks yet: by host name, numbers as numbers, then as given.
+
+    Neighbouring hosts get neighbouring ranks, and a job that is started again
+    on the same hosts gets the same ones.
+    """
+    return sorted(agents, key=lambda agent: _natural(agent.host))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    parts = re.findall(r"\d+|\D+", name)
+    # Not isdigit: it holds for "²" too, which is no number to int().
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def next_order(
+    present: Sequence[AgentIdentity], previous: Mapping[str, int], *, agents_max: int
+) -> list[AgentIdentity]:
+    """Return who takes part in the next round, by group rank.
+
+    Those who have a rank come before newcomers, newcomers in the order given;
+    who is beyond ``agents_max`` stands by.
+    """
+    survivors = [agent for agent in present if agent.incarnation in previous]
+    survivors.sort(key=lambda agent: previous[agent.incarnation])
+    newcomers = [agent for agent in present if agent.incarnation not in previous]
+    chosen = [*survivors, *newcomers][:agents_max]
+    return group_order(chosen, previous) if previous else first_order(chosen)
+
+
+def group_order(
+    agents: Sequence[AgentIdentity], previous: Mapping[str, int]
+) -> list[AgentIdentity]:
+    """Return the agents by their new group rank.
+
+    An agent keeps its previous group rank if that is below the number of
+    agents. The others fill the holes: first those that had a rank, in its
+    order, then newcomers in the order given.
+    """
+    size = len(agents)
+    seats: list[AgentIdentity | None] = [None] * size
+    movers: list[AgentIdentity] = []
+    newcomers: list[AgentIdentity] = []
+    for agent in agents:
+        rank = previous.get(agent.incarnation)
+        if rank is None:
+            newcomers.append(agent)
+        elif rank < size and seats[rank] is None:
+            seats[rank] = agent
+        else:
+            movers.append(agent)
+    movers.sort(key=lambda agent: previous[agent.incarnation])
+    fillers = iter([*movers, *newcomers])
+    return [seat if seat is not None else next(fillers) for seat in seats]
+
+
+def assign_seats(order: Sequence[AgentIdentity]) -> dict[str, Seat]:
+    """Return each agent's ranks, given the agents by group rank. Linear in agents."""
+    role_sizes: Counter[str] = Counter()
+    for agent in order:
+        role_sizes[agent.role] += agent.local_world_size
+    rank = 0
+    role_ranks: Counter[str] = Counter()
+    seats: dict[str, Seat] = {}
+    for group_rank, agent in enumerate(order):
+        seats[agent.incarnation] = Seat(
+            agent=agent,
+            group_rank=group_rank,
+            rank_first=rank,
+            role_rank_first=role_ranks[agent.role],
+            role_world_size=role_sizes[agent.role],
+        )
+        rank += agent.local_world_size
+        role_ranks[agent.role] += agent.local_world_size
+    return seats

@@ -1,0 +1,1 @@
+"""Where workers stand, which of them lag, and the limits learned from that."""

@@ -1,0 +1,1 @@
+"""The runs of a coordinator, and whose events go to which."""

@@ -1,0 +1,194 @@
+"""Pure. A run behind a border that its exceptions do not cross: one run can't hurt another.
+
+A core that raised may have changed half of its state, so nothing of it is used any
+more: the run is read again from the journal, where only whole decisions are. To its
+agents that is like a restart of the coordinator. If it soon breaks again, it has met
+what it can't get over, and ends with a verdict that says so.
+"""
+
+from __future__ import annotations
+
+from coordinator.core import effects as fx
+from coordinator.core import events as ev
+from coordinator.core.membership.leases import Membership
+from coordinator.core.membership.pace import PaceRules
+from coordinator.core.model import Verdict
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import RunCreated, RunEnded
+from coordinator.core.run.run import Run
+from coordinator.core.run.state import Phase, RunState
+from coordinator.errors import CoordinatorError, RunClosed, Unavailable
+
+# A run that breaks again within this time has been helped by nothing. Longer than
+# what a run usually waits for, so that one that breaks at each timeout is found too.
+BREAKS_AGAIN_WITHIN_S = 3600.0
+# Of an exception's text, in reasons that people and agents get.
+ERROR_CHARACTERS_MAX = 300
+
+
+class IsolatedRun:
+    """Has the interface of ``Run``, raises nothing, and takes what was read of it in."""
+
+    def __init__(self, run: Run, policy: RunPolicy, pace: PaceRules) -> None:
+        self._run = run
+        self._due = run.next_deadline()
+        self._policy = policy
+        self._pace = pace
+        self._refusal: CoordinatorError | None = None  # to all events, while it can take none
+        self._error: Exception | None = None  # that made it break
+        self._broke_at: float | None = None
+        self._is_ended_here = False
+
+    @staticmethod
+    def create(
+        record: RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
+    ) -> tuple[IsolatedRun, list[fx.Effect]]:
+        """Return a new run and the effect that journals its birth."""
+        run, effects = Run.create(record, policy=policy, pace=pace, now=now)
+        return IsolatedRun(run, policy, pace), effects
+
+    @staticmethod
+    def restore(
+        state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
+    ) -> tuple[IsolatedRun, list[fx.Effect]]:
+        """Return a run as it was journaled, ended if it can't go on from there."""
+        run, effects = _go_on(state, policy=policy, pace=pace, now=now)
+        return IsolatedRun(run, policy, pace), effects
+
+    @property
+    def state(self) -> RunState:
+        """The durable state; not to be relied on unless the run ``is_sound``."""
+        return self._run.state
+
+    @property
+    def members(self) -> Membership:
+        """The members and their sessions."""
+        return self._run.members
+
+    def allow_failures(self, bytes_max: int) -> None:
+        """Say what the run's failure records may take from now on."""
+        self._run.failures_bytes_max = bytes_max
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the state is the fold of the run's records."""
+        return self._refusal is None
+
+    def handle(self, event: ev.CoreEvent | ev.RunRead, *, now: float) -> list[fx.Effect]:
+        """Take one event in at ``now`` (seconds, the coordinator's clock)."""
+        if isinstance(event, ev.RunRead):
+            return self._take_over(event.state, now)
+        if self._refusal is not None:
+            return refuse(event, self._refusal)
+        phase = self.state.phase
+        try:
+            effects = self._run.handle(event, now=now)
+            self._due = self._run.next_deadline()
+        except Exception as error:  # noqa: BLE001 - the border between runs
+            self.state.phase = phase  # the run's last word is in the journal, not here
+            return [*self._break(error), *refuse(event, self._refusal or Unavailable(""))]
+        return effects
+
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+        """Take in a beat that says nothing new, and return whether it was one."""
+        try:
+            return self.is_sound and self._run.takes_quietly(event, now=now)
+        except Exception:  # noqa: BLE001 - the border between runs
+            return False  # `handle` meets the same, and says what follows
+
+    def next_deadline(self) -> float | None:
+        """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
+        return self._due if self._refusal is None else None
+
+    def reason(self) -> str:
+        """Return why the run is as it is, for people."""
+        return self._run.reason() if self._refusal is None else str(self._refusal)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in agents; for tests."""
+        if self.is_sound:
+            self._run.check_invariants()
+
+    def _break(self, error: Exception) -> list[fx.Effect]:
+        """Let go of all sessions, and have the run read unless that has not helped before."""
+        run_id = self.state.run_id
+        self._error = error
+        if self._is_ended_here:
+            self._refusal = RunClosed(run_id, _reason(error))
+        else:
+            self._refusal = Unavailable(f"run {run_id} is read again after an internal error")
+        effects: list[fx.Effect] = [
+            fx.Reject(session_id=session_id, error=self._refusal)
+            for session_id in self.members.sessions()
+        ]
+        return [*effects, fx.ReadRun(run_id=self.state.key, error=error)]
+
+    def _take_over(self, state: RunState | None, now: float) -> list[fx.Effect]:
+        """Go on from what was read; ``None`` if nothing could be."""
+        if self._error is None:
+            return []
+        error, self._error = self._error, None
+        broke_at, self._broke_at = self._broke_at, now
+        if self._is_ended_here or state is None:
+            self._refusal = RunClosed(self.state.run_id, _reason(error))
+            return []
+        self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
+        effects = _end(state, error, now) if self._is_ended_here else []
+        policy, pace = self._policy, self._pace
+        self._run, ends = _go_on(state, policy=policy, pace=pace, now=now)
+        self._refusal, self._due = None, self._run.next_deadline()
+        return effects + ends
+
+
+def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
+    """Answer an event that is not taken in."""
+    match event:
+        case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():
+            return [fx.Reject(session_id=event.session_id, error=error)]
+        case ev.FailureReported() | ev.LimitsReset():
+            return [fx.RefuseRequest(request_id=event.request_id, error=error)]
+        case _:
+            return []
+
+
+def _go_on(
+    state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
+) -> tuple[Run, list[fx.Effect]]:
+    """Return a run as it was journaled, ended if it can't even begin from there."""
+    try:
+        return Run(state, policy=policy, pace=pace, now=now), []
+    except Exception as error:  # noqa: BLE001 - the border between runs
+        effects = _end(state, error, now)
+        return Run(state, policy=policy, pace=pace, now=now), effects
+
+
+def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:
+    """Give a run that can't go on its verdict."""
+    if state.phase is Phase.ENDED:
+        return []
+    verdict = Verdict(
+        is_success=False,
+        reason=_reason(error),
+        restart_count=state.restart_count,
+        round_id=state.round_id,
+    )
+    record = RunEnded(verdict=verdict, at_s=now)
+    state.apply(record)
+    entry = state.history[-1]
+    return [
+        fx.Persist(run_id=state.key, record=record),
+        fx.Decided(
+            run_id=state.run_id,
+            decision=entry.decision,
+            reason=entry.reason,
+            round_id=state.round_id,
+        ),
+    ]
+
+
+def _reason(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+    return (
+        f"internal error of the coordinator, {text}; it came again when the run had been read "
+        "anew from the journal; the coordinator's log has the details"
+    )

@@ -1,0 +1,39 @@
+"""Pure. What a coordinator's decisions are as lines for people: each said once."""
+
+from __future__ import annotations
+
+import re
+
+from coordinator.core.effects import Decided
+
+_MADE_UP = re.compile("[0-9a-f]{32}")
+_ID_CHARACTERS = 8
+
+
+class CoordinatorStory:
+    """Turns decisions into lines."""
+
+    def __init__(self) -> None:
+        # Why runs that wait for their agents' end fail: said already.
+        self._failing: dict[str, str] = {}
+
+    def line(self, decided: Decided) -> str:
+        """Return a decision as a line: whose, what, and why as far as that is new."""
+        run_id, reason = decided.run_id, decided.reason
+        match decided.decision:
+            case "agent admitted" | "agent removed" | "round ended":
+                text = reason
+            case "round started":
+                text = f"round {decided.round_id}: {reason}"
+            case "run failing":
+                self._failing[run_id] = reason
+                text = f"stopping: {reason}"
+            case "run failed" | "run succeeded" as decision:
+                said = self._failing.pop(run_id, "")
+                news = reason.removeprefix(said).removeprefix("; ") if said else reason
+                text = f"{decision}: {news}" if news else decision
+            case decision:
+                text = f"{decision}: {reason}"
+        # An id that was made up for lack of a name tells people nothing.
+        shown = run_id[:_ID_CHARACTERS] if _MADE_UP.fullmatch(run_id) else run_id
+        return f"{shown}: {text}"

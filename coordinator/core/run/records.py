@@ -1,0 +1,209 @@
+"""Pure. What the journal keeps: every accepted change of a run, in order.
+
+A run's durable state is the fold of its records (see ``run_state``), both when
+they are written and when they are loaded, so the two can't disagree. Records of
+what people call a decision say when it was taken, ``at_s`` on the coordinator's
+clock: a run's history is read from them and needs no records of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.core.failures.root_cause import NO_LIMIT
+from coordinator.core.inprocess.records import IterationRecord
+from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdict
+from coordinator.core.progress.adaptive_timeouts import LearnedLimit
+from coordinator.core.progress.worker_progress import NOWHERE, Standings
+
+
+class RoundEnd(StrEnum):
+    """Why a round ended without a verdict."""
+
+    WORKER_FAILED = "WORKER_FAILED"
+    AGENT_LOST = "AGENT_LOST"
+    AGENT_JOINED = "AGENT_JOINED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCreated:
+    """The first agent brought the spec. Limits are recorded so that replay keeps the same.
+
+    ``generation`` counts the runs that had this id one after the other.
+    ``predecessor_ended_at`` is when the one before ended, ``None`` if there was none:
+    agents that began earlier belong to that one.
+    """
+
+    run_id: str
+    spec: RunSpec
+    failures_kept_max: int = 1_000
+    history_max: int = 1_000
+    generation: int = 1
+    predecessor_ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentAdmitted:
+    """An agent became a member of the run.
+
+    ``rounds_seen`` is above every round it has held: a coordinator that lost its
+    memory must not use their numbers again.
+    """
+
+    agent: AgentIdentity
+    rounds_seen: int = 0
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRemoved:
+    """A member left or was lost.
+
+    ``is_excused``: its round goes on without it. ``restarts_returned`` were charged
+    to failures elsewhere since it was last heard. Perhaps its own end was the cause,
+    so they are given back.
+    """
+
+    incarnation: str
+    reason: str
+    at_s: float = 0.0
+    is_excused: bool = False
+    restarts_returned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted:
+    """A round was assigned; ``participants`` are incarnations by group rank.
+
+    ``reason`` says why there had to be a round, ``closing`` why it closed now.
+    """
+
+    round_id: int
+    participants: tuple[str, ...]
+    master_addr: str
+    master_port: int
+    reason: str
+    closing: str = ""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSucceeded:
+    """All workers of one participant exited with 0."""
+
+    round_id: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded:
+    """The round is over and the run gathers for the next; the budget is charged here.
+
+    ``where`` is who was where, if a worker failed.
+    """
+
+    round_id: int
+    cause: RoundEnd
+    restart_count: int
+    reason: str
+    at_s: float = 0.0
+    where: Standings = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingStarted:
+    """The run has failed; workers are being stopped and failure records collected.
+
+    ``where`` is who was where at that moment.
+    """
+
+    reason: str
+    at_s: float = 0.0
+    where: Standings = NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecorded:
+    """A failure record was accepted; all that are kept may take ``bytes_max`` from now on."""
+
+    record: FailureRecord
+    bytes_max: int = NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailuresCounted:
+    """Failure records came that tell less than those kept: they are counted, and dropped.
+
+    ``heard`` is the highest sequence of each incarnation among them.
+    """
+
+    heard: dict[str, int]
+    count: int
+
+    @staticmethod
+    def together(records: Iterable[FailuresCounted]) -> FailuresCounted:
+        """Return one record for all of these."""
+        heard: dict[str, int] = {}
+        count = 0
+        for record in records:
+            count += record.count
+            for incarnation, sequence in record.heard.items():
+                heard[incarnation] = max(sequence, heard.get(incarnation, 0))
+        return FailuresCounted(heard=heard, count=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsLearned:
+    """What is known of the run's limits, all of it; empty after they were forgotten."""
+
+    limits: tuple[LearnedLimit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The run has its verdict."""
+
+    verdict: Verdict
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersForgotten:
+    """The run ended so long ago that no agent can come for the verdict any more."""
+
+
+Record = (
+    RunCreated
+    | AgentAdmitted
+    | AgentRemoved
+    | RoundStarted
+    | GroupSucceeded
+    | RoundEnded
+    | EndingStarted
+    | FailureRecorded
+    | FailuresCounted
+    | LimitsLearned
+    | RunEnded
+    | MembersForgotten
+    | IterationRecord
+)
+
+# What a usual record takes in a journal; larger ones count as several.
+USUAL_BYTES = 2_048
+_NAME_BYTES = 40
+
+
+def weight(record: Record) -> int:
+    """Return as how many usual records one counts in a journal, at least 1."""
+    match record:
+        case FailureRecorded():
+            size = record.record.size_bytes
+        case FailuresCounted():
+            size = len(record.heard) * _NAME_BYTES
+        case RoundStarted():
+            size = len(record.participants) * _NAME_BYTES
+        case _:
+            size = 0
+    return 1 + size // USUAL_BYTES

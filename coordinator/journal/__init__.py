@@ -1,0 +1,1 @@
+"""What is durable, and how it becomes so."""

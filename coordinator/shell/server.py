@@ -1,0 +1,229 @@
+"""Shell. The life of ``coordinator serve``: start, serve, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from coordinator.config import CoordinatorConfig
+from coordinator.core.model import Pace
+from coordinator.core.progress.adaptive_timeouts import LearningRules
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.run.policy import RunPolicy
+from coordinator.errors import PortInUse, StartupError, Unavailable
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.service import ErrorInterceptor, FailureService, RunService, SessionService
+from coordinator.shell.sessions import Sessions
+from drumbeat.v1 import (
+    failure_pb2,
+    failure_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+
+log = structlog.get_logger()
+
+# How long calls may take to end by themselves once the coordinator stops; they
+# are told at once, so this is for the network alone.
+STOP_GRACE_S = 1.0
+
+# Parts of the lease: after so long a silence a connection is probed, and the answer may
+# take so long. Together with the grace of a broken stream they make no more than a lease.
+KEEPALIVE_AFTER = 0.5
+KEEPALIVE_WITHIN = 0.4
+
+SERVICES = tuple(
+    descriptor.services_by_name[name].full_name
+    for descriptor, name in (
+        (session_pb2.DESCRIPTOR, "SessionService"),
+        (failure_pb2.DESCRIPTOR, "FailureService"),
+        (run_pb2.DESCRIPTOR, "RunService"),
+    )
+)
+
+
+def run(config: CoordinatorConfig) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``StartupError``."""
+    with ExitStack() as stack:
+        directory = config.state_dir or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
+        )
+        os.umask(0o077)  # whatever this process writes is private
+        journal = SqliteJournal(Path(directory))
+        if not journal.is_local:
+            reason = "its file system may be a network's, so each decision takes longer to write"
+            log.info("state directory", path=directory, reason=reason)
+        return asyncio.run(_serve(config, journal))
+
+
+async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    async with serving(config, journal) as port:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        print(f"coordinator ready at {host}:{port}", flush=True)
+        await stopped.wait()
+        log.info("coordinator stopping", reason="it was told to by a signal")
+    return 0
+
+
+@asynccontextmanager
+async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
+    """Serve while the context is open; yields the port. Raises ``StartupError``."""
+    status = health.aio.HealthServicer()
+    try:
+        driver = Driver(
+            Registry(registry_policy(config)),
+            journal,
+            queue_max=config.limits.event_queue_max,
+            failure_bytes_max=config.limits.failure_queue_bytes_max,
+            on_serving=partial(_tell_health, status),
+        )
+        driver.restore()
+        server, port = await _start(config, Sessions(driver, config.limits), status)
+    except BaseException:
+        journal.close()
+        raise
+    owner = asyncio.create_task(driver.run(), name="driver")
+    owner.add_done_callback(_crash_if_failed)
+    try:
+        yield port
+    finally:
+        await status.enter_graceful_shutdown()
+        driver.stop(Unavailable("it is stopping"))
+        await server.stop(STOP_GRACE_S)
+        owner.cancel()
+        with suppress(asyncio.CancelledError):
+            await owner
+
+
+def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
+    """Return the core's numbers as configured."""
+    limits = config.limits
+    return RegistryPolicy(
+        base_pace=Pace(
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            lease_s=config.lease_s,
+            reconnect_delay_max_s=1.0,
+        ),
+        runs_max=limits.runs_max,
+        runs_ended_max=limits.runs_ended_max,
+        runs_ended_per_id_max=limits.runs_ended_per_id_max,
+        runs_ended_bytes_max=limits.runs_ended_bytes_max,
+        failures_bytes_max=limits.failure_bytes_max,
+        failures_bytes_least=limits.failure_record_bytes_max,
+        run=RunPolicy(
+            agents_max=limits.agents_per_run_max,
+            failures_kept_max=limits.failures_kept_per_run_max,
+            failures_bytes_max=limits.failure_bytes_per_run_max,
+            history_max=limits.history_per_run_max,
+            reconnect_grace_s=limits.reconnect_grace_s,
+            restart_grace_s=max(limits.restart_grace_s, config.lease_s),
+            learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
+        ),
+    )
+
+
+def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
+    """Return how the server treats connections."""
+    lease_ms = 1000 * config.lease_s
+    return [
+        ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
+        ("grpc.max_receive_message_length", config.limits.message_bytes_max),
+        # A connection that is silent for half a lease, and so missed a beat, is probed: a
+        # dead host is found within the lease, in no time of ours. An agent that is merely
+        # busy answers, because a thread of gRPC's own does.
+        ("grpc.keepalive_time_ms", round(KEEPALIVE_AFTER * lease_ms)),
+        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        # Without it newer releases wait a minute for the answer, whatever stands above.
+        ("grpc.http2.ping_timeout_ms", round(KEEPALIVE_WITHIN * lease_ms)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Agents probe silent connections; that must not count as abuse.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Half of what a heartbeat costs both sides went into probing for bandwidth.
+        ("grpc.http2.bdp_probe", 0),
+    ]
+
+
+async def _start(
+    config: CoordinatorConfig, sessions: Sessions, status: health.aio.HealthServicer
+) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
+    session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(sessions), server)
+    failure_pb2_grpc.add_FailureServiceServicer_to_server(FailureService(sessions), server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(sessions), server)
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    port = _bind(server, config)
+    await server.start()
+    await _tell_health(status, True)
+    return server, port
+
+
+async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> None:
+    response = health_pb2.HealthCheckResponse
+    for name in ("", *SERVICES):
+        await status.set(name, response.SERVING if is_serving else response.NOT_SERVING)
+
+
+def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
+    try:
+        _probe(config)
+        port = server.add_insecure_port(config.address)
+    except (OSError, RuntimeError) as error:
+        raise bind_error(config.host, config.port, error) from error
+    return port
+
+
+def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
+    """Return what to tell the user, with a hint that fits what is wrong."""
+    number, hint = getattr(error, "errno", 0), ""
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+    elif number == errno.EACCES:
+        hint = "choose a --port above 1023, the ports below belong to the system"
+    why = getattr(error, "strerror", None) or str(error)
+    return PortInUse(host, port, why, hint=hint)
+
+
+def _probe(config: CoordinatorConfig) -> None:
+    """Bind and release the address, because gRPC's own error does not say what is wrong."""
+    found = socket.getaddrinfo(
+        config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _crash_if_failed(owner: asyncio.Task[None]) -> None:
+    """End the process if its owner ended: the journal is sound, a new process goes on from it."""
+    if owner.cancelled() or (error := owner.exception()) is None:
+        return
+    if isinstance(error, StartupError):  # it could not even start now
+        log.critical("coordinator ends", reason=str(error), advice=error.hint)
+    else:
+        log.critical("coordinator broken", exc_info=error)
+    os._exit(1)

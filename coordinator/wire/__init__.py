@@ -1,0 +1,1 @@
+"""Protobuf messages, checked, to the coordinator's values and back."""

@@ -1,0 +1,1 @@
+"""The page of memory that a worker shares with its agent."""

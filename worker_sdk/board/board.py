@@ -1,0 +1,405 @@
+"""Shell. One process's hold on its worker's board: slots, names, kicks.
+
+Everything here may be called by any thread and any signal handler, and may be ended
+anywhere by an exception that another thread or a signal handler raises. There are no
+locks: a handler would wait for the code it interrupted. What is shared changes by
+steps between which CPython lets nobody else run: one call of a built-in container,
+or a few operations without any call. A slot is armed by its last step, and
+disarmed by the first.
+
+A board that is given up goes on working, on a page that nobody reads: so nobody has
+to ask whether there is an agent, and what was opened before is closed as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import logging
+import mmap
+import os
+import struct
+import sys
+import threading
+from pathlib import Path
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from worker_sdk.board import layout
+from worker_sdk.board.layout import (
+    LOOK_AT,
+    NAME_BYTES,
+    NO_STEP,
+    OPEN_ENDED,
+    SECTIONS_MAX,
+    SECTIONS_USED,
+    SLOT_DEADLINE,
+    SLOT_GRACE,
+    SLOT_SINCE,
+    SLOT_WORDS,
+    SLOTS_FROM,
+    SLOTS_MAX,
+    SLOTS_REFUSED,
+    SLOTS_USED,
+    WORD_BYTES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from weakref import ref
+
+log = logging.getLogger("worker_sdk")
+
+REFUSED = -1
+"""Instead of a slot: there was none."""
+
+# Since, limit, signal, kind and thread stand next to each other.
+_pack_slot = struct.Struct("5q").pack_into
+_SINCE_BYTE = (SLOTS_FROM + SLOT_SINCE) * WORD_BYTES
+_SLOT_BYTES = SLOT_WORDS * WORD_BYTES
+
+NAMES_KEPT_MAX = 2 * SLOTS_MAX
+"""Names whose encoded form is kept; beyond it all are forgotten, and encoded anew."""
+
+
+class BoardUnusable(Exception):
+    """There is no board this process could use; the message says why."""
+
+
+class BoardTaken(BoardUnusable):
+    """Another process of the worker has the board."""
+
+
+class Thread:
+    """What one thread holds open."""
+
+    __slots__ = ("held", "native_id", "sections")
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
+        self.held: list[int] = []
+        """Its slots, the latest last."""
+        self.sections = 0
+        """How many sections it is in."""
+
+
+class _Threads(threading.local):
+    """Finds what belongs to the calling thread."""
+
+    def __init__(self) -> None:
+        self.mine = Thread()
+
+
+class Board:
+    """A board, and what of it is in use."""
+
+    __slots__ = (
+        "_encoded",
+        "_files",
+        "_fresh_sections",
+        "_is_refusal_told",
+        "_names",
+        "_section_numbers",
+        "acquired",
+        "beat_before",
+        "beater",
+        "free",
+        "has_section_between",
+        "holders",
+        "is_watched",
+        "nets",
+        "on_lost",
+        "own",
+        "paused_ns",
+        "raw",
+        "step_before",
+        "threads",
+        "words",
+    )
+
+    def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
+        """Take over a page that says nothing yet.
+
+        Args:
+            page: ``BOARD_BYTES`` long.
+            files: Descriptors of the board and of its kicks, if the page is shared.
+        """
+        self.raw = memoryview(page)
+        self.words = self.raw.cast("q")
+        self._files = files
+        self.is_watched = bool(files)
+        self.threads = _Threads()
+        self.free = list(range(SLOTS_MAX - 1, -1, -1)) if has_lock() else []
+        self.holders: list[list[int]] = [[]] * SLOTS_MAX
+        # Of each block that is open a weak reference, here and nowhere else: it is called
+        # upon only if the block goes without having closed its slot. That is when an
+        # exception from outside strikes on the very threshold of its exit. (A `__del__`
+        # would be called always, and swallow the exceptions that strike in it.)
+        self.nets: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
+        """The last place is that of ``REFUSED``."""
+        self.on_lost = self._on_lost
+        self._names = [""] * SLOTS_MAX
+        self._encoded: dict[str, bytes] = {}
+        self._section_numbers: dict[str, int] = {}
+        self._fresh_sections = itertools.count()
+        self._is_refusal_told = False
+        self.acquired: dict[str, int] = {}
+        """Slots that are known by their scope."""
+        self.own: dict[str, int] = {}
+        """The same of timers of the SDK's own, which no scope of a user's can be taken for."""
+        # Of heartbeats, see `progress`.
+        self.beater: Thread | None = None
+        self.beat_before = 0
+        self.step_before = NO_STEP
+        self.has_section_between = False
+        self.paused_ns = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all slots are open."""
+        return not self.free
+
+    def open_slot(
+        self, name: str, after_ns: int, limit: int, signal: int, kind: int, grace_ns: int = 0
+    ) -> int:
+        """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
+
+        Args:
+            name: Shown to people.
+            after_ns: Time until it expires; 0: it is open-ended.
+            limit: As in ``SLOT_LIMIT``.
+            signal: As in ``SLOT_SIGNAL``.
+            kind: As in ``SLOT_KIND``.
+            grace_ns: As in ``SLOT_GRACE``; 0 where that says nothing.
+        """
+        mine = self.threads.mine
+        free = self.free
+        try:
+            # As a call, `pop` might be followed by an exception from outside.
+            slot = free[-1]
+            del free[-1]
+        except IndexError:
+            self._refuse()
+            return REFUSED
+        at = SLOTS_FROM + slot * SLOT_WORDS
+        try:
+            self.holders[slot] = mine.held
+            mine.held.append(slot)
+            if self._names[slot] != name:
+                self._write_name(slot, name)
+            if self.words[SLOTS_USED] <= slot:
+                self.words[SLOTS_USED] = slot + 1
+            now = monotonic_ns()
+            _pack_slot(
+                self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind, mine.native_id
+            )
+            if grace_ns:
+                self.words[at + SLOT_GRACE] = grace_ns
+            deadline = now + after_ns if after_ns else OPEN_ENDED
+            self.words[at] = deadline
+            if deadline < self.words[LOOK_AT]:
+                self.kick()
+        except BaseException:
+            self.words[at] = 0
+            self.close_slot(slot)
+            raise
+        return slot
+
+    def close_slot(self, slot: int) -> None:
+        """Disarm a slot and let others have it. For who opened it, once."""
+        self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+        held = self.holders[slot]
+        if held and held[-1] == slot:
+            del held[-1]
+        elif slot in held:
+            held.remove(slot)
+        self.free.append(slot)
+
+    def suspend(self, slot: int) -> int:
+        """Disarm a slot that stays its owner's; return its deadline, 0 if it had none."""
+        at = SLOTS_FROM + slot * SLOT_WORDS
+        deadline = self.words[at]
+        self.words[at] = 0
+        return deadline
+
+    def resume(self, slot: int, deadline: int, pause_ns: int, held: list[int]) -> None:
+        """Arm a suspended slot as if the pause had not been, unless it was closed in it."""
+        at = SLOTS_FROM + slot * SLOT_WORDS
+        if slot not in held or self.words[at]:
+            return
+        since = self.words[at + SLOT_SINCE]
+        if deadline != OPEN_ENDED:
+            deadline += pause_ns
+        self.words[at + SLOT_SINCE] = since + pause_ns
+        self.words[at + SLOT_DEADLINE] = deadline
+        if deadline < self.words[LOOK_AT]:
+            self.kick()
+
+    def opened_at(self, slot: int) -> int:
+        """Return since when a slot has been open, pauses left out."""
+        return self.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
+
+    def note_section(self, name: str, took_ns: int) -> None:
+        """Remember how long a section took."""
+        numbers = self._section_numbers
+        number = numbers.get(name)
+        if number is None:
+            if len(numbers) >= SECTIONS_MAX:
+                return
+            # Of two threads with the same new name one wins, and a number stays unused.
+            number = numbers.setdefault(name, next(self._fresh_sections))
+            if number >= SECTIONS_MAX:
+                return
+            at = layout.section_name_byte(number)
+            self.raw[at : at + NAME_BYTES] = layout.encode_name(name)
+            if self.words[SECTIONS_USED] <= number:
+                self.words[SECTIONS_USED] = number + 1
+        if number < SECTIONS_MAX:
+            longest = layout.section_word(number, layout.SECTION_MAX)
+            if self.words[longest] < took_ns:  # noqa: PLR1730 - a call would let others in
+                self.words[longest] = took_ns
+            self.words[layout.section_word(number, layout.SECTION_COUNT)] += 1
+
+    def kick(self) -> None:
+        """Ask the agent to look now. Never blocks, never fails."""
+        if self.is_watched:
+            # If it fails, so many kicks are in the pipe that one more says nothing.
+            with contextlib.suppress(OSError):
+                os.write(self._files[1], b"\1")
+
+    def give_up(self) -> None:
+        """Write on nobody's page from here on; closes nothing, touches nothing shared."""
+        raw = memoryview(bytearray(layout.BOARD_BYTES))
+        self.is_watched = False
+        self.words = raw.cast("q")
+        self.raw = raw
+
+    def close_files(self) -> None:
+        """Close what was opened for the page, after ``give_up``; the claim ends with it."""
+        files, self._files = self._files, ()
+        for file in files:
+            os.close(file)
+
+    def renewed(self) -> Board:
+        """Return a board on the same page, with all slots closed; this one is given up.
+
+        What is still open in this one has no say any more.
+        """
+        words, page, files = self.words, self.raw.obj, self._files
+        is_watched = self.is_watched
+        self.give_up()
+        self._files = ()
+        _close_slots(words)
+        assert isinstance(page, mmap.mmap | bytearray)
+        renewed = Board(page, files)
+        renewed.is_watched = is_watched
+        renewed._section_numbers = self._section_numbers
+        renewed._fresh_sections = self._fresh_sections
+        return renewed
+
+    def _on_lost(self, net: ref[Any]) -> None:
+        for slot in range(SLOTS_MAX):
+            if self.nets[slot] is net:
+                self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+                self.nets[slot] = None
+                self.close_slot(slot)
+
+    def _write_name(self, slot: int, name: str) -> None:
+        encoded = self._encoded.get(name)
+        if encoded is None:
+            if len(self._encoded) >= NAMES_KEPT_MAX:
+                self._encoded.clear()
+            encoded = self._encoded[name] = layout.encode_name(name)
+        self._names[slot] = ""  # it is neither the old one nor the new while it changes
+        at = layout.slot_name_byte(slot)
+        self.raw[at : at + NAME_BYTES] = encoded
+        self._names[slot] = name
+
+    def _refuse(self) -> None:
+        self.words[SLOTS_REFUSED] += 1
+        if self.is_watched and not self._is_refusal_told:
+            self._is_refusal_told = True
+            log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
+
+
+def has_lock() -> bool:
+    """Return whether one thread runs Python code at a time; once it is so, it stays so."""
+    is_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
+    return is_enabled is None or is_enabled()
+
+
+def claim(directory: str) -> Board:
+    """Make the worker's board this process's own; nobody's name stands on it yet.
+
+    Raises:
+        BoardTaken: Another process has it.
+        BoardUnusable: It is not there, or not one this code understands, or this Python is
+            none that can use it.
+    """
+    if not has_lock():
+        raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
+    files: list[int] = []
+    try:
+        files.append(_open(directory, layout.BOARD_FILE))
+        _lock(files[0], directory)
+        page = _map(files[0], directory)
+        # Read as well as written: the pipe then never lacks a reader, so a write to it
+        # raises no SIGPIPE when the agent has died.
+        files.append(_open(directory, layout.KICK_FILE))
+        _wipe(memoryview(page).cast("q"))
+        return Board(page, tuple(files))
+    except BaseException as error:
+        for file in files:
+            os.close(file)
+        if isinstance(error, OSError):
+            raise BoardUnusable(f"{directory}: {error}") from error
+        raise
+
+
+def open_stacks(directory: str) -> int:
+    """Open the pipe for stacks.
+
+    Raises:
+        OSError: It is not there.
+    """
+    return _open(directory, layout.STACKS_FILE)
+
+
+def _open(directory: str, name: str) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    return os.open(Path(directory) / name, flags)
+
+
+def _lock(file: int, directory: str) -> None:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        raise BoardTaken(f"{directory}: another process has its board") from error
+
+
+def _map(file: int, directory: str) -> mmap.mmap:
+    if os.fstat(file).st_size != layout.BOARD_BYTES:
+        raise BoardUnusable(f"{directory}: its board has another size")
+    page = mmap.mmap(file, layout.BOARD_BYTES)
+    version = memoryview(page).cast("q")[layout.VERSION_WORD]
+    if version != layout.VERSION:
+        raise BoardUnusable(f"{directory}: its board is of version {version}, not {layout.VERSION}")
+    return page
+
+
+def _wipe(words: memoryview[int]) -> None:
+    """Clear what an earlier owner left, its name first."""
+    words[layout.OWNER_PID] = 0
+    _close_slots(words)
+    for word in range(layout.OWNER_PID, layout.HEADER_WORDS):
+        words[word] = 0
+    words[layout.STEP] = NO_STEP
+    for section in range(SECTIONS_MAX):
+        words[layout.section_word(section, layout.SECTION_COUNT)] = 0
+        words[layout.section_word(section, layout.SECTION_MAX)] = 0
+
+
+def _close_slots(words: memoryview[int]) -> None:
+    for slot in range(SLOTS_MAX):
+        words[layout.slot_word(slot, SLOT_DEADLINE)] = 0

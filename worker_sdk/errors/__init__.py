@@ -1,0 +1,1 @@
+"""How a worker records the error that ends it."""

@@ -1,0 +1,184 @@
+"""Shell. Records what ends training code, for the agent it runs under.
+
+The names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``,
+so that a program changes an import and nothing else. What differs: nothing here
+raises into training, and a KeyboardInterrupt is recorded as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from worker_sdk.context import ERROR_FILE
+from worker_sdk.errors import error_file, faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("worker_sdk")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Which process of this one's line first took an error file for its own. A forked
+# child inherits the entry, and by it knows that the file is its parent's.
+_owners: dict[str, int] = {}
+
+
+class ErrorHandler:
+    """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names.
+
+    Without that variable, nothing is written. May be subclassed: ``initialize`` and
+    ``record_exception`` are made for it.
+    """
+
+    def _get_error_file_path(self) -> str | None:
+        return os.environ.get(ERROR_FILE) or None
+
+    def initialize(self) -> None:
+        """Prepare this process; called before the code whose errors are recorded.
+
+        From here on a fatal signal leaves the stacks of all threads. Never raises.
+        """
+        path = self._get_error_file_path()
+        if path:
+            _owners.setdefault(path, os.getpid())
+        faults.enable(path if path and _is_ours(path) else None)
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write ``e`` and its traceback to the error file. Never raises."""
+        path = self._get_error_file_path()
+        if path:
+            _write(path, error_file.describe(e))
+
+    def override_error_code_in_rootcause_data(
+        self,
+        rootcause_error_file: str,
+        rootcause_error: dict[str, Any],
+        error_code: int = 0,
+    ) -> None:
+        """Set the exit code in the content of another process's error file.
+
+        A content that has no place for it is left as it is.
+        """
+        message = rootcause_error.get("message")
+        if isinstance(message, dict):
+            message["errorCode"] = error_code
+        else:
+            log.warning("no place for an exit code in %s", rootcause_error_file)
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Make another process's error file this one's own. Never raises.
+
+        Args:
+            rootcause_error_file: The file to copy.
+            error_code: Exit code of that process, 0 if unknown. A code that the file
+                holds already is that of a process further in, and stays.
+        """
+        try:
+            content = error_file.read(rootcause_error_file)
+        except (OSError, ValueError) as error:
+            text = f"(the error file {rootcause_error_file} cannot be read: {error})"
+            content = error_file.compose(text, stack="")
+        self.dump_error_data(content, error_code, rootcause_error_file)
+
+    def dump_error_data(
+        self, content: dict[str, Any], error_code: int = 0, rootcause_error_file: str = "a launcher"
+    ) -> None:
+        """Make what another process recorded this one's own. Never raises.
+
+        Args:
+            content: What its error file has, or had where it failed.
+            error_code: As for `dump_error_file`.
+            rootcause_error_file: Where the content is from; for the log.
+        """
+        message = content.get("message")
+        has_code = isinstance(message, dict) and bool(message.get("errorCode"))
+        if error_code and not has_code:
+            self.override_error_code_in_rootcause_data(rootcause_error_file, content, error_code)
+        path = self._get_error_file_path()
+        if path:
+            _write(path, content)
+        else:
+            log.error("%s is not set: nowhere to copy %s", ERROR_FILE, rootcause_error_file)
+
+
+def get_error_handler() -> ErrorHandler:
+    """Return a new handler of the default kind."""
+    return ErrorHandler()
+
+
+@overload
+def record(
+    fn: Callable[P, R], error_handler: ErrorHandler | None = None
+) -> Callable[P, R | None]: ...
+
+
+@overload
+def record(
+    fn: ErrorHandler | None = None, error_handler: ErrorHandler | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+
+
+def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
+    """Record what ends a function; for the entry point of a program, once per process.
+
+    Used as ``@record``, ``@record(error_handler)`` or ``record(fn, error_handler)``.
+    The result passes through, and so do all errors after they were recorded. Only
+    ``SystemExit(0)`` ends here, with ``None`` as the result; another exit is no error to
+    be recorded. An error that a launcher raises for a failed child is replaced, in the
+    file, by the child's own.
+    """
+    if fn is None or hasattr(fn, "record_exception"):
+        return functools.partial(record, error_handler=error_handler or fn)
+    handler = error_handler or get_error_handler()
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        handler.initialize()
+        try:
+            return fn(*args, **kwargs)
+        except SystemExit as error:
+            if error.code == 0:
+                return None
+            raise
+        except BaseException as error:
+            _record(handler, error)
+            raise
+
+    return wrapper
+
+
+def _record(handler: ErrorHandler, error: BaseException) -> None:
+    """Have ``error`` recorded; the handler may be the user's and must not hide it."""
+    try:
+        failure = error_file.first_failure(error)
+        child_file = getattr(failure, "error_file", None)
+        child_data = getattr(failure, "error_file_data", None)
+        if isinstance(child_file, str) and child_file != error_file.NO_ERROR_FILE:
+            handler.dump_error_file(child_file, cast("Any", failure).exitcode)
+        elif error_file.is_recorded(child_data) and isinstance(handler, ErrorHandler):
+            # Of another host, or of files that are gone: the launcher has what was in it.
+            handler.dump_error_data(dict(child_data), cast("Any", failure).exitcode)
+        else:
+            handler.record_exception(error)
+    except Exception:
+        log.exception("an error could not be recorded")
+
+
+def _write(path: str, content: error_file.Content) -> None:
+    if not _is_ours(path):
+        log.info("%s is left to the process %d", path, _owners[path])
+        return
+    try:
+        error_file.write(path, content)
+    except (OSError, RecursionError, ValueError) as error:
+        log.warning("an error could not be written to %s: %s", path, error)
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether no process that this one was forked from owns the file."""
+    return _owners.get(path, os.getpid()) == os.getpid()

@@ -1,0 +1,1 @@
+"""What the SDK asks of the interpreter: signals, stacks, crashes."""
