@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_STARTER = Path(__file__).resolve().parent.parent / "drumbeat_commands.py"
+_STARTER = Path(__file__).resolve().parents[2] / "drumbeat_commands.py"
 
 
 def own_process(module: str, *arguments: str) -> list[str]:

@@ -266,7 +266,7 @@ async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox)
 
 
 async def test_a_supervisor_imports_little() -> None:
-    code = "import agent.supervisor, sys; print(' '.join(sys.modules))"
+    code = "import agent.workers.supervisor.process, sys; print(' '.join(sys.modules))"
     out = await asyncio.to_thread(
         subprocess.check_output, [sys.executable, "-P", "-c", code], text=True
     )

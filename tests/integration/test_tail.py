@@ -239,7 +239,7 @@ def test_a_huge_line_takes_little_memory(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         script = (
             "import sys\n"
-            "from agent.multiprocessing.tail import Tail\n"
+            "from agent.workers.output.tail import Tail\n"
             "following = Tail()\n"
             "following.add(sys.argv[1], 1)\n"
             "assert following.close()\n"

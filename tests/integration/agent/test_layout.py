@@ -41,12 +41,14 @@ def place() -> Iterator[Path]:
 def abandon(place: Path) -> Path:
     """Leave a directory behind, as a killed process does."""
     code = (
-        "import os, signal, sys; from agent.layout import PrivateDirectory;"
+        "import os, signal, sys; from agent.runtime.private_directory import PrivateDirectory;"
         "directory = PrivateDirectory([sys.argv[1]]); directory.ensure('errors', '0');"
         "print(directory.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     command = [sys.executable, "-c", code, str(place)]
-    return Path(subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip())
+    told = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout.strip()
+    assert told.startswith(str(place))  # what is removed here is nothing else
+    return Path(told)
 
 
 def nothing_wanted(_path: Path) -> bool:

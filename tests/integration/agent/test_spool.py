@@ -133,8 +133,8 @@ def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: P
 
 KILLED = """
 import os, signal, sys, time
-from agent.layout import PrivateDirectory
-from agent.spool import Spool, Spooled
+from agent.runtime.private_directory import PrivateDirectory
+from agent.session.spool import Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])

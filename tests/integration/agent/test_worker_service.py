@@ -363,8 +363,8 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
 async def test_grpc_is_not_started_for_nobody() -> None:
     code = (
         "import asyncio, sys\n"
-        "from agent.watchdog.host import Watchdog\n"
-        "from agent.watchdog.model import WatchdogPolicy\n"
+        "from agent.watchdog.runner import Watchdog\n"
+        "from agent.watchdog.core.model import WatchdogPolicy\n"
         "async def main():\n"
         "    watchdog = Watchdog(WatchdogPolicy(), lambda *_: None)\n"
         "    assert watchdog.prepare(0, [0])[0]\n"

@@ -456,9 +456,9 @@ def test_the_clock_never_runs_backwards_after_a_reboot(
 WRITER = """
 import sys
 from pathlib import Path
-from coordinator.journal import Append, SqliteJournal
-from coordinator.model import AgentIdentity, RunSpec
-from coordinator.records import AgentAdmitted, AgentRemoved, RunCreated
+from coordinator.journal.sqlite import Append, SqliteJournal
+from coordinator.core.model import AgentIdentity, RunSpec
+from coordinator.core.run.records import AgentAdmitted, AgentRemoved, RunCreated
 
 journal = SqliteJournal(Path(sys.argv[1]))
 spec = RunSpec(agents_min=1, agents_max=9)
