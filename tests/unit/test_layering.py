@@ -110,7 +110,10 @@ def test_a_pure_module_that_computes_passes(body: str) -> None:
     assert list(layering.check_purity(module, PURE_HERE)) == []
 
 
-HAND_ON = "def __getattr__(name):\n    from agent.workers.failures.process_failure import ProcessFailure\n"
+HAND_ON = (
+    "def __getattr__(name):\n"
+    "    from agent.workers.failures.process_failure import ProcessFailure\n"
+)
 
 
 def test_a_pure_module_may_hand_on_what_it_does_not_load() -> None:

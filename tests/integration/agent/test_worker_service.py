@@ -370,7 +370,7 @@ async def test_grpc_is_not_started_for_nobody() -> None:
         "    assert watchdog.prepare(0, [0])[0]\n"
         "    await watchdog.close()\n"
         "asyncio.run(main())\n"
-        "import standalone.embedded, agent.driver\n"
+        "import standalone.embedded, agent.runtime.driver\n"
         "print('grpc' in sys.modules)\n"
     )
     process = await asyncio.create_subprocess_exec(
