@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,7 @@ ENVIRONMENT_EXCEPTIONS = {
 
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
+FOLDER_ENTRIES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +239,37 @@ def check_size(module: Module) -> Iterator[str]:
             if length > FUNCTION_LINES_MAX:
                 where = f"{module.path}:{node.lineno}"
                 yield f"{where}: {node.name} has {length} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def check_circles(modules: Sequence[Module]) -> Iterator[str]:
+    """No modules import each other in a circle, wherever in them the imports stand."""
+    names = {module.name: module for module in modules}
+    graph = {
+        name: {
+            found
+            for each in imports(module)
+            for found in (f"{each.module}.{each.name}", each.module)
+            if found in names and found != name
+        }
+        for name, module in names.items()
+        # a package hands on what is in it, and is no module of its own
+        if module.path.name != "__init__.py"
+    }
+    for targets in graph.values():
+        targets.intersection_update(graph)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "circle: " + " -> ".join(reversed(error.args[1]))
+
+
+def check_folders(modules: Iterable[Module]) -> Iterator[str]:
+    """A folder holds as much as a newcomer can look through."""
+    entries: dict[PurePosixPath, set[str]] = {}
+    for module in modules:
+        for parent in list(module.path.parents)[:-1]:
+            entry = module.path.relative_to(parent).parts[0]
+            entries.setdefault(parent, set()).add(entry)
+    for folder, found in sorted(entries.items()):
+        if len(found) > FOLDER_ENTRIES_MAX:
+            yield f"{folder}: {len(found)} entries, more than {FOLDER_ENTRIES_MAX}"
