@@ -160,9 +160,7 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def end(self: AgentCore, error: object) -> None:
         if self._group.state.value == GroupState.SUCCEEDED.value:
-            self._on_desired(
-                self._desired.__class__(state=Exit(is_success=True, reason="", report=""))
-            )
+            self._on_desired(self._desired.__class__(state=Exit(is_success=True, reason="")))
         else:
             original(self, error)  # type: ignore[arg-type]
 

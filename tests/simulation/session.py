@@ -136,7 +136,7 @@ class SimSession:
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
                 self.send_records()
             case "desired":
-                desired = convert.desired_from(message.desired, name="train.py")
+                desired = convert.desired_from(message.desired)
                 assert desired is not None, message
                 agent.submit(DesiredReceived(attempt=self._attempt, desired=desired))
             case "inprocess":
