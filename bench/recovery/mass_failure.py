@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.bench_core_cost import RUN, Fleet
 from bench.harness import Question
+from bench.scale.core_cost import RUN, Fleet
 from coordinator.config import Limits
 from coordinator.core.effects import Decided
 from coordinator.core.model import Assignment, Desired, GroupState, Pace
