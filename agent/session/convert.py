@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from agent.core.model import (
     Assignment,
     Beat,
-    Desired,
+    DesiredState,
     Exit,
     Failure,
     Pace,
@@ -36,9 +36,9 @@ AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
 
-def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
+def desired_from(message: session_pb2.Desired, *, name: str) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    state: Standby | Assignment | Stop | Exit
+    state: DesiredState
     match message.WhichOneof("kind"):
         case "standby":
             standby = message.standby
@@ -64,7 +64,7 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
             state = Exit(is_success=True, reason=reason, report="", is_released=True)
         case _:
             return None
-    return Desired(state=state, master_port_spent=message.master_port_spent)
+    return state
 
 
 def _where_the_rest_is(message: session_pb2.Exit) -> str:

@@ -46,8 +46,8 @@ def exit_of(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> Exi
     message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
     desired = desired_from(message, name="train.py")
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    return desired.state
+    assert isinstance(desired, Exit)
+    return desired
 
 
 def test_a_failed_verdict_brings_its_first_root_cause() -> None:

@@ -77,8 +77,8 @@ def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
 def shown(message: session_pb2.Exit) -> str:
     desired = desired_from(session_pb2.Desired(exit=message), name="train.py")
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    return desired.state.report
+    assert isinstance(desired, Exit)
+    return desired.report
 
 
 async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
