@@ -20,11 +20,6 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession:
-    """End the session; no event about it is wanted any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SendBeat:
     """Report the actual state; a newer one replaces it unsent."""
 
@@ -153,7 +148,6 @@ WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | Order
 
 Effect = (
     OpenSession
-    | CloseSession
     | SendBeat
     | SendGoodbye
     | ReservePort

@@ -9,6 +9,9 @@ from agent.core.inprocess.model import InprocessReport, InterruptionKind
 from agent.watchdog.core.model import Hang
 from agent.workers.failures.report import FailureReport
 
+NO_ROUND = -1
+"""Before the first round."""
+
 
 class GroupState(StrEnum):
     """What this host's worker group does. The values are those of the protocol."""
@@ -141,12 +144,8 @@ class Exit:
     is_released: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
-    """What the coordinator wants of this agent; see ``drumbeat.v1.Desired``."""
-
-    state: Standby | Assignment | Stop | Exit
-    master_port_spent: int = 0
+DesiredState = Standby | Assignment | Stop | Exit
+"""What the coordinator wants of this agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.core import effects as fx
-from agent.core.events import DesiredReceived, Event, WorkerExited
+from agent.core.events import DirectiveReceived, Event, WorkerExited
 from agent.core.model import Assignment, Exit, Failure
 from agent.errors import AgentError
 from agent.workers.failures.report import FailedWorker
@@ -46,8 +46,8 @@ class OutcomeRecorder:
     def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
         """Note one event, and then what the core made of it."""
         match event:
-            case DesiredReceived(desired=desired) if isinstance(desired.state, Exit):
-                self._exit = desired.state
+            case DirectiveReceived(state=Exit() as verdict):
+                self._exit = verdict
             case WorkerExited(exit_code=0) if self._is_current(event.round_id):
                 self._succeeded.add(event.local_rank)
             case WorkerExited() if self._is_current(event.round_id) and event.error_file:

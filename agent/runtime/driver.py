@@ -247,7 +247,7 @@ class Driver:
     def _execute(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
-                case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
+                case fx.OpenSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
                     if not effect.is_command_kept:
@@ -275,9 +275,7 @@ class Driver:
                 case fx.Finish():
                     self._finish = effect
 
-    def _execute_session(
-        self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
-    ) -> None:
+    def _execute_session(self, effect: fx.OpenSession | fx.SendBeat | fx.SendGoodbye) -> None:
         match effect:
             case fx.OpenSession():
                 if self._session_task is not None:
@@ -290,8 +288,6 @@ class Driver:
             case fx.SendGoodbye():
                 if self._session is not None:
                     self._session.send_goodbye(effect.reason)
-            case fx.CloseSession():
-                pass  # `close` ends it, after a goodbye has left
 
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from agent.core.model import (
     Assignment,
     Beat,
-    Desired,
+    DesiredState,
     Exit,
     Failure,
     Pace,
@@ -34,9 +34,9 @@ AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
 
-def desired_from(message: session_pb2.Desired) -> Desired | None:
+def desired_from(message: session_pb2.Desired) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    state: Standby | Assignment | Stop | Exit
+    state: DesiredState
     match message.WhichOneof("kind"):
         case "standby":
             standby = message.standby
@@ -54,7 +54,7 @@ def desired_from(message: session_pb2.Desired) -> Desired | None:
             state = Exit(is_success=True, reason=message.release.reason, is_released=True)
         case _:
             return None
-    return Desired(state=state, master_port_spent=message.master_port_spent)
+    return state
 
 
 def pace_from(message: session_pb2.Pace) -> Pace:

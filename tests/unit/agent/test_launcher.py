@@ -47,8 +47,8 @@ def told(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> Worker
     message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
     desired = desired_from(message)
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    return cause_of(Finish(exit_code=1, report=desired.state.report))
+    assert isinstance(desired, Exit)
+    return cause_of(Finish(exit_code=1, report=desired.report))
 
 
 def test_a_failed_verdict_brings_its_first_root_cause() -> None:

@@ -78,9 +78,9 @@ def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
 def shown(message: session_pb2.Exit) -> str:
     desired = desired_from(session_pb2.Desired(exit=message))
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    assert desired.state.report is not None
-    return render_report(desired.state.report, "train.py")
+    assert isinstance(desired, Exit)
+    assert desired.report is not None
+    return render_report(desired.report, "train.py")
 
 
 async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
