@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING
 
-from bench.fake_agents import Fleet
-from bench.harness import LOOPBACK, Question, Scene, free_port, main, memory_mb
+from bench.harness import LOOPBACK, Question, Scene, free_port, memory_mb
+from bench.scale.fake_agents import Fleet
 
 if TYPE_CHECKING:
     import psutil
@@ -62,6 +61,3 @@ QUESTIONS = (
         torchrun=torchrun_agent,
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -7,12 +7,11 @@ heard again, and rounds and pushes are counted until the others run a round.
 from __future__ import annotations
 
 import heapq
-import sys
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from bench.bench_core_cost import RUN, Fleet
-from bench.harness import Question, main
+from bench.harness import Question
+from bench.scale.core_cost import RUN, Fleet
 from coordinator.core.effects import Direct
 from coordinator.core.events import DeadlineReached
 from coordinator.core.model import Assignment, GroupState, RunSpec
@@ -103,6 +102,3 @@ QUESTIONS = (
     _question("rounds", "rounds", _rounds),
     _question("pushes", "per agent", _pushes),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -1,6 +1,6 @@
 """What does a restart in process cost a whole run, and does it grow with the ranks?
 
-As ``bench_iteration_core``, but through the registry and the run, with an agent for
+As ``iteration_core``, but through the registry and the run, with an agent for
 each 8 ranks: every beat of theirs, what is journaled, and what each of them is told.
 Pure code: no network and no journal. Prints median milliseconds of one whole iteration,
 from the fault of a worker until the beats that say that the next one runs.
@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench import by_size
+from bench.scale import by_size
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.inprocess.model import (

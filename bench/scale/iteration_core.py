@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from bench import by_size
+from bench.scale import by_size
 from coordinator.core.inprocess.decisions import Begin, Complete, Interrupt
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.model import (

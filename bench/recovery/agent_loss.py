@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from bench.harness import Question, Scene, free_port, main, wait_until_listening
+from bench.harness import Question, Scene, free_port, wait_until_listening
 
 WATCH_S = 20.0
 NNODES = "1:2"
@@ -62,6 +62,3 @@ QUESTIONS = (
         never=f"never ({WATCH_S:g} s watched)",
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
-from bench import nvrx_environment
-from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port, main
-from bench.runs import Figures, Runs
+from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port
+from bench.host.runs import Figures, Runs
+from bench.programs import nvrx_environment
 
 RANKS = 4
 SPARES = 2
@@ -44,7 +44,7 @@ def start_nvrx(scene: Scene, side: str, mode: str, count: int) -> list[psutil.Po
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": LOOPBACK}
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         environment |= {"MASTER_PORT": port, "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        command = [python, "-m", "bench.inprocess_worker", side, mode]
+        command = [python, "-m", "bench.programs.inprocess_worker", side, mode]
         with (scene.directory / f"rank-{rank}.log").open("ab") as log:
             process = psutil.Popen(
                 [*command, str(scene.directory), str(count)],
@@ -60,7 +60,14 @@ def start_nvrx(scene: Scene, side: str, mode: str, count: int) -> list[psutil.Po
 
 def start_ours(scene: Scene, mode: str, count: int, workers: int) -> list[psutil.Popen]:
     arguments = ("agent", "join", "--standalone", "--nproc-per-node", str(workers))
-    worker = ("--module", "bench.inprocess_worker", "ours", mode, str(scene.directory), str(count))
+    worker = (
+        "--module",
+        "bench.programs.inprocess_worker",
+        "ours",
+        mode,
+        str(scene.directory),
+        str(count),
+    )
     return [scene.start(*arguments, "--max-restarts", "0", *worker, name="agent")]
 
 
@@ -232,6 +239,3 @@ QUESTIONS = (
     alone(GROWTH, "threads", "inprocess_growth_threads", f"{GROWTH_TEXT}: threads", "threads"),
     alone(GROWTH, "fds", "inprocess_growth_fds", f"{GROWTH_TEXT}: descriptors", "descriptors"),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -1,6 +1,6 @@
 """N rendezvous handlers of torchrun in one process: prints the seconds until all have ranks.
 
-python -m bench.torch_rendezvous N PORT
+python -m bench.programs.torch_rendezvous N PORT
 """
 
 from __future__ import annotations

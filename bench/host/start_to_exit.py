@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
-from bench.harness import STEP_S, WORKER_WRITES, BenchmarkError, Question, Scene, main
+from bench.harness import STEP_S, WORKER_WRITES, BenchmarkError, Question, Scene
 
 
 def start_to_exit(*command: str) -> float:
@@ -38,6 +37,3 @@ QUESTIONS = (
         torchrun=torchrun,
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-from bench.harness import ROOT, STEP_S, BenchmarkError, Question, main
+from bench.harness import ROOT, STEP_S, BenchmarkError, Question
 
 WORKERS = 4
 LINES = 500_000
-LAUNCHER = str(ROOT / "bench" / "tee_launcher.py")
+LAUNCHER = str(ROOT / "bench" / "programs" / "tee_launcher.py")
 READ_BYTES = 1 << 20
 
 
@@ -49,6 +49,3 @@ QUESTIONS = (
         torchrun=lambda: arrival("torchrun"),
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

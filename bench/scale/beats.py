@@ -8,11 +8,10 @@ as many have the same pace, so from the cost of a beat follows what 10,000 of th
 from __future__ import annotations
 
 import asyncio
-import sys
 from functools import cache, partial
 
-from bench.fake_agents import Fleet
-from bench.harness import LOOPBACK, Question, Scene, main
+from bench.harness import LOOPBACK, Question, Scene
+from bench.scale.fake_agents import Fleet
 
 SIZE = 5_000
 SIZE_WANTED = 10_000
@@ -65,6 +64,3 @@ QUESTIONS = tuple(
         ("lease_s", "s", f"lease of {SIZE:,} agents"),
     )
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -7,8 +7,8 @@ import functools
 import subprocess
 import sys
 
-from bench import fake_agents
-from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port, main
+from bench.harness import LOOPBACK, ROOT, BenchmarkError, Question, Scene, free_port
+from bench.scale import fake_agents
 
 TORCH_S = 120.0
 
@@ -20,7 +20,13 @@ def ours(count: int) -> float:
 
 
 def torchrun(count: int) -> float | None:
-    command = [sys.executable, "-m", "bench.torch_rendezvous", str(count), str(free_port())]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.programs.torch_rendezvous",
+        str(count),
+        str(free_port()),
+    ]
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=TORCH_S, check=True
@@ -49,6 +55,3 @@ QUESTIONS = (
     question(128, 1, is_paired=True),
     question(1000, 3, is_paired=False),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

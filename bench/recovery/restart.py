@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
-from bench.harness import STEP_S, Question, Scene, free_port, main
+from bench.harness import STEP_S, Question, Scene, free_port
 
 WORLD_SIZE = 4
 
@@ -45,6 +44,3 @@ QUESTIONS = (
         never=f"never ({STEP_S:g} s watched)",
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

@@ -15,9 +15,9 @@ import time
 from functools import partial
 from typing import Any
 
-from bench import timer_loads
-from bench.harness import ROOT, STEP_S, BenchmarkError, Question, Scene, main
-from bench.runs import Runs, one_of_each
+from bench.harness import ROOT, STEP_S, BenchmarkError, Question, Scene
+from bench.host import timer_loads
+from bench.host.runs import Runs, one_of_each
 
 WORKERS = 8
 PAIRS_PER_S = 20_000
@@ -52,10 +52,19 @@ def start(scene: Scene, side: str, mode: str, workers: int, seconds: float = SEC
     """Start a launcher with workers that do what ``mode`` says; the log is in its name."""
     load = (mode, str(scene.directory), str(seconds), str(PAIRS_PER_S / WORKERS))
     if side == "torchrun":
-        return scene.start("bench.timer_launcher_torch", *load, str(workers), name="launcher")
+        return scene.start(
+            "bench.programs.timer_launcher_torch", *load, str(workers), name="launcher"
+        )
     return scene.start(
         *("agent", "join", "--standalone", "--nproc-per-node", str(workers)),
-        *("--max-restarts", "0", "--module", "bench.timer_worker", *load, *scene.worker[1:]),
+        *(
+            "--max-restarts",
+            "0",
+            "--module",
+            "bench.programs.timer_worker",
+            *load,
+            *scene.worker[1:],
+        ),
         name="launcher",
     )
 
@@ -215,6 +224,3 @@ QUESTIONS = (
         ours=partial(import_time, "import grpc"),
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

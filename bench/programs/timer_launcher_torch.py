@@ -1,6 +1,6 @@
 """Torch's timers: a ``FileTimerServer`` and workers with a ``FileTimerClient`` each.
 
-python -m bench.timer_launcher_torch MODE DIRECTORY SECONDS PAIRS_PER_S WORKERS
+python -m bench.programs.timer_launcher_torch MODE DIRECTORY SECONDS PAIRS_PER_S WORKERS
 
 Every process is a fork of this one, which saves importing torch in each. Workers
 leave their figures in files, as ours do; ``server.json`` is about the server.
@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 from torch.distributed.elastic import timer
 
-from bench import timer_loads
+from bench.host import timer_loads
 
 MAX_INTERVAL_S = 0.1  # what torchrun gives its server
 FORK = multiprocessing.get_context("fork")

@@ -1,6 +1,6 @@
 """A worker that uses our timers and leaves its figures in a file.
 
-python -m bench.timer_worker MODE DIRECTORY SECONDS PAIRS_PER_S HOST PORT
+python -m bench.programs.timer_worker MODE DIRECTORY SECONDS PAIRS_PER_S HOST PORT
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import worker_sdk
-from bench import timer_loads
+from bench.host import timer_loads
 
 
 def expires(after: float, scope: str, signum: int | None) -> AbstractContextManager[object]:

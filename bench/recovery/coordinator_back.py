@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import grpc
 
-from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene, main
+from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
 from drumbeat.v1 import run_pb2, run_pb2_grpc
 
 AGENTS = 2
@@ -56,6 +55,3 @@ QUESTIONS = (
         ours=ours,
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))

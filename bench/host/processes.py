@@ -23,7 +23,7 @@ from agent.workers.supervisor.protocol import (
     WorkersStopped,
     WorkerStart,
 )
-from bench.harness import Question, Scene, main
+from bench.harness import Question, Scene
 
 WORKERS = 8
 EXITS = 200
@@ -175,6 +175,3 @@ QUESTIONS = (
         ours=idle,
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))
