@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.core.agent import AgentCore
-from agent.core.events import SessionLost
+from agent.core.events import DirectiveReceived, SessionLost
 from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import HostStep
@@ -160,9 +160,8 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def end(self: AgentCore, error: object) -> None:
         if self._group.state.value == GroupState.SUCCEEDED.value:
-            self._on_desired(
-                self._desired.__class__(state=Exit(is_success=True, reason="", report=""))
-            )
+            verdict = Exit(is_success=True, reason="")
+            self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
             original(self, error)  # type: ignore[arg-type]
 
