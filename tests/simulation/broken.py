@@ -160,7 +160,7 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def end(self: AgentCore, error: object) -> None:
         if self._group.state.value == GroupState.SUCCEEDED.value:
-            verdict = Exit(is_success=True, reason="", report="")
+            verdict = Exit(is_success=True, reason="")
             self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
             original(self, error)  # type: ignore[arg-type]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.report import WIDTH, render_report
+from agent.workers.failures.report import WIDTH, FailureReport, render_report
+from agent.workers.failures.verdict import read_report
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 
 BAR, LINE = "=" * WIDTH, "-" * WIDTH
@@ -21,12 +22,12 @@ def rendered(**report: object) -> list[str]:
         reason="round 0 failed",
         report=failure_pb2.FailureReport(**report),  # type: ignore[arg-type]
     )
-    return render_report(verdict, "train.py").splitlines()
+    return render_report(read_report(session_pb2.Exit(verdict=verdict)), "train.py").splitlines()
 
 
 def test_a_run_without_a_failed_worker_has_its_reason_only() -> None:
-    verdict = session_pb2.Verdict(reason="join timeout: 1 of 2 agents")
-    assert render_report(verdict, "train.py").splitlines() == [
+    report = FailureReport(reason="join timeout: 1 of 2 agents")
+    assert render_report(report, "train.py").splitlines() == [
         BAR,
         "train.py FAILED",
         "join timeout: 1 of 2 agents",
