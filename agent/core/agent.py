@@ -198,7 +198,7 @@ class AgentCore:
                 reason = "its workers succeeded, and it waited long enough for the others"
                 self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
-            self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
+            self._end(fx.Finish(exit_code=code, report=state.report))
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None

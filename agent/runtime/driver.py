@@ -16,11 +16,11 @@ from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.event_queue import EventQueue
 from agent.core.events import DeadlineReached, Event, PortReserved, SessionLost
-from agent.core.model import AgentPolicy, Failure, WorkerError
+from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.parent_error_file import tell_launcher
+from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.preflight import inherited_environment, private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
@@ -34,6 +34,7 @@ from agent.telemetry.feed import Telemetry
 from agent.telemetry.history import Story
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.devices.visible import VISIBLE_DEVICES
+from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
@@ -83,10 +84,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
         finish = await driver.run()
     finally:
         await driver.close()
-    cause = finish.cause
-    if finish.error is not None:
-        cause = WorkerError(message=str(finish.error))
-    if cause is not None:
+    if (cause := cause_of(finish)) is not None:
         files = FileThread()
         tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
         with suppress(FilesStalled):
@@ -97,7 +95,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
     if finish.error is not None:
         raise finish.error
     if finish.report and config.outcome_file is None:
-        write_text(f"{finish.report}\n")
+        write_text(f"{render_report(finish.report, config.title)}\n")
     return finish.exit_code
 
 

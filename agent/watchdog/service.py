@@ -1,4 +1,4 @@
-"""Shell. ``drumbeat.v1.WorkerService``: what workers tell by calls, checked, to the watchdog.
+"""Shell. ``drumbeat.worker.v1.WorkerService``: calls of workers, checked, to the watchdog.
 
 Imported with the first call only: grpc takes longer to import than many a worker runs.
 """
@@ -27,7 +27,7 @@ from agent.watchdog.refusals import (
     TooManyTimers,
     WorkerIsGone,
 )
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512

@@ -137,7 +137,7 @@ class SimSession:
                 self.send_records()
             case "desired":
                 desired, spent = message.desired, message.desired.master_port_spent
-                state = convert.desired_from(desired, name="train.py")
+                state = convert.desired_from(desired)
                 assert state is not None, message
                 agent.submit(
                     DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)

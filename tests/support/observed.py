@@ -83,7 +83,7 @@ class Watched:
         self.see(ev.WorkersStopped(round_id=round_id), after_s)
 
     def end(self, *, is_success: bool, reason: str = "all done") -> None:
-        self.want(Exit(is_success=is_success, reason=reason, report=""))
+        self.want(Exit(is_success=is_success, reason=reason))
 
     def events(self) -> list[Event]:
         return [item for item in self.items if isinstance(item, Event)]

@@ -32,6 +32,7 @@ from agent.errors import (
     SupervisorLost,
 )
 from agent.workers.failures.records import ended_by, killed_with_supervisor, not_started
+from agent.workers.failures.report import FailureReport
 from tests.support.agents import (
     NOW,
     PACE,
@@ -47,8 +48,9 @@ from tests.support.agents import (
 
 S = GroupState
 TERM, INT = 15, 2
-SUCCEEDED = Exit(is_success=True, reason="all workers succeeded", report="")
-FAILED = Exit(is_success=False, reason="round 0 failed", report="rank 0 failed")
+SUCCEEDED = Exit(is_success=True, reason="all workers succeeded")
+REPORT = FailureReport(reason="round 0 failed")
+FAILED = Exit(is_success=False, reason="round 0 failed", report=REPORT)
 LOST = SessionLost(attempt=1, reason="connection reset")
 STALE = SessionLost(attempt=1, reason="lease over", is_stale=True)
 
@@ -179,7 +181,7 @@ def test_a_failed_run_ends_with_its_report() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 1), WorkersStopped(round_id=0))
     assert story.feed(desired(FAILED)) == [
-        fx.Finish(exit_code=1, report="rank 0 failed"),
+        fx.Finish(exit_code=1, report=REPORT),
     ]
 
 
@@ -227,7 +229,7 @@ def test_an_agent_that_is_done_and_released_leaves_with_success() -> None:
     """A repeated word, or the verdict that comes after it, changes nothing."""
     story = AgentStory().running()
     story.feed(an_exit(0, 0), an_exit(1, 0))
-    released = Exit(is_success=True, reason="waited 60 s", report="", is_released=True)
+    released = Exit(is_success=True, reason="waited 60 s", is_released=True)
     assert of(story.feed(desired(released)), fx.SendGoodbye)
     assert not of(story.feed(desired(released), desired(FAILED)), fx.SendGoodbye)
     assert of(story.feed(WorkersStopped(round_id=0)), fx.Finish) == [fx.Finish(exit_code=0)]

@@ -19,8 +19,11 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import AgentPolicy, Assignment, Exit, GroupState, Pace, Standby, Stop
+from agent.workers.failures.report import FailureReport
 
 SIGTERM = 15
+
+REPORT = FailureReport(reason="spent")
 
 
 def a_round(round_id: int) -> Assignment:
@@ -174,8 +177,8 @@ def test_a_signal_ends_the_wait_and_the_agent() -> None:
 
 def test_a_verdict_ends_the_wait_and_the_agent() -> None:
     agent = waiting_agent()
-    effects = agent.want(Exit(is_success=False, reason="spent", report="r"))
-    assert effects[-1] == fx.Finish(exit_code=1, report="r")
+    effects = agent.want(Exit(is_success=False, reason="spent", report=REPORT))
+    assert effects[-1] == fx.Finish(exit_code=1, report=REPORT)
 
 
 def test_a_stop_during_the_wait_keeps_the_round_from_starting() -> None:
