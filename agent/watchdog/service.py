@@ -1,4 +1,4 @@
-"""Shell. ``WorkerService``: checks what workers say by calls, and hands it to the watchdog.
+"""Shell. ``drumbeat.worker.v1.WorkerService``: calls of workers, checked, to the watchdog.
 
 Imported with the first call only: gRPC takes longer to import than many a worker runs.
 """
@@ -27,7 +27,7 @@ from agent.watchdog.calls import (
 )
 from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512
