@@ -26,7 +26,7 @@ from agent.core.inprocess.model import (
     WorkerStep,
 )
 from agent.settings.config import DURATION_MAX_S
-from agent.watchdog.refusals import InvalidField
+from agent.watchdog.calls import InvalidField
 from drumbeat.v1 import inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 

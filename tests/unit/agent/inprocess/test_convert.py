@@ -28,7 +28,7 @@ from agent.core.inprocess.model import (
 from agent.core.model import Failure, GroupState
 from agent.session import convert_inprocess as convert
 from agent.session.convert import beat_message, failure_message
-from agent.watchdog.refusals import InvalidField
+from agent.watchdog.calls import InvalidField
 from drumbeat.v1 import failure_pb2, inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import a_beat
