@@ -26,6 +26,7 @@ from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRu
 from coordinator.core.model import DURATION_MAX_S
 from coordinator.wire.duration import seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
 # Numbers that every JSON reader keeps exact; no round has so many iterations.
 ITERATION_MAX = 2**53
@@ -34,7 +35,7 @@ GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
 _KINDS = {
-    inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
+    iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
     for kind in InterruptionKind
 }
 _STEPS = {
@@ -71,7 +72,7 @@ def interruption_of(
 
 
 def _interruptions(
-    messages: Iterable[inprocess_pb2.Interruption], size: int
+    messages: Iterable[iteration_pb2.Interruption], size: int
 ) -> tuple[Interruption, ...]:
     found: dict[int, Interruption] = {}
     for message in messages:
@@ -84,11 +85,11 @@ def _interruptions(
     return tuple(found.values())
 
 
-def _kind(value: inprocess_pb2.InterruptionKind.ValueType) -> InterruptionKind:
+def _kind(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind:
     return _KINDS.get(value, InterruptionKind.TERMINATED)
 
 
-def _spec(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
+def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
     default = InprocessSpec()
     return InprocessSpec(
         rules=tuple(_rules(message.rules[:RULES_MAX])),
@@ -101,7 +102,7 @@ def _spec(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
     )
 
 
-def _rules(messages: Iterable[inprocess_pb2.RankRule]) -> Iterator[RankRule]:
+def _rules(messages: Iterable[iteration_pb2.RankRule]) -> Iterator[RankRule]:
     for message in messages:
         match message.WhichOneof("kind"):
             case "shift":
@@ -144,10 +145,10 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
 
 def interruption_kind(
     kind: InterruptionKind | None,
-) -> inprocess_pb2.InterruptionKind.ValueType:
+) -> iteration_pb2.InterruptionKind.ValueType:
     """Write what a failure did to an iteration."""
     name = "UNSPECIFIED" if kind is None else str(kind)
-    return inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
+    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
 
 
 def _begin(begin: IterationBegin) -> inprocess_pb2.IterationBegin:
