@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.core.inprocess.model import WorkerOrder
-from agent.core.model import Assignment, Beat, Failure, WorkerError
+from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
+from agent.workers.failures.report import FailureReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +17,6 @@ class OpenSession:
     attempt: int
     delay_max_s: float
     beat: Beat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession:
-    """End the session; no event about it is wanted any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +129,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End the agent: with an error of its own, or with the run's outcome.
-
-    ``report`` is for standard error, as it is; ``cause`` for a launcher further out.
-    """
+    """End the agent: with an error of its own, or with the run's outcome."""
 
     exit_code: int
-    report: str = ""
-    cause: WorkerError | None = None
+    report: FailureReport | None = None
     error: AgentError | None = None
 
 
@@ -156,7 +148,6 @@ WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | Order
 
 Effect = (
     OpenSession
-    | CloseSession
     | SendBeat
     | SendGoodbye
     | ReservePort

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.core.inprocess.model import InprocessDirective, WorkerStep
-from agent.core.model import Desired, Pace, WorkerError
+from agent.core.model import DesiredState, Pace, WorkerError
 from agent.errors import AgentError
 from agent.watchdog.core.model import Hang
 
@@ -28,11 +28,12 @@ class PaceChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredReceived:
-    """The coordinator said what it wants."""
+class DirectiveReceived:
+    """The coordinator's directive: the desired state, and a port of this agent that is used."""
 
     attempt: int
-    desired: Desired
+    state: DesiredState
+    master_port_spent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ class DeadlineReached:
 Event = (
     SessionWelcomed
     | PaceChanged
-    | DesiredReceived
+    | DirectiveReceived
     | InprocessDirected
     | SessionLost
     | PortReserved

@@ -44,10 +44,10 @@ from worker_sdk.interpreter.signal_wakeup import wait_readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.core.model import RootCause
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
     from agent.settings.config import AgentConfig
+    from agent.workers.failures.report import FailedWorker
     from agent.workers.output.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -262,7 +262,7 @@ def _value(path: Path, rank: int) -> Any:
         raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
 
 
-def _failure(cause: RootCause, path: str | None) -> ProcessFailure:
+def _failure(cause: FailedWorker, path: str | None) -> ProcessFailure:
     """Return a failed worker of any host, as if its error file was here, which it may be."""
     failure = ProcessFailure(
         local_rank=cause.local_rank,

@@ -368,7 +368,11 @@ class Workers:
                     )
                 )
             case supervisor.SignalFailed():
-                self.watchdog.signal_failed(event.round_id, event.local_rank, event.reason)
+                log.warning(
+                    "signal failed",
+                    reason=event.reason,
+                    **{"run.round": event.round_id, "worker.local_rank": event.local_rank},
+                )
             case supervisor.WorkersStopped():
                 self.watchdog.ended(event.round_id)
                 self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))

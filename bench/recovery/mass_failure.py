@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from bench.harness import Question
 from bench.scale.core_cost import RUN, Fleet
 from coordinator.config import Limits
+from coordinator.core import effects as fx
 from coordinator.core.effects import Decided
-from coordinator.core.model import Assignment, Desired, GroupState, Pace
+from coordinator.core.model import Assignment, GroupState, Pace
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.core.run.state import Phase
 from coordinator.journal.sqlite import SqliteJournal
@@ -153,15 +154,16 @@ class MassFailure:
 
     def _listen(self, outbox: Outbox) -> None:
         """Count what is queued for an agent; nothing is sent anywhere."""
-        direct = outbox.direct
+        put = outbox.put
 
-        def counting(desired: Desired) -> None:
-            direct(desired)
-            self._told[_name(desired.state)] += 1
-            self._told_at = time.monotonic()
-            self._news.set()
+        def counting(effect: fx.Push | fx.Reject) -> None:
+            put(effect)
+            if isinstance(effect, fx.Direct):
+                self._told[_name(effect.desired.state)] += 1
+                self._told_at = time.monotonic()
+                self._news.set()
 
-        outbox.direct = counting  # type: ignore[method-assign]
+        outbox.put = counting  # type: ignore[method-assign]
 
     async def _until_all(self, what: str) -> None:
         """Return once every agent was told this."""

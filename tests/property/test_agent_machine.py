@@ -196,7 +196,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(is_success=st.booleans())
     def want_end(self, *, is_success: bool) -> None:
         self.wanted, self.is_ending = None, True
-        end = Exit(is_success=is_success, reason="over", report="")
+        end = Exit(is_success=is_success, reason="over")
         self.deliver(desired(end, attempt=self.attempt))
 
     @rule()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.core.agent import AgentCore
-from agent.core.events import SessionLost
+from agent.core.events import DirectiveReceived, SessionLost
 from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import HostStep
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agent.core.events import Event
     from agent.core.inprocess.worker import Worker
     from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
-    from coordinator.core.inprocess.records import IterationBegan, IterationState
+    from coordinator.core.inprocess.records import IterationState
     from coordinator.core.inprocess.roster import Host
     from coordinator.core.model import FailureRecord, Round
     from coordinator.core.phases.running import Outcome
@@ -160,9 +160,8 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def end(self: AgentCore, error: object) -> None:
         if self._group.state.value == GroupState.SUCCEEDED.value:
-            self._on_desired(
-                self._desired.__class__(state=Exit(is_success=True, reason="", report=""))
-            )
+            verdict = Exit(is_success=True, reason="")
+            self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
             original(self, error)  # type: ignore[arg-type]
 
@@ -201,7 +200,7 @@ def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
 
     def enter(self: Iterations, host: Host, report: InprocessReport, now: float) -> None:
         original(self, host, report, now)
-        self._missing = {}
+        self._entry.missing = {}
 
     original = Iterations._enter
     patch.setattr(Iterations, "_enter", enter)
@@ -232,16 +231,15 @@ def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
 def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
     """An iteration's rank 0 listens where that of the round did."""
 
-    def begun(self: Iterating, *args: object) -> IterationBegan | None:
-        record = original(self, *args)  # type: ignore[arg-type]
+    def address(self: Iterating, *args: object) -> object:
         current = self._state.round
-        if record is None or current is None:
-            return record
-        master = {"master_addr": current.master_addr, "master_port": current.master_port}
-        return replace(record, **master)  # type: ignore[arg-type]
+        found = original(self, *args)  # type: ignore[arg-type]
+        if not isinstance(found, tuple) or current is None:
+            return found
+        return current.master_addr, current.master_port
 
-    original = Iterating._begun
-    patch.setattr(Iterating, "_begun", begun)
+    original = Iterating._address
+    patch.setattr(Iterating, "_address", address)
 
 
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ class Agent:
                 self._desk.order(round_id, local_rank, order)
             case fx.Finish():
                 self.finish = effect
-            case fx.CloseSession() | fx.ReleasePort() | fx.Tell():
+            case fx.ReleasePort() | fx.Tell():
                 pass
 
     def _write(self, failure: Failure) -> None:

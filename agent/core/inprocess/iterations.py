@@ -29,13 +29,12 @@ from agent.core.inprocess.model import (
     Terminated,
 )
 from agent.core.inprocess.worker import Fault, Phase, Worker
+from agent.core.model import NO_ROUND
 
 SIGTERM, SIGKILL = 15, 9
 
 REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""
-
-_NO_ROUND = -1
 
 
 class HostIterations:
@@ -49,7 +48,7 @@ class HostIterations:
         self._size = local_world_size
         self._shutdown_timeout_s = shutdown_timeout_s
         self._latest: InprocessDirective | None = None
-        self.begin_round(_NO_ROUND)
+        self.begin_round(NO_ROUND)
 
     def begin_round(self, round_id: int) -> None:
         """Forget everything but a directive of this very round, which may be ahead of us."""

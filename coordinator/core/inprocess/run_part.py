@@ -8,9 +8,8 @@ restart in process never has one: nothing here costs it anything.
 from __future__ import annotations
 
 from coordinator.core.effects import Instruct
-from coordinator.core.inprocess import decisions as decided
 from coordinator.core.inprocess.history import hosts_of
-from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord
 from coordinator.core.membership.leases import Membership
@@ -109,18 +108,13 @@ class Iterating:
         self.wait = None
         if self._iterations is None:
             return None
-        round_id = self._iterations.state.round_id
-        match self._iterations.decide(now=now):
-            case decided.Begin() as begin:
-                return self._begun(begin, round_id, now)
-            case decided.Interrupt() | decided.Complete() as ended:
-                return ended.record(round_id, now=now)
-            case decided.GiveUp(reason=reason):
+        match self._iterations.decide(lambda leader: self._address(leader, now), now=now):
+            case GiveUp(reason=reason):
                 self.give_up = reason
-            case decided.Wait(reason=reason, until=until):
-                self.wait = Wait(reason=reason, agents_wanted=0, until=until)
-            case None:
-                pass
+            case Wait() as wait:
+                self.wait = wait
+            case record:
+                return record
         return None
 
     def noted(self, record: IterationRecord, *, now: float) -> None:
@@ -149,10 +143,8 @@ class Iterating:
 
     def next_deadline(self) -> float | None:
         """Return when to look again if nothing happens; ``None``: only after an event."""
-        if self.wait is not None:
-            instants = (self.wait.until, self._progress_at)
-            return min((at for at in instants if at is not None), default=None)
-        return None if self._iterations is None else self._iterations.next_deadline()
+        instants = (self.wait.until if self.wait else None, self._progress_at)
+        return min((at for at in instants if at is not None), default=None)
 
     def effects(self) -> list[Instruct]:
         """Return what to tell participants, and begin anew. Linear in workers after a record."""
@@ -187,22 +179,11 @@ class Iterating:
             assert self._iterations.state is self._state.iterations, "iterations of another round"
             self._iterations.check_invariants()
 
-    def _begun(self, begin: decided.Begin, round_id: int, now: float) -> IterationBegan | None:
-        """Return the record as soon as the leader of the iteration holds a port."""
-        match self._leading.port_for(begin.leader, what="the iteration", now=now):
-            case GiveUp(why):
-                self.give_up = f"{begin.reason}; {why}"
-            case Wait() as wait:
-                why = f"iteration {begin.iteration} is {wait.reason}"
-                self.wait = Wait(reason=why, agents_wanted=0, until=wait.until)
-            case int() as port:
-                address = self._address(begin.leader)
-                return begin.record(round_id, master_addr=address, master_port=port, now=now)
-        return None
-
-    def _address(self, leader: str) -> str:
+    def _address(self, leader: str, now: float) -> Address | Wait | GiveUp:
         """Return where rank 0 listens; an address given for the round is its leader's."""
-        state = self._state
+        port = self._leading.port_for(leader, what="the iteration", now=now)
+        if not isinstance(port, int):
+            return port
+        state, address = self._state, self._state.members[leader].address
         is_as_given = state.round is not None and leader == state.round.leader
-        address = state.members[leader].address
-        return (state.spec.master_addr or address) if is_as_given else address
+        return ((state.spec.master_addr or address) if is_as_given else address), port

@@ -56,7 +56,7 @@ from tests.support.iterating import (
 )
 
 S, H, K = GroupState, HostStep, InterruptionKind
-SUCCESS = Exit(is_success=True, reason="all workers succeeded", report="")
+SUCCESS = Exit(is_success=True, reason="all workers succeeded")
 PIDS = {0: 70, 1: 71}
 
 

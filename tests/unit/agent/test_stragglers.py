@@ -1,37 +1,32 @@
-"""Who was where, in words."""
+"""Who was where, as text."""
 
 from __future__ import annotations
 
-from agent.session.convert import duration
-from agent.workers.failures.stragglers import PLACES_MAX, who_was_where
-from drumbeat.v1 import failure_pb2
+from agent.workers.failures.stragglers import PLACES_MAX, Position, describe_positions
 
 
-def at(
-    rank: int, step: int | None = 41, scope: str = "", age_s: float = 2.0
-) -> failure_pb2.Standing:
-    progress = failure_pb2.WorkerProgress(
+def at(rank: int, step: int = 41, scope: str = "", age_s: float = 2.0) -> Position:
+    return Position(
+        rank=rank,
+        host=f"node-{rank}",
         step=step,
-        heartbeat_age=duration(age_s),
         scope=scope,
-        scope_age=duration(age_s) if scope else None,
+        scope_age_s=age_s,
+        heartbeat_age_s=age_s,
     )
-    return failure_pb2.Standing(rank=rank, host=f"node-{rank}", progress=progress)
 
 
-def written(standings: list[failure_pb2.Standing], **more: int) -> list[str]:
-    given = {"world_size": len(standings), "standings_count": len(standings)} | more
-    report = failure_pb2.FailureReport(
-        standings=standings,
-        world_size=given["world_size"],
-        standings_count=given["standings_count"],
-    )
-    return list(who_was_where(report))
+def written(
+    positions: list[Position], *, count_all: int | None = None, world_size: int | None = None
+) -> list[str]:
+    count_all = len(positions) if count_all is None else count_all
+    world_size = len(positions) if world_size is None else world_size
+    return list(describe_positions(positions, count_all=count_all, world_size=world_size))
 
 
 def test_whoever_is_alone_comes_first_and_with_its_host() -> None:
-    standings = [at(rank, 41, "all-reduce", 60.0) for rank in range(10_000) if rank != 17]
-    assert written([*standings, at(17, 40, age_s=61.25)]) == [
+    positions = [at(rank, 41, "all-reduce", 60.0) for rank in range(10_000) if rank != 17]
+    assert written([*positions, at(17, 40, age_s=61.25)]) == [
         "Who was where:",
         "  step 40, last heartbeat 61.2 s before: rank 17 on node-17",
         (
@@ -56,7 +51,7 @@ def test_places_and_ranges_are_bounded() -> None:
 
 
 def test_what_is_not_there_is_counted() -> None:
-    assert written([at(0, step=None)], world_size=4, standings_count=3)[1:] == [
+    assert written([at(0, step=-1)], world_size=4, count_all=3)[1:] == [
         "  no step, last heartbeat 2 s before: rank 0 on node-0",
         "  not listed: 2 workers",
         "  unknown: 1 worker",

@@ -10,7 +10,8 @@ import pytest
 from agent.core.model import Exit
 from agent.session.convert import desired_from
 from agent.session.transport import TransportError
-from agent.workers.failures.whole_report import complete, is_to_be_completed
+from agent.workers.failures.report import render_report
+from agent.workers.failures.verdict import complete, is_to_be_completed
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
 
 
 def shown(message: session_pb2.Exit) -> str:
-    desired = desired_from(session_pb2.Desired(exit=message), name="train.py")
+    desired = desired_from(session_pb2.Desired(exit=message))
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    return desired.state.report
+    assert isinstance(desired, Exit)
+    assert desired.report is not None
+    return render_report(desired.report, "train.py")
 
 
 async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
@@ -108,7 +110,7 @@ async def test_what_is_known_is_shown_if_the_rest_cannot_be_had(error: Exception
 async def test_a_coordinator_that_says_nothing_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.workers.failures.whole_report.FETCH_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("agent.workers.failures.verdict.FETCH_TIMEOUT_S", 0.0)
     connection = SilentConnection()
     message = an_exit(is_cut=True, shows=True)
     await complete(message, connection, run_id="r")
