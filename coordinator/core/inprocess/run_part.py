@@ -13,9 +13,9 @@ from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord
 from coordinator.core.membership.leases import Membership
-from coordinator.core.phases.gathering import Leading
+from coordinator.core.phases.leader import LeaderPort
 from coordinator.core.phases.rendezvous import GiveUp, Wait
-from coordinator.core.run.publisher import Telling
+from coordinator.core.run.publisher import Publisher
 from coordinator.core.run.state import Phase, RunState
 
 
@@ -31,18 +31,18 @@ class Iterating:
         self,
         state: RunState,
         members: Membership,
-        leading: Leading,
-        telling: Telling,
+        publisher: Publisher,
         *,
         progress_interval_s: float,
+        now: float,
     ) -> None:
         self.is_watching = False
         self.wait: Wait | None = None
         self.give_up: str | None = None
         self._state = state
         self._members = members
-        self._leading = leading
-        self._telling = telling
+        self._leader_port = LeaderPort(state, members)
+        self._publisher = publisher
         self._progress_interval_s = progress_interval_s
         self._iterations: Iterations | None = None
         # Since when it waits, and when people are told of it next.
@@ -51,20 +51,10 @@ class Iterating:
         # Who may not know what to do in the present iteration.
         self._untold: set[str] = set()
         self._is_for_all = False
+        if state.iterations is not None and state.iterations.phase is not IterationPhase.NONE:
+            self._begin(now)  # of an earlier life of the coordinator
 
     # What happens.
-
-    def resume(self, *, now: float) -> None:
-        """Go on with the iterations of an earlier life of the coordinator."""
-        iterations = self._state.iterations
-        if iterations is not None and iterations.phase is not IterationPhase.NONE:
-            self._begin(now)
-
-    def end(self) -> None:
-        """Forget all: the round is over."""
-        self.is_watching = False
-        self._iterations = self.wait = self.give_up = self._progress_at = None
-        self._untold, self._is_for_all = set(), False
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take in what a participant reports of the round that runs."""
@@ -127,8 +117,8 @@ class Iterating:
         if isinstance(record, IterationBegan):
             leader = next(iter(hosts_of(iterations.state.order[:1], current)))
             self._members.presences[leader].master_port_spent = record.master_port
-            self._telling.one(leader)
-            self._leading.forget()
+            self._publisher.one(leader)
+            self._leader_port = LeaderPort(self._state, self._members)
 
     def progress(self, *, now: float) -> str | None:
         """Return what it waits for if people are to be told now: rarer, the longer it takes."""
@@ -181,7 +171,7 @@ class Iterating:
 
     def _address(self, leader: str, now: float) -> Address | Wait | GiveUp:
         """Return where rank 0 listens; an address given for the round is its leader's."""
-        port = self._leading.port_for(leader, what="the iteration", now=now)
+        port = self._leader_port.port_for(leader, what="the iteration", now=now)
         if not isinstance(port, int):
             return port
         state, address = self._state, self._state.members[leader].address
