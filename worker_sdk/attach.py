@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.runtime import STATE, start
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.scale import by_size
-from coordinator.core.inprocess.decisions import Begin, Complete, Interrupt
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.model import (
     InprocessReport,
@@ -34,6 +33,7 @@ from coordinator.core.inprocess.rank_rules import (
 from coordinator.core.inprocess.records import IterationState
 from coordinator.core.model import AgentIdentity, Round
 from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.phases.rendezvous import GiveUp, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,25 +78,20 @@ class Fleet:
         self.iterations.reported(incarnation, report, now=self.now)
         is_news = False
         while True:
-            decision = self.iterations.decide(now=self.now)
-            match decision:
-                case Begin():
-                    self.port += 1
-                    record = decision.record(
-                        0, master_addr="node-0", master_port=self.port, now=self.now
-                    )
-                    self.state.apply(record)
-                    self.iterations.noted(record, now=self.now)
-                case Interrupt() | Complete():
-                    ended = decision.record(0, now=self.now)
-                    self.state.apply(ended)
-                    self.iterations.noted(ended, now=self.now)
-                case _:
-                    break
+            record = self.iterations.decide(self.address, now=self.now)
+            if record is None or isinstance(record, GiveUp | Wait):
+                break
+            self.state.apply(record)
+            self.iterations.noted(record, now=self.now)
             is_news = True
         if is_news:
             for told in self.incarnations:
                 self.iterations.directive_for(told)
+
+    def address(self, _leader: str) -> tuple[str, int]:
+        """Return another port for each iteration."""
+        self.port += 1
+        return "node-0", self.port
 
     def enter(self, iteration: int, gone: Sequence[Interruption] = ()) -> None:
         """Let every host enter; some workers of the last one may be gone."""

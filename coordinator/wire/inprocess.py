@@ -34,6 +34,7 @@ from coordinator.core.model import DURATION_MAX_S
 from coordinator.errors import InvalidRequest
 from coordinator.wire.duration import seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
 # Numbers that every JSON reader keeps exact; no round has so many iterations.
 ITERATION_MAX = 2**53
@@ -42,7 +43,7 @@ GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
 _KINDS = {
-    inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
+    iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
     for kind in InterruptionKind
 }
 _STEPS = {
@@ -91,14 +92,14 @@ def interruption_of(
     record: failure_pb2.FailureRecord,
 ) -> tuple[InterruptionKind | None, int]:
     """Read what a failure did to an iteration, and to which; ``None`` and 0 if to none."""
-    if record.interruption == inprocess_pb2.INTERRUPTION_KIND_UNSPECIFIED:
+    if record.interruption == iteration_pb2.INTERRUPTION_KIND_UNSPECIFIED:
         return None, 0
     kind = _kind("record.interruption", record.interruption)
     return kind, _iteration("record.iteration", record.iteration)
 
 
 def _interruptions(
-    field: str, messages: Iterable[inprocess_pb2.Interruption], size: int
+    field: str, messages: Iterable[iteration_pb2.Interruption], size: int
 ) -> tuple[Interruption, ...]:
     found: dict[int, Interruption] = {}
     for index, message in enumerate(messages):
@@ -114,7 +115,7 @@ def _interruptions(
     return tuple(found.values())
 
 
-def _kind(field: str, value: inprocess_pb2.InterruptionKind.ValueType) -> InterruptionKind:
+def _kind(field: str, value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind:
     if value not in _KINDS:
         raise InvalidRequest(field, value, " ".join(InterruptionKind))
     return _KINDS[value]
@@ -126,7 +127,7 @@ def _iteration(field: str, value: int) -> int:
     return value
 
 
-def _spec(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
+def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
     field = "beat.inprocess.spec"
     if len(message.rules) > RULES_MAX:
         raise InvalidRequest(f"{field}.rules", len(message.rules), f"at most {RULES_MAX}")
@@ -145,7 +146,7 @@ def _spec(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
     )
 
 
-def _rule(field: str, rule: inprocess_pb2.RankRule) -> RankRule:
+def _rule(field: str, rule: iteration_pb2.RankRule) -> RankRule:
     try:
         match rule.WhichOneof("kind"):
             case "shift":
@@ -198,10 +199,10 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
 
 def interruption_kind(
     kind: InterruptionKind | None,
-) -> inprocess_pb2.InterruptionKind.ValueType:
+) -> iteration_pb2.InterruptionKind.ValueType:
     """Write what a failure did to an iteration."""
     name = "UNSPECIFIED" if kind is None else str(kind)
-    return inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
+    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
 
 
 def _begin(begin: IterationBegin) -> inprocess_pb2.IterationBegin:

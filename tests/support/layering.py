@@ -208,7 +208,7 @@ def check_direction(module: Module) -> Iterator[str]:
             yield f"{module.path}:{found.line}: imports what imports torch"
         if found.top == "torch":
             yield f"{module.path}:{found.line}: imports torch"
-        is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.v1")
+        is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.worker.v1")
         if module.package == "worker_sdk" and found.top != "worker_sdk" and not is_light:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
 

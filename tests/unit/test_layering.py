@@ -166,7 +166,7 @@ def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
         ("agent/a.py", "from worker_sdk import context\nimport psutil"),
         ("standalone/a.py", "import agent, coordinator"),
         ("worker_sdk/torch.py", "from torch.distributed.elastic import timer"),
-        ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.v1 import run_pb2"),
+        ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.worker.v1 import worker_pb2"),
     ],
 )
 def test_an_import_the_right_way_passes(path: str, text: str) -> None:

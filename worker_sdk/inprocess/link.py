@@ -15,7 +15,7 @@ from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
-    from drumbeat.v1 import worker_pb2
+    from drumbeat.worker.v1 import worker_pb2
     from worker_sdk.inprocess.progress import TimeLimits
 
 FLUSH_TIMEOUT_S = 2.0

@@ -68,11 +68,6 @@ class Interruption:
     kind: InterruptionKind
     message: str = ""
 
-    @property
-    def is_exit(self) -> bool:
-        """Whether the worker has ended having failed at nothing."""
-        return self.kind is InterruptionKind.EXITED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessReport:

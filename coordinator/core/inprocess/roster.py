@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
@@ -31,6 +31,21 @@ class Host:
     first: int
     size: int
     alive: int
+
+
+@dataclass(slots=True)
+class Barrier:
+    """Hosts that have yet to do something; of those ``ahead``, some workers have."""
+
+    missing: dict[str, Host] = field(default_factory=dict)
+    ahead: dict[str, Collection[int]] = field(default_factory=dict)
+    since: float | None = None
+    """When the first one did it."""
+
+    def forget(self, host: Host) -> None:
+        """Wait for a host no more."""
+        self.missing.pop(host.incarnation, None)
+        self.ahead.pop(host.incarnation, None)
 
 
 class Roster:
@@ -173,12 +188,10 @@ class Roster:
             workers=workers,
         )
 
-    def late(
-        self, hosts: Mapping[str, Host], ahead: Mapping[str, Collection[int]]
-    ) -> Iterator[str]:
-        """Name hosts, as far as it is looked at; of one with workers ``ahead`` the others."""
-        for incarnation, host in hosts.items():
-            others = ahead.get(incarnation, ())
+    def late(self, barrier: Barrier) -> Iterator[str]:
+        """Name the hosts that are missing; of one with workers ``ahead`` the others."""
+        for incarnation, host in barrier.missing.items():
+            others = barrier.ahead.get(incarnation, ())
             late = [w for w in self.left_of(host) if w - host.first not in others] if others else ()
             ranks = ", ".join(str(self.rank_of(worker)) for worker in late)
             yield f"rank{'s' * (len(late) > 1)} {ranks} on {host.name}" if late else host.name

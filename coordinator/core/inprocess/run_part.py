@@ -8,15 +8,14 @@ restart in process never has one: nothing here costs it anything.
 from __future__ import annotations
 
 from coordinator.core.effects import Instruct
-from coordinator.core.inprocess import decisions as decided
 from coordinator.core.inprocess.history import hosts_of
-from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord
 from coordinator.core.membership.leases import Membership
-from coordinator.core.phases.gathering import Leading
+from coordinator.core.phases.leader import LeaderPort
 from coordinator.core.phases.rendezvous import GiveUp, Wait
-from coordinator.core.run.publisher import Telling
+from coordinator.core.run.publisher import Publisher
 from coordinator.core.run.state import Phase, RunState
 
 
@@ -32,18 +31,18 @@ class Iterating:
         self,
         state: RunState,
         members: Membership,
-        leading: Leading,
-        telling: Telling,
+        publisher: Publisher,
         *,
         progress_interval_s: float,
+        now: float,
     ) -> None:
         self.is_watching = False
         self.wait: Wait | None = None
         self.give_up: str | None = None
         self._state = state
         self._members = members
-        self._leading = leading
-        self._telling = telling
+        self._leader_port = LeaderPort(state, members)
+        self._publisher = publisher
         self._progress_interval_s = progress_interval_s
         self._iterations: Iterations | None = None
         # Since when it waits, and when people are told of it next.
@@ -52,20 +51,10 @@ class Iterating:
         # Who may not know what to do in the present iteration.
         self._untold: set[str] = set()
         self._is_for_all = False
+        if state.iterations is not None and state.iterations.phase is not IterationPhase.NONE:
+            self._begin(now)  # of an earlier life of the coordinator
 
     # What happens.
-
-    def resume(self, *, now: float) -> None:
-        """Go on with the iterations of an earlier life of the coordinator."""
-        iterations = self._state.iterations
-        if iterations is not None and iterations.phase is not IterationPhase.NONE:
-            self._begin(now)
-
-    def end(self) -> None:
-        """Forget all: the round is over."""
-        self.is_watching = False
-        self._iterations = self.wait = self.give_up = self._progress_at = None
-        self._untold, self._is_for_all = set(), False
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take in what a participant reports of the round that runs."""
@@ -109,18 +98,13 @@ class Iterating:
         self.wait = None
         if self._iterations is None:
             return None
-        round_id = self._iterations.state.round_id
-        match self._iterations.decide(now=now):
-            case decided.Begin() as begin:
-                return self._begun(begin, round_id, now)
-            case decided.Interrupt() | decided.Complete() as ended:
-                return ended.record(round_id, now=now)
-            case decided.GiveUp(reason=reason):
+        match self._iterations.decide(lambda leader: self._address(leader, now), now=now):
+            case GiveUp(reason=reason):
                 self.give_up = reason
-            case decided.Wait(reason=reason, until=until):
-                self.wait = Wait(reason=reason, agents_wanted=0, until=until)
-            case None:
-                pass
+            case Wait() as wait:
+                self.wait = wait
+            case record:
+                return record
         return None
 
     def noted(self, record: IterationRecord, *, now: float) -> None:
@@ -133,8 +117,8 @@ class Iterating:
         if isinstance(record, IterationBegan):
             leader = next(iter(hosts_of(iterations.state.order[:1], current)))
             self._members.presences[leader].master_port_spent = record.master_port
-            self._telling.one(leader)
-            self._leading.forget()
+            self._publisher.one(leader)
+            self._leader_port = LeaderPort(self._state, self._members)
 
     def progress(self, *, now: float) -> str | None:
         """Return what it waits for if people are to be told now: rarer, the longer it takes."""
@@ -149,10 +133,8 @@ class Iterating:
 
     def next_deadline(self) -> float | None:
         """Return when to look again if nothing happens; ``None``: only after an event."""
-        if self.wait is not None:
-            instants = (self.wait.until, self._progress_at)
-            return min((at for at in instants if at is not None), default=None)
-        return None if self._iterations is None else self._iterations.next_deadline()
+        instants = (self.wait.until if self.wait else None, self._progress_at)
+        return min((at for at in instants if at is not None), default=None)
 
     def effects(self) -> list[Instruct]:
         """Return what to tell participants, and begin anew. Linear in workers after a record."""
@@ -187,22 +169,11 @@ class Iterating:
             assert self._iterations.state is self._state.iterations, "iterations of another round"
             self._iterations.check_invariants()
 
-    def _begun(self, begin: decided.Begin, round_id: int, now: float) -> IterationBegan | None:
-        """Return the record as soon as the leader of the iteration holds a port."""
-        match self._leading.port_for(begin.leader, what="the iteration", now=now):
-            case GiveUp(why):
-                self.give_up = f"{begin.reason}; {why}"
-            case Wait() as wait:
-                why = f"iteration {begin.iteration} is {wait.reason}"
-                self.wait = Wait(reason=why, agents_wanted=0, until=wait.until)
-            case int() as port:
-                address = self._address(begin.leader)
-                return begin.record(round_id, master_addr=address, master_port=port, now=now)
-        return None
-
-    def _address(self, leader: str) -> str:
+    def _address(self, leader: str, now: float) -> Address | Wait | GiveUp:
         """Return where rank 0 listens; an address given for the round is its leader's."""
-        state = self._state
+        port = self._leader_port.port_for(leader, what="the iteration", now=now)
+        if not isinstance(port, int):
+            return port
+        state, address = self._state, self._state.members[leader].address
         is_as_given = state.round is not None and leader == state.round.leader
-        address = state.members[leader].address
-        return (state.spec.master_addr or address) if is_as_given else address
+        return ((state.spec.master_addr or address) if is_as_given else address), port

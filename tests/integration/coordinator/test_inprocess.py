@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.v1 import inprocess_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ ENTERED = inprocess_pb2.INPROCESS_STEP_ENTERED
 BEGUN = inprocess_pb2.INPROCESS_STEP_RUNNING
 INTERRUPTED = inprocess_pb2.INPROCESS_STEP_INTERRUPTED
 COMPLETED = inprocess_pb2.INPROCESS_STEP_COMPLETED
-EXCEPTION = inprocess_pb2.INTERRUPTION_KIND_EXCEPTION
-SPEC = inprocess_pb2.InprocessSpec(
-    rules=[inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks())],
+EXCEPTION = iteration_pb2.INTERRUPTION_KIND_EXCEPTION
+SPEC = iteration_pb2.InprocessSpec(
+    rules=[iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())],
     barrier_timeout=Duration(seconds=60),
     completion_timeout=Duration(seconds=60),
 )
@@ -83,7 +84,7 @@ async def test_an_iteration_from_its_first_word_to_its_last(tmp_path: Path) -> N
         place = (await directive(a, "begin")).begin
         assert (place.master_addr, place.master_port) == ("10.0.0.0", 4001)
         a.beat.master_port = 4002
-        fault = inprocess_pb2.Interruption(local_rank=1, kind=EXCEPTION, message="oh")
+        fault = iteration_pb2.Interruption(local_rank=1, kind=EXCEPTION, message="oh")
         await report(b, 0, INTERRUPTED, interruptions=[fault])
         told = await directive(a, "interrupt")
         assert told.interrupt.reason == (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from tests.support.boards import BoardDirectory
 from tests.support.waiting import MS
 from worker_sdk import acquire, attach, context, release, runtime

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.v1 import worker_pb2
+from drumbeat.worker.v1 import worker_pb2
 from tests.support.fake_agents import FakeAgents
 from worker_sdk.attach import Attachment
 from worker_sdk.config import WorkerConfig

@@ -39,19 +39,20 @@ from coordinator.wire.inprocess import (
 )
 from coordinator.wire.session import failure_reported, verdict_message
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
-EXCEPTION = inprocess_pb2.INTERRUPTION_KIND_EXCEPTION
-KILLED = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+EXCEPTION = iteration_pb2.INTERRUPTION_KIND_EXCEPTION
+KILLED = iteration_pb2.INTERRUPTION_KIND_TERMINATED
 RULES = [
-    inprocess_pb2.RankRule(fill=inprocess_pb2.FillGaps()),
-    inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=bytes([0b0001_0000, 1, 0]))),
-    inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks()),
-    inprocess_pb2.RankRule(active_max=6),
-    inprocess_pb2.RankRule(active_divisor=2),
+    iteration_pb2.RankRule(fill=iteration_pb2.FillGaps()),
+    iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=bytes([0b0001_0000, 1, 0]))),
+    iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks()),
+    iteration_pb2.RankRule(active_max=6),
+    iteration_pb2.RankRule(active_divisor=2),
 ]
 
 
-def a_spec(**fields: Any) -> inprocess_pb2.InprocessSpec:
+def a_spec(**fields: Any) -> iteration_pb2.InprocessSpec:
     given: dict[str, Any] = {
         "rules": RULES,
         "world_size_min": 4,
@@ -61,7 +62,7 @@ def a_spec(**fields: Any) -> inprocess_pb2.InprocessSpec:
         "barrier_timeout": Duration(seconds=60),
         "completion_timeout": Duration(seconds=70),
     }
-    return inprocess_pb2.InprocessSpec(**(given | fields))
+    return iteration_pb2.InprocessSpec(**(given | fields))
 
 
 def a_beat(**fields: Any) -> session_pb2.Beat:
@@ -69,8 +70,8 @@ def a_beat(**fields: Any) -> session_pb2.Beat:
     return session_pb2.Beat(inprocess=inprocess_pb2.InprocessReport(**(given | fields)))
 
 
-def fault(local_rank: int = 0, **fields: Any) -> inprocess_pb2.Interruption:
-    return inprocess_pb2.Interruption(**({"local_rank": local_rank, "kind": EXCEPTION} | fields))
+def fault(local_rank: int = 0, **fields: Any) -> iteration_pb2.Interruption:
+    return iteration_pb2.Interruption(**({"local_rank": local_rank, "kind": EXCEPTION} | fields))
 
 
 def test_a_report_is_read_as_it_was_written() -> None:
@@ -112,7 +113,7 @@ def test_every_step_and_kind_of_the_protocol_is_known() -> None:
             report = report_of(a_beat(step=number), 1)
             assert report is not None
             assert f"INPROCESS_STEP_{report.step}" == name
-    for name, kind in inprocess_pb2.InterruptionKind.items():
+    for name, kind in iteration_pb2.InterruptionKind.items():
         if kind:
             report = report_of(a_beat(interruptions=[fault(kind=kind)]), 1)
             assert report is not None
@@ -137,15 +138,15 @@ def test_a_beat_without_a_report_says_nothing() -> None:
         ({"groups": ["", "", ""]}, "groups"),
         ({"groups": ["", "x" * (GROUP_CHARACTERS_MAX + 1)]}, "groups[1]"),
         ({"spec": a_spec(rules=RULES * RULES_MAX)}, "spec.rules"),
-        ({"spec": a_spec(rules=[inprocess_pb2.RankRule()])}, "spec.rules[0]"),
-        ({"spec": a_spec(rules=[inprocess_pb2.RankRule(active_max=0)])}, "spec.rules[0]"),
-        ({"spec": a_spec(rules=[inprocess_pb2.RankRule(active_divisor=0)])}, "spec.rules[0]"),
+        ({"spec": a_spec(rules=[iteration_pb2.RankRule()])}, "spec.rules[0]"),
+        ({"spec": a_spec(rules=[iteration_pb2.RankRule(active_max=0)])}, "spec.rules[0]"),
+        ({"spec": a_spec(rules=[iteration_pb2.RankRule(active_divisor=0)])}, "spec.rules[0]"),
         (
             {
                 "spec": a_spec(
                     rules=[
-                        inprocess_pb2.RankRule(
-                            groups=inprocess_pb2.GroupSizes(allowed=bytes(GROUP_BYTES_MAX + 1))
+                        iteration_pb2.RankRule(
+                            groups=iteration_pb2.GroupSizes(allowed=bytes(GROUP_BYTES_MAX + 1))
                         )
                     ]
                 )
