@@ -26,8 +26,9 @@ from agent.core.inprocess.model import (
     WorkerStep,
 )
 from agent.settings.config import DURATION_MAX_S
-from agent.watchdog.refusals import InvalidField
-from drumbeat.v1 import inprocess_pb2, worker_pb2
+from agent.watchdog.calls import InvalidField
+from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024
 TRACEBACK_BYTES_MAX = 64 * 1024
@@ -79,13 +80,13 @@ def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | N
 
 
 def _interruption_from(
-    message: inprocess_pb2.Interruption,
+    message: iteration_pb2.Interruption,
     local_rank: int,
     known: frozenset[InterruptionKind],
     path: str,
 ) -> Interruption:
     """Read what a worker says of itself; whose word it is, is known better from its token."""
-    names = {inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{k}"): k for k in known}
+    names = {iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{k}"): k for k in known}
     kind = names.get(message.kind)
     if kind is None:
         raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
@@ -96,7 +97,7 @@ def _interruption_from(
     )
 
 
-def _spec_from(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
+def _spec_from(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
     path = "step.entered.spec"
     if len(message.rules) > RULES_MAX:
         raise InvalidField(f"{path}.rules: there are {len(message.rules)}, at most {RULES_MAX}")
@@ -179,21 +180,21 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
     return message
 
 
-def interruption_message(interruption: Interruption) -> inprocess_pb2.Interruption:
+def interruption_message(interruption: Interruption) -> iteration_pb2.Interruption:
     """Write what ended an iteration for a worker, in a report: without the traceback."""
-    return inprocess_pb2.Interruption(
+    return iteration_pb2.Interruption(
         local_rank=interruption.local_rank,
         kind=kind_value(interruption.kind),
         message=interruption.message,
     )
 
 
-def kind_value(kind: InterruptionKind) -> inprocess_pb2.InterruptionKind.ValueType:
+def kind_value(kind: InterruptionKind) -> iteration_pb2.InterruptionKind.ValueType:
     """Write a kind."""
-    return inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
+    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
 
 
-def kind_from(value: inprocess_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
+def kind_from(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
     """Read a kind, ``None`` if there is none or it is of a later version."""
     names = {kind_value(kind): kind for kind in InterruptionKind}
     return names.get(value)

@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.scale import by_size
-from coordinator.core.inprocess.decisions import Begin, Complete, Interrupt
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.model import (
     InprocessReport,
@@ -27,13 +26,14 @@ from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     Ranking,
-    active_divisor,
+    RankRule,
+    RuleKind,
     assign,
-    group_sizes,
 )
 from coordinator.core.inprocess.records import IterationState
 from coordinator.core.model import AgentIdentity, Round
 from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.phases.rendezvous import GiveUp, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 SIZES = (8, 1_000, 16_000)
 WORKERS_PER_HOST = 8
 SAMPLES = 9
-SPEC = InprocessSpec(rules=(group_sizes([8]), SHIFT_RANKS, active_divisor(2)))
+# Groups of 8 workers may stay.
+EIGHTS = RankRule(kind=RuleKind.GROUPS, allowed=b"\0\1")
+SPEC = InprocessSpec(rules=(EIGHTS, SHIFT_RANKS, RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=2)))
 
 Results = dict[str, dict[int, float]]
 
@@ -78,25 +80,20 @@ class Fleet:
         self.iterations.reported(incarnation, report, now=self.now)
         is_news = False
         while True:
-            decision = self.iterations.decide(now=self.now)
-            match decision:
-                case Begin():
-                    self.port += 1
-                    record = decision.record(
-                        0, master_addr="node-0", master_port=self.port, now=self.now
-                    )
-                    self.state.apply(record)
-                    self.iterations.noted(record, now=self.now)
-                case Interrupt() | Complete():
-                    ended = decision.record(0, now=self.now)
-                    self.state.apply(ended)
-                    self.iterations.noted(ended, now=self.now)
-                case _:
-                    break
+            record = self.iterations.decide(self.address, now=self.now)
+            if record is None or isinstance(record, GiveUp | Wait):
+                break
+            self.state.apply(record)
+            self.iterations.noted(record, now=self.now)
             is_news = True
         if is_news:
             for told in self.incarnations:
                 self.iterations.directive_for(told)
+
+    def address(self, _leader: str) -> tuple[str, int]:
+        """Return another port for each iteration."""
+        self.port += 1
+        return "node-0", self.port
 
     def enter(self, iteration: int, gone: Sequence[Interruption] = ()) -> None:
         """Let every host enter; some workers of the last one may be gone."""
@@ -154,7 +151,7 @@ def assignment(ranks: int) -> float:
     """Return the milliseconds of all rules together, with a host in a hundred gone."""
     groups = [f"host-{worker // WORKERS_PER_HOST}" for worker in range(ranks)]
     gone = set(range(1, ranks, 100 * WORKERS_PER_HOST)) - {1} if ranks > WORKERS_PER_HOST else set()
-    rules = (FILL_GAPS, group_sizes([WORKERS_PER_HOST]), SHIFT_RANKS, active_divisor(4))
+    rules = (FILL_GAPS, EIGHTS, SHIFT_RANKS, RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=4))
     order = list(range(ranks))
     result: list[object] = []
     spent = timed(lambda: result.append(assign(order, gone=gone, groups=groups, rules=rules)))

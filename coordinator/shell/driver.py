@@ -22,7 +22,6 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.failures.queue import FailureQueue
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.history import CoordinatorStory
 from coordinator.core.run.records import FailuresCounted, weight
@@ -35,6 +34,7 @@ from coordinator.errors import (
 from coordinator.journal.readable import JournaledRuns
 from coordinator.journal.sqlite import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.journal.writer import OnServing, Writer, ignore
+from coordinator.shell.failure_queue import FailureQueue
 from coordinator.shell.inbox import Inbox
 from coordinator.shell.outbox import Outbox
 

@@ -12,7 +12,7 @@ from agent.settings.config import AgentConfig
 from coordinator.core.model import Pace
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
-from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.processes import Habits
 from tests.simulation.wrapped import Conduct
 
@@ -150,8 +150,8 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
     return conduct.well() if is_calm else conduct
 
 
-def _spec(random: Random, *, is_calm: bool) -> inprocess_pb2.InprocessSpec:
-    spec = inprocess_pb2.InprocessSpec()
+def _spec(random: Random, *, is_calm: bool) -> iteration_pb2.InprocessSpec:
+    spec = iteration_pb2.InprocessSpec()
     rules = [random.choice(["shift", "fill"])]
     rules += random.choice([[], [], ["active_max"], ["active_divisor"]])
     if not is_calm and random.random() < 0.3:

@@ -18,7 +18,6 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.failures.queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.core.model import (
     AgentIdentity,
     Assignment,
@@ -42,6 +41,7 @@ from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.sqlite import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
 from coordinator.shell.driver import BATCH_MAX, Driver
+from coordinator.shell.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
@@ -434,7 +434,7 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One accepted before it would make it look like one that was counted before."""
-    monkeypatch.setattr("coordinator.core.failures.queue.COUNT_MAX", 2)
+    monkeypatch.setattr("coordinator.shell.failure_queue.COUNT_MAX", 2)
     async with Scene() as scene:
         sessions = Sessions(scene.driver, Limits())
         await take(scene.open(), 2)

@@ -38,7 +38,7 @@ from tests.support.agents import (
     of,
     without,
 )
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
     a_begin,
@@ -148,7 +148,7 @@ def test_a_dead_worker_is_one_record_and_stops_nobody() -> None:
     story = Story().iterating()
     story.feed(leaves(1, 0, K.UNHEALTHY, "GPU gone"))
     said_at = story.now
-    error = WorkerError(message="", traceback="T", timestamp=None)
+    error = WorkerError(message="", traceback="T")
     ending = exits(1, 1, ended_at=said_at + 5, error=error, stderr_tail="last", explanation="so")
     effects = story.feed(ending)
     failure = record_of(effects)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from agent.workers.failures.report import WIDTH, FailureReport, render_report
 from agent.workers.failures.verdict import read_report
-from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
 BAR, LINE = "=" * WIDTH, "-" * WIDTH
 
@@ -138,7 +139,7 @@ def test_a_cause_says_which_iteration_it_interrupted() -> None:
         3,
         pid=77,
         exit_code=0,
-        interruption=inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT,
+        interruption=iteration_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT,
         iteration=12,
         message="slow",
     )
@@ -149,7 +150,7 @@ def test_a_cause_says_which_iteration_it_interrupted() -> None:
 
 
 def test_a_cause_that_ended_its_process_says_both() -> None:
-    kind = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+    kind = iteration_pb2.INTERRUPTION_KIND_TERMINATED
     cause = a_record(3, exit_code=-9, signal_name="SIGKILL", interruption=kind)
     lines = rendered(root_causes=[cause], world_size=1)
     at = lines.index("  iteration : 0, interrupted by the end of the worker")

@@ -5,7 +5,7 @@ isort:skip_file
 
 import abc
 import collections.abc
-import drumbeat.v1.worker_pb2
+import drumbeat.worker.v1.worker_pb2
 import grpc
 import grpc.aio
 import sys
@@ -28,64 +28,64 @@ GRPC_VERSION: str
 _WorkerServiceAcquireTimerType = typing_extensions.TypeVar(
     '_WorkerServiceAcquireTimerType',
     grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.AcquireTimerRequest,
-        drumbeat.v1.worker_pb2.AcquireTimerResponse,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.AcquireTimerRequest,
-        drumbeat.v1.worker_pb2.AcquireTimerResponse,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.AcquireTimerRequest,
-        drumbeat.v1.worker_pb2.AcquireTimerResponse,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
     ],
 )
 
 _WorkerServiceReleaseTimerType = typing_extensions.TypeVar(
     '_WorkerServiceReleaseTimerType',
     grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-        drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-        drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-        drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
     ],
 )
 
 _WorkerServiceHeartbeatType = typing_extensions.TypeVar(
     '_WorkerServiceHeartbeatType',
     grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.HeartbeatRequest,
-        drumbeat.v1.worker_pb2.HeartbeatResponse,
+        drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+        drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.HeartbeatRequest,
-        drumbeat.v1.worker_pb2.HeartbeatResponse,
+        drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+        drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.HeartbeatRequest,
-        drumbeat.v1.worker_pb2.HeartbeatResponse,
+        drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+        drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
     ],
 )
 
 _WorkerServiceAttachType = typing_extensions.TypeVar(
     '_WorkerServiceAttachType',
     grpc.StreamStreamMultiCallable[
-        drumbeat.v1.worker_pb2.AttachRequest,
-        drumbeat.v1.worker_pb2.AttachResponse,
+        drumbeat.worker.v1.worker_pb2.AttachRequest,
+        drumbeat.worker.v1.worker_pb2.AttachResponse,
     ],
     grpc.aio.StreamStreamMultiCallable[
-        drumbeat.v1.worker_pb2.AttachRequest,
-        drumbeat.v1.worker_pb2.AttachResponse,
+        drumbeat.worker.v1.worker_pb2.AttachRequest,
+        drumbeat.worker.v1.worker_pb2.AttachResponse,
     ],
     default=grpc.StreamStreamMultiCallable[
-        drumbeat.v1.worker_pb2.AttachRequest,
-        drumbeat.v1.worker_pb2.AttachResponse,
+        drumbeat.worker.v1.worker_pb2.AttachRequest,
+        drumbeat.worker.v1.worker_pb2.AttachResponse,
     ],
 )
 
@@ -100,7 +100,7 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceAcquireTimerType, _WorkerSe
 
     The Python SDK tells timers and progress through a page of memory that it
     shares with the agent (see docs/protocol.md); these calls are the contract
-    for everybody else, and mean the same.
+    for other languages, and mean the same.
 
     All: UNAUTHENTICATED: no token, or one that is not known. FAILED_PRECONDITION:
     the worker has ended or its round is over. INVALID_ARGUMENT: a field is missing
@@ -110,40 +110,40 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceAcquireTimerType, _WorkerSe
     @typing.overload
     def __init__(self: WorkerServiceStub[
         grpc.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.AcquireTimerRequest,
-            drumbeat.v1.worker_pb2.AcquireTimerResponse,
+            drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+            drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-            drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+            drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+            drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.HeartbeatRequest,
-            drumbeat.v1.worker_pb2.HeartbeatResponse,
+            drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+            drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
         ],
         grpc.StreamStreamMultiCallable[
-            drumbeat.v1.worker_pb2.AttachRequest,
-            drumbeat.v1.worker_pb2.AttachResponse,
+            drumbeat.worker.v1.worker_pb2.AttachRequest,
+            drumbeat.worker.v1.worker_pb2.AttachResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
     def __init__(self: WorkerServiceStub[
         grpc.aio.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.AcquireTimerRequest,
-            drumbeat.v1.worker_pb2.AcquireTimerResponse,
+            drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+            drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-            drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+            drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+            drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            drumbeat.v1.worker_pb2.HeartbeatRequest,
-            drumbeat.v1.worker_pb2.HeartbeatResponse,
+            drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+            drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
         ],
         grpc.aio.StreamStreamMultiCallable[
-            drumbeat.v1.worker_pb2.AttachRequest,
-            drumbeat.v1.worker_pb2.AttachResponse,
+            drumbeat.worker.v1.worker_pb2.AttachRequest,
+            drumbeat.worker.v1.worker_pb2.AttachResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -173,20 +173,20 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceAcquireTimerType, _WorkerSe
 
 WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.AcquireTimerRequest,
-        drumbeat.v1.worker_pb2.AcquireTimerResponse,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
+        drumbeat.worker.v1.worker_pb2.AcquireTimerResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.ReleaseTimerRequest,
-        drumbeat.v1.worker_pb2.ReleaseTimerResponse,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
+        drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        drumbeat.v1.worker_pb2.HeartbeatRequest,
-        drumbeat.v1.worker_pb2.HeartbeatResponse,
+        drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
+        drumbeat.worker.v1.worker_pb2.HeartbeatResponse,
     ],
     grpc.aio.StreamStreamMultiCallable[
-        drumbeat.v1.worker_pb2.AttachRequest,
-        drumbeat.v1.worker_pb2.AttachResponse,
+        drumbeat.worker.v1.worker_pb2.AttachRequest,
+        drumbeat.worker.v1.worker_pb2.AttachResponse,
     ],
 ]
 
@@ -201,7 +201,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
 
     The Python SDK tells timers and progress through a page of memory that it
     shares with the agent (see docs/protocol.md); these calls are the contract
-    for everybody else, and mean the same.
+    for other languages, and mean the same.
 
     All: UNAUTHENTICATED: no token, or one that is not known. FAILED_PRECONDITION:
     the worker has ended or its round is over. INVALID_ARGUMENT: a field is missing
@@ -211,9 +211,9 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def AcquireTimer(
         self,
-        request: drumbeat.v1.worker_pb2.AcquireTimerRequest,
+        request: drumbeat.worker.v1.worker_pb2.AcquireTimerRequest,
         context: _ServicerContext,
-    ) -> typing.Union[drumbeat.v1.worker_pb2.AcquireTimerResponse, collections.abc.Awaitable[drumbeat.v1.worker_pb2.AcquireTimerResponse]]:
+    ) -> typing.Union[drumbeat.worker.v1.worker_pb2.AcquireTimerResponse, collections.abc.Awaitable[drumbeat.worker.v1.worker_pb2.AcquireTimerResponse]]:
         """Starts a timer, or starts it again; returns once the agent watches it.
 
         If it is neither released nor acquired again within its time, the agent
@@ -224,17 +224,17 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def ReleaseTimer(
         self,
-        request: drumbeat.v1.worker_pb2.ReleaseTimerRequest,
+        request: drumbeat.worker.v1.worker_pb2.ReleaseTimerRequest,
         context: _ServicerContext,
-    ) -> typing.Union[drumbeat.v1.worker_pb2.ReleaseTimerResponse, collections.abc.Awaitable[drumbeat.v1.worker_pb2.ReleaseTimerResponse]]:
+    ) -> typing.Union[drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse, collections.abc.Awaitable[drumbeat.worker.v1.worker_pb2.ReleaseTimerResponse]]:
         """Forgets a timer; harmless if there is none of this name."""
 
     @abc.abstractmethod
     def Heartbeat(
         self,
-        request: drumbeat.v1.worker_pb2.HeartbeatRequest,
+        request: drumbeat.worker.v1.worker_pb2.HeartbeatRequest,
         context: _ServicerContext,
-    ) -> typing.Union[drumbeat.v1.worker_pb2.HeartbeatResponse, collections.abc.Awaitable[drumbeat.v1.worker_pb2.HeartbeatResponse]]:
+    ) -> typing.Union[drumbeat.worker.v1.worker_pb2.HeartbeatResponse, collections.abc.Awaitable[drumbeat.worker.v1.worker_pb2.HeartbeatResponse]]:
         """Says that the worker makes progress. From the first one on the agent may
         expect more of them.
         """
@@ -242,9 +242,9 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Attach(
         self,
-        request_iterator: _MaybeAsyncIterator[drumbeat.v1.worker_pb2.AttachRequest],
+        request_iterator: _MaybeAsyncIterator[drumbeat.worker.v1.worker_pb2.AttachRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.worker_pb2.AttachResponse], collections.abc.AsyncIterator[drumbeat.v1.worker_pb2.AttachResponse]]:
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.worker.v1.worker_pb2.AttachResponse], collections.abc.AsyncIterator[drumbeat.worker.v1.worker_pb2.AttachResponse]]:
         """Holds a conversation with the agent for as long as the stream lives.
 
         The first message is a `Greeting`. A stream that breaks is opened again;

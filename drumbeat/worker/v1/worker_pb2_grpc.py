@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from drumbeat.v1 import worker_pb2 as drumbeat_dot_v1_dot_worker__pb2
+from drumbeat.worker.v1 import worker_pb2 as drumbeat_dot_worker_dot_v1_dot_worker__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in drumbeat/v1/worker_pb2_grpc.py depends on'
+        + f' but the generated code in drumbeat/worker/v1/worker_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,7 +36,7 @@ class WorkerServiceStub(object):
 
     The Python SDK tells timers and progress through a page of memory that it
     shares with the agent (see docs/protocol.md); these calls are the contract
-    for everybody else, and mean the same.
+    for other languages, and mean the same.
 
     All: UNAUTHENTICATED: no token, or one that is not known. FAILED_PRECONDITION:
     the worker has ended or its round is over. INVALID_ARGUMENT: a field is missing
@@ -50,24 +50,24 @@ class WorkerServiceStub(object):
             channel: A grpc.Channel.
         """
         self.AcquireTimer = channel.unary_unary(
-                '/drumbeat.v1.WorkerService/AcquireTimer',
-                request_serializer=drumbeat_dot_v1_dot_worker__pb2.AcquireTimerRequest.SerializeToString,
-                response_deserializer=drumbeat_dot_v1_dot_worker__pb2.AcquireTimerResponse.FromString,
+                '/drumbeat.worker.v1.WorkerService/AcquireTimer',
+                request_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerResponse.FromString,
                 _registered_method=True)
         self.ReleaseTimer = channel.unary_unary(
-                '/drumbeat.v1.WorkerService/ReleaseTimer',
-                request_serializer=drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerRequest.SerializeToString,
-                response_deserializer=drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerResponse.FromString,
+                '/drumbeat.worker.v1.WorkerService/ReleaseTimer',
+                request_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerResponse.FromString,
                 _registered_method=True)
         self.Heartbeat = channel.unary_unary(
-                '/drumbeat.v1.WorkerService/Heartbeat',
-                request_serializer=drumbeat_dot_v1_dot_worker__pb2.HeartbeatRequest.SerializeToString,
-                response_deserializer=drumbeat_dot_v1_dot_worker__pb2.HeartbeatResponse.FromString,
+                '/drumbeat.worker.v1.WorkerService/Heartbeat',
+                request_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
         self.Attach = channel.stream_stream(
-                '/drumbeat.v1.WorkerService/Attach',
-                request_serializer=drumbeat_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
-                response_deserializer=drumbeat_dot_v1_dot_worker__pb2.AttachResponse.FromString,
+                '/drumbeat.worker.v1.WorkerService/Attach',
+                request_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.FromString,
                 _registered_method=True)
 
 
@@ -82,7 +82,7 @@ class WorkerServiceServicer(object):
 
     The Python SDK tells timers and progress through a page of memory that it
     shares with the agent (see docs/protocol.md); these calls are the contract
-    for everybody else, and mean the same.
+    for other languages, and mean the same.
 
     All: UNAUTHENTICATED: no token, or one that is not known. FAILED_PRECONDITION:
     the worker has ended or its round is over. INVALID_ARGUMENT: a field is missing
@@ -131,29 +131,29 @@ def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'AcquireTimer': grpc.unary_unary_rpc_method_handler(
                     servicer.AcquireTimer,
-                    request_deserializer=drumbeat_dot_v1_dot_worker__pb2.AcquireTimerRequest.FromString,
-                    response_serializer=drumbeat_dot_v1_dot_worker__pb2.AcquireTimerResponse.SerializeToString,
+                    request_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerRequest.FromString,
+                    response_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerResponse.SerializeToString,
             ),
             'ReleaseTimer': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseTimer,
-                    request_deserializer=drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerRequest.FromString,
-                    response_serializer=drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerResponse.SerializeToString,
+                    request_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerRequest.FromString,
+                    response_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerResponse.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
-                    request_deserializer=drumbeat_dot_v1_dot_worker__pb2.HeartbeatRequest.FromString,
-                    response_serializer=drumbeat_dot_v1_dot_worker__pb2.HeartbeatResponse.SerializeToString,
+                    request_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatRequest.FromString,
+                    response_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatResponse.SerializeToString,
             ),
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=drumbeat_dot_v1_dot_worker__pb2.AttachRequest.FromString,
-                    response_serializer=drumbeat_dot_v1_dot_worker__pb2.AttachResponse.SerializeToString,
+                    request_deserializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.FromString,
+                    response_serializer=drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'drumbeat.v1.WorkerService', rpc_method_handlers)
+            'drumbeat.worker.v1.WorkerService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('drumbeat.v1.WorkerService', rpc_method_handlers)
+    server.add_registered_method_handlers('drumbeat.worker.v1.WorkerService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -168,7 +168,7 @@ class WorkerService(object):
 
     The Python SDK tells timers and progress through a page of memory that it
     shares with the agent (see docs/protocol.md); these calls are the contract
-    for everybody else, and mean the same.
+    for other languages, and mean the same.
 
     All: UNAUTHENTICATED: no token, or one that is not known. FAILED_PRECONDITION:
     the worker has ended or its round is over. INVALID_ARGUMENT: a field is missing
@@ -189,9 +189,9 @@ class WorkerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/drumbeat.v1.WorkerService/AcquireTimer',
-            drumbeat_dot_v1_dot_worker__pb2.AcquireTimerRequest.SerializeToString,
-            drumbeat_dot_v1_dot_worker__pb2.AcquireTimerResponse.FromString,
+            '/drumbeat.worker.v1.WorkerService/AcquireTimer',
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerRequest.SerializeToString,
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.AcquireTimerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -216,9 +216,9 @@ class WorkerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/drumbeat.v1.WorkerService/ReleaseTimer',
-            drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerRequest.SerializeToString,
-            drumbeat_dot_v1_dot_worker__pb2.ReleaseTimerResponse.FromString,
+            '/drumbeat.worker.v1.WorkerService/ReleaseTimer',
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerRequest.SerializeToString,
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.ReleaseTimerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -243,9 +243,9 @@ class WorkerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/drumbeat.v1.WorkerService/Heartbeat',
-            drumbeat_dot_v1_dot_worker__pb2.HeartbeatRequest.SerializeToString,
-            drumbeat_dot_v1_dot_worker__pb2.HeartbeatResponse.FromString,
+            '/drumbeat.worker.v1.WorkerService/Heartbeat',
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatRequest.SerializeToString,
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.HeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -270,9 +270,9 @@ class WorkerService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/drumbeat.v1.WorkerService/Attach',
-            drumbeat_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
-            drumbeat_dot_v1_dot_worker__pb2.AttachResponse.FromString,
+            '/drumbeat.worker.v1.WorkerService/Attach',
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachRequest.SerializeToString,
+            drumbeat_dot_worker_dot_v1_dot_worker__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt, Wait
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.model import (
     InprocessDirective,
@@ -20,14 +19,21 @@ from coordinator.core.inprocess.model import (
     InterruptionKind,
     IterationBegin,
 )
-from coordinator.core.inprocess.records import IterationRecord, IterationState
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationRecord,
+    IterationState,
+)
 from coordinator.core.model import Round
 from coordinator.core.phases.ranks import assign_seats
+from coordinator.core.phases.rendezvous import GiveUp, Wait
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+Decision = IterationRecord | GiveUp | Wait
 KINDS: dict[str, type[IterationRecord]] = {
     kind.__name__: kind for kind in get_args(IterationRecord)
 }
@@ -115,7 +121,7 @@ class IterationStory:
     def advance(self, seconds: float) -> list[Decision]:
         """Let time pass, and every deadline in it be met."""
         done, end = [], self.now + seconds
-        while (due := self.iterations.next_deadline()) is not None and due <= end:
+        while (due := self.deadline()) is not None and due <= end:
             self.now = max(self.now, due)
             done += self.settle()
         self.now = end
@@ -136,35 +142,31 @@ class IterationStory:
         """Do all that follows, as a run would, and return what was decided."""
         done: list[Decision] = []
         while True:
-            decision = self.latest = self.iterations.decide(now=self.now)
+            decision = self.latest = self.iterations.decide(self.address, now=self.now)
             self.iterations.check_invariants()
-            record = self._record(decision)
-            if decision is None or record is None:
+            if decision is None or isinstance(decision, GiveUp | Wait):
                 if isinstance(decision, GiveUp) and decision != self.give_up:
                     self.give_up = decision
                     done.append(decision)
                 return done
-            self.state.apply(record)
-            self.journal.append(record)
-            self.iterations.noted(record, now=self.now)
+            self.state.apply(decision)
+            self.journal.append(decision)
+            self.iterations.noted(decision, now=self.now)
             self.iterations.check_invariants()
             done.append(decision)
             if self.watch is not None:
                 self.watch(decision)
 
-    def _record(self, decision: Decision | None) -> IterationRecord | None:
-        round_id, now = self.round.round_id, self.now
-        match decision:
-            case Begin() if not self.is_portless:
-                self.port += 1
-                address = self.round.seats[decision.leader].agent.address
-                return decision.record(
-                    round_id, master_addr=address, master_port=self.port, now=now
-                )
-            case Interrupt() | Complete():
-                return decision.record(round_id, now=now)
-            case _:
-                return None
+    def address(self, leader: str) -> tuple[str, int] | Wait:
+        if self.is_portless:
+            reason = f"waiting for a free port of {leader}"
+            return Wait(reason=reason, agents_wanted=0, until=None)
+        self.port += 1
+        return self.round.seats[leader].agent.address, self.port
+
+    def deadline(self) -> float | None:
+        """Return when there is more to decide if nothing happens."""
+        return self.latest.until if isinstance(self.latest, Wait) else None
 
     # What is seen.
 
@@ -211,7 +213,7 @@ KILLED = a_fault(kind=InterruptionKind.TERMINATED, message="SIGKILL")
 def a_running_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationStory:
     """Return a story in which iteration 0 runs."""
     story = IterationStory(*sizes, spec=spec)
-    assert isinstance(story.all_report(0, ENTERED)[-1], Begin)
+    assert isinstance(story.all_report(0, ENTERED)[-1], IterationBegan)
     return story
 
 
@@ -220,6 +222,11 @@ def an_interrupted_story(*sizes: int, spec: InprocessSpec = SPEC) -> IterationSt
     story = a_running_story(*sizes, spec=spec)
     story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))
     return story
+
+
+def completed(story: IterationStory, iteration: int = 0) -> IterationCompleted:
+    """Return the decision that an iteration is complete."""
+    return IterationCompleted(round_id=0, iteration=iteration, at_s=story.now)
 
 
 def given_up(decisions: list[Decision]) -> str:

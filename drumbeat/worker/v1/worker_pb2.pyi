@@ -4,7 +4,7 @@ isort:skip_file
 """
 
 import builtins
-import drumbeat.v1.inprocess_pb2
+import drumbeat.worker.v1.iteration_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.message
@@ -217,13 +217,13 @@ class Entered(google.protobuf.message.Message):
     128 bytes, empty: none.
     """
     @property
-    def spec(self) -> drumbeat.v1.inprocess_pb2.InprocessSpec:
+    def spec(self) -> drumbeat.worker.v1.iteration_pb2.InprocessSpec:
         """What all workers of the round must agree on."""
 
     def __init__(
         self,
         *,
-        spec: drumbeat.v1.inprocess_pb2.InprocessSpec | None = ...,
+        spec: drumbeat.worker.v1.iteration_pb2.InprocessSpec | None = ...,
         group: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
@@ -251,13 +251,13 @@ class Interrupted(google.protobuf.message.Message):
 
     INTERRUPTION_FIELD_NUMBER: builtins.int
     @property
-    def interruption(self) -> drumbeat.v1.inprocess_pb2.Interruption:
+    def interruption(self) -> drumbeat.worker.v1.iteration_pb2.Interruption:
         """Unset: the worker only heard of it from the agent."""
 
     def __init__(
         self,
         *,
-        interruption: drumbeat.v1.inprocess_pb2.Interruption | None = ...,
+        interruption: drumbeat.worker.v1.iteration_pb2.Interruption | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["interruption", b"interruption"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["interruption", b"interruption"]) -> None: ...
@@ -272,13 +272,13 @@ class Terminated(google.protobuf.message.Message):
 
     INTERRUPTION_FIELD_NUMBER: builtins.int
     @property
-    def interruption(self) -> drumbeat.v1.inprocess_pb2.Interruption:
+    def interruption(self) -> drumbeat.worker.v1.iteration_pb2.Interruption:
         """Why."""
 
     def __init__(
         self,
         *,
-        interruption: drumbeat.v1.inprocess_pb2.Interruption | None = ...,
+        interruption: drumbeat.worker.v1.iteration_pb2.Interruption | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["interruption", b"interruption"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["interruption", b"interruption"]) -> None: ...
@@ -375,11 +375,11 @@ class WorkerOrder(google.protobuf.message.Message):
         """Call the function, or stand by as a spare."""
 
     @property
-    def interrupt(self) -> drumbeat.v1.inprocess_pb2.IterationInterrupt:
+    def interrupt(self) -> drumbeat.worker.v1.iteration_pb2.IterationInterrupt:
         """Abort, clean up, and enter the next iteration."""
 
     @property
-    def complete(self) -> drumbeat.v1.inprocess_pb2.IterationComplete:
+    def complete(self) -> drumbeat.worker.v1.iteration_pb2.IterationComplete:
         """All have completed: return."""
 
     @property
@@ -391,8 +391,8 @@ class WorkerOrder(google.protobuf.message.Message):
         *,
         iteration: builtins.int = ...,
         begin: Global___WorkerBegin | None = ...,
-        interrupt: drumbeat.v1.inprocess_pb2.IterationInterrupt | None = ...,
-        complete: drumbeat.v1.inprocess_pb2.IterationComplete | None = ...,
+        interrupt: drumbeat.worker.v1.iteration_pb2.IterationInterrupt | None = ...,
+        complete: drumbeat.worker.v1.iteration_pb2.IterationComplete | None = ...,
         abort: Global___WorkerAbort | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["abort", b"abort", "begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...

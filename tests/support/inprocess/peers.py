@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from drumbeat.v1 import inprocess_pb2, worker_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class Iterations:
 
     workers: dict[int, Worker]
     master_port: Callable[[], int] = lambda: 0
-    spec: inprocess_pb2.InprocessSpec = field(default_factory=inprocess_pb2.InprocessSpec)
+    spec: iteration_pb2.InprocessSpec = field(default_factory=iteration_pb2.InprocessSpec)
     iteration: int = 0
     phase: str = "entering"
     said: list[tuple[int, Step]] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Iterations:
         if self.phase in ("running", "begun"):
             self.phase = "interrupted"
             self.reasons.append(reason)
-            message = inprocess_pb2.IterationInterrupt(reason=reason)
+            message = iteration_pb2.IterationInterrupt(reason=reason)
             self._send_all(lambda _: Order(iteration=self.iteration, interrupt=message))
 
     def _settle(self) -> None:
@@ -135,7 +135,7 @@ class Iterations:
         elif self.phase == "running" and real and self._all(real, "completed"):
             self.phase, number = "entering", self.iteration
             self.iteration += 1
-            complete = inprocess_pb2.IterationComplete()
+            complete = iteration_pb2.IterationComplete()
             self._send_all(lambda _: Order(iteration=number, complete=complete))
 
     def _all(self, workers: list[Worker], step: str) -> bool:
