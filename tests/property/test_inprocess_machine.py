@@ -31,7 +31,7 @@ from agent.core.inprocess.model import (
 )
 from agent.core.model import GroupState
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,

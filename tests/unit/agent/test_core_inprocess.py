@@ -38,7 +38,7 @@ from tests.support.agents import (
     of,
     without,
 )
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
     a_begin,

@@ -15,7 +15,7 @@ from agent.errors import RunRefused
 from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import Hang, HangKind, Standing
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,
