@@ -24,7 +24,7 @@ from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, Watchd
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.listener import Listener
-from agent.watchdog.stacks import Suspect, is_below, signal_below, take_evidence
+from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.format import printable
 from drumbeat.logs import write_text
 from worker_sdk import context
@@ -314,14 +314,14 @@ class Watchdog:
 
     async def _take_evidence(self, effect: fx.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.snapshot if worker.snapshot is not None and not effect.pid else Snapshot()
-        suspect = Suspect(
-            worker_pid=effect.pid or worker.pid,
-            owner_pid=snapshot.owner_pid,
-            stack_signal=snapshot.stack_signal,
-            stacks_fd=worker.board.stacks_fd,
-        )
         try:
-            evidence = await take_evidence(suspect, timeout_s=effect.timeout_s)
+            evidence = await take_evidence(
+                effect.pid or worker.pid,
+                worker.board.stacks_fd,
+                owner_pid=snapshot.owner_pid,
+                stack_signal=snapshot.stack_signal,
+                timeout_s=effect.timeout_s,
+            )
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
