@@ -30,7 +30,7 @@ from agent.errors import (
 from agent.launching import files
 from agent.runtime import preflight
 from agent.runtime.own_process import own_process
-from agent.telemetry import catalog
+from agent.telemetry import handlers
 from agent.telemetry.api import RunResult, WorkerState
 from agent.workers.devices.visible import VISIBLE_DEVICES, entries
 from agent.workers.failures.exit_status import describe_ending
@@ -145,7 +145,7 @@ def _agent_config(
     if found.is_local_rank_virtual and 0 < len(named) < found.local_world_size:
         allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
         raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
-    catalog.check_name(found.event_log_handler)
+    handlers.check_name(found.event_log_handler)
     if isinstance(config.logs_specs, str):
         logs_specs.check_name(config.logs_specs)
     elif config.logs_specs is not None:
