@@ -30,8 +30,8 @@ from agent.session.session import Identity, Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.telemetry.feed import Telemetry
 from agent.telemetry.history import Story
+from agent.telemetry.relay import Telemetry
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.failures.report import render_report

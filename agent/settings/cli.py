@@ -30,7 +30,7 @@ from agent.settings.hang_options import hang_options, watchdog_of
 from agent.settings.log_options import event_log_options, log_options, output_of
 from agent.settings.option_types import NnodesType, WorkersType
 from agent.settings.torchrun_options import meeting_of, torchrun_options
-from agent.telemetry import catalog
+from agent.telemetry import handlers
 from agent.workers.devices.numa import NumaMode
 from agent.workers.devices.visible import VISIBLE_DEVICES, entries
 from drumbeat import options
@@ -360,10 +360,10 @@ def _prepared(config: AgentConfig, params: dict[str, Any]) -> AgentConfig:
     """Check the configuration and the host, and make the files and directories it names."""
     _check(config)
     _check_devices(config, os.environ.get(VISIBLE_DEVICES))
-    catalog.check_name(config.event_log_handler)
+    handlers.check_name(config.event_log_handler)
     _check_launch(params["script"], _launch_of(params))
     # Last, so that a command line with another mistake leaves no file or directory behind.
-    if config.event_log_handler == catalog.JSON_LINES:
+    if config.event_log_handler == handlers.JSON_LINES:
         preflight.prepare_event_log(str(config.event_log_file))
     if params["log_dir"] is None:
         return config

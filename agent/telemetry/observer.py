@@ -19,7 +19,7 @@ from agent.core.inprocess.model import Begin, InprocessDirective, Interrupt
 from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
-from agent.telemetry.model import Event, EventSource, Item, Metric, Value
+from agent.telemetry.items import Event, EventSource, Item, Metric, Value
 
 RENDEZVOUS_DURATION = "rendezvous.duration.ms"
 RESTARTED_IN_PROCESS = "drumbeat.agent.inprocess.RESTARTED"

@@ -44,7 +44,7 @@ from agent.workers.environment import (
     worker_environments,
 )
 from agent.workers.failures.error_file import read_error_file, read_faults
-from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.explain.evidence import Explainer
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.last_lines import exception_in
@@ -407,12 +407,10 @@ class Workers:
 
     async def _on_death(self, returncode: int) -> None:
         self.watchdog.ended()
-        name = signal_name(returncode)
-        ending = f"was ended by {name}" if name else f"exited with code {returncode}"
         why = ""
         with suppress(FilesStalled):
             why = await self._files.run(
                 partial(self._explainer.explain_supervisor, returncode),
                 timeout_s=0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S,
             )
-        self._submit(SupervisorDied(ending=ending, explanation=why))
+        self._submit(SupervisorDied(ending=describe_ending(returncode), explanation=why))

@@ -54,7 +54,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
-    "worker_sdk/context.py": "the names, and a worker's view of them",
+    "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
     "drumbeat/logs.py": "whether the user's terminal is to have colours",

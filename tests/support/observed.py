@@ -9,7 +9,7 @@ from agent.core.agent import AgentCore
 from agent.core.effects import StartWorkers
 from agent.core.model import AgentPolicy, Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig
-from agent.telemetry.model import Event, Item, Metric
+from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
 
 START = 100.0

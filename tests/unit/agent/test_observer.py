@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from agent.core import events as ev
 from agent.core.model import Pace, Standby, WorkerError
 from agent.errors import RunRefused
-from agent.telemetry.model import Metric
+from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import Hang, HangKind, Standing
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.iterations import InMemory, Iterations, Limits
+from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk.inprocess.link import Link, Process
 
 if TYPE_CHECKING:
