@@ -7,7 +7,6 @@ from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from agent.core.inprocess.model import InprocessSpec
 from agent.settings.config import AgentConfig
 from coordinator.core.model import Pace
 from coordinator.core.registry.registry import RegistryPolicy
@@ -139,7 +138,7 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
     if random.random() >= WRAPPED:
         return None
     conduct = Conduct(
-        spec=InprocessSpec(_spec(random, is_calm=is_calm).SerializeToString(deterministic=True)),
+        spec=_spec(random, is_calm=is_calm).SerializeToString(deterministic=True),
         calls=random.choice([1, 2, 4]),
         fails=random.choice([0.0, 0.05, 0.15, 0.4]),
         returns=random.choice([0.0, 0.3, 0.9, 1.0]),
