@@ -25,8 +25,8 @@ from agent.core.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.refusals import InvalidField
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.v1 import inprocess_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024

@@ -183,7 +183,7 @@ class Session:
                     self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
 
     def _take_desired(self, message: session_pb2.Desired) -> None:
-        desired = convert.desired_from(message, name=self._config.title)
+        desired = convert.desired_from(message, name=self._config.program.title)
         if desired is not None:
             self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
 
@@ -201,10 +201,10 @@ class Session:
             hello=session_pb2.Hello(
                 spec=convert.spec_message(config),
                 host=identity.host,
-                name=config.agent_name,
+                name=config.name,
                 address=identity.address,
                 role=config.role,
-                local_world_size=config.local_world_size,
+                local_world_size=config.nproc_per_node,
                 beat=self._beat_message(),
                 gpus=[convert.gpu_message(gpu) for gpu in identity.gpus],
             ),

@@ -20,7 +20,7 @@ class Telemetry:
     def __init__(self, config: AgentConfig, *, host: str) -> None:
         self._observer: Observer | None = None
         self._relay: Relay | None = None
-        make = catalog.factory(config.event_log_handler, config.event_log_file)
+        make = catalog.factory(config.event_handler, config.event_log_file)
         if make is not None:
             now = time.monotonic()
             self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)

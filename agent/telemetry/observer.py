@@ -356,12 +356,12 @@ class Observer:
             self._put_of_workers(name, int(is_so), now)
         self._put_of_workers("remaining_restarts", self._remaining_restarts(), now)
         value = flakiness(
-            self._remaining_restarts(), self._config.restarts_max, is_failed=not is_success
+            self._remaining_restarts(), self._config.max_restarts, is_failed=not is_success
         )
         self._put_of_workers("flakiness", value, now)
 
     def _remaining_restarts(self) -> int:
-        return max(0, self._config.restarts_max - self._restart_count)
+        return max(0, self._config.max_restarts - self._restart_count)
 
     def _metadata(self, state: str, now: float) -> dict[str, Value]:
         return {
