@@ -26,8 +26,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-WORKER_SLEEPS = str(ROOT / "bench" / "worker_sleeps.py")
-WORKER_WRITES = str(ROOT / "bench" / "worker_writes.py")
+WORKER_SLEEPS = str(ROOT / "bench" / "programs" / "worker_sleeps.py")
+WORKER_WRITES = str(ROOT / "bench" / "programs" / "worker_writes.py")
 LOOPBACK = "127.0.0.1"
 # Longest any single step of a benchmark may take; far above what it should.
 STEP_S = 60.0

@@ -6,46 +6,23 @@ the circumstances under ``bench/results``; no test depends on them.
 
 from __future__ import annotations
 
+import pkgutil
 import sys
+from importlib import import_module
 
-from bench import (
-    bench_agent_loss,
-    bench_beats,
-    bench_coordinator_back,
-    bench_core_cost,
-    bench_inprocess,
-    bench_iteration_core,
-    bench_iteration_run,
-    bench_mass_failure,
-    bench_memory,
-    bench_processes,
-    bench_rendezvous,
-    bench_restart,
-    bench_silent_loss,
-    bench_start_to_exit,
-    bench_tee,
-    bench_timers,
-)
-from bench.harness import main
+from bench import host, recovery, scale
+from bench.harness import Question, main
 
-QUESTIONS = (
-    *bench_restart.QUESTIONS,
-    *bench_agent_loss.QUESTIONS,
-    *bench_start_to_exit.QUESTIONS,
-    *bench_rendezvous.QUESTIONS,
-    *bench_coordinator_back.QUESTIONS,
-    *bench_memory.QUESTIONS,
-    *bench_core_cost.QUESTIONS,
-    *bench_beats.QUESTIONS,
-    *bench_silent_loss.QUESTIONS,
-    *bench_mass_failure.QUESTIONS,
-    *bench_iteration_core.QUESTIONS,
-    *bench_iteration_run.QUESTIONS,
-    *bench_inprocess.QUESTIONS,
-    *bench_processes.QUESTIONS,
-    *bench_tee.QUESTIONS,
-    *bench_timers.QUESTIONS,
-)
+
+def questions() -> list[Question]:
+    """Return the ``QUESTIONS`` of all modules in the folders of cases."""
+    return [
+        question
+        for folder in (recovery, scale, host)
+        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+        for question in getattr(import_module(module.name), "QUESTIONS", ())
+    ]
+
 
 if __name__ == "__main__":
-    sys.exit(main(QUESTIONS))
+    sys.exit(main(questions()))

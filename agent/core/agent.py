@@ -12,7 +12,7 @@ from typing import assert_never
 from agent.core import effects as fx
 from agent.core.events import (
     DeadlineReached,
-    DesiredReceived,
+    DirectiveReceived,
     Event,
     GpuMemoryFree,
     InprocessDirected,
@@ -39,7 +39,7 @@ from agent.core.model import (
     AgentPolicy,
     Assignment,
     Beat,
-    Desired,
+    DesiredState,
     Exit,
     Failure,
     GpuMemory,
@@ -80,7 +80,8 @@ class AgentCore:
         )
         self._ports = MasterPorts()
         self._gpu_memory = GpuMemory.FREE
-        self._desired = Desired(state=Standby(reason="not heard of the coordinator yet"))
+        self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
+        self._port_spent = 0
         self._ending: fx.Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
@@ -113,7 +114,7 @@ class AgentCore:
             case (
                 SessionWelcomed()
                 | PaceChanged()
-                | DesiredReceived()
+                | DirectiveReceived()
                 | InprocessDirected()
                 | SessionLost()
             ):
@@ -121,7 +122,7 @@ class AgentCore:
                     self._on_coordinator(event, now)
             case PortReserved():
                 self._ports.next = event.port
-                self._effects += self._ports.replace_spent(self._desired)
+                self._effects += self._ports.replace_spent(self._port_spent, self._desired)
             case WorkersStarted() | WorkerStartFailed() | InprocessStepTaken() | WorkerExited():
                 self._on_worker(event, now)
             case WorkersStopped() | SupervisorDied() | SupervisorNotStarted() | GpuMemoryFree():
@@ -168,7 +169,7 @@ class AgentCore:
 
     def _on_coordinator(
         self,
-        event: SessionWelcomed | PaceChanged | DesiredReceived | InprocessDirected | SessionLost,
+        event: SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost,
         now: float,
     ) -> None:
         match event:
@@ -178,8 +179,8 @@ class AgentCore:
             case PaceChanged():
                 self._connection.pace = event.pace
                 self._beat_at = now + event.pace.heartbeat_interval_s
-            case DesiredReceived():
-                self._on_desired(event.desired)
+            case DirectiveReceived():
+                self._on_directive(event)
             case InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
@@ -188,16 +189,16 @@ class AgentCore:
             case SessionLost():
                 self._on_session_lost(event, now)
 
-    def _on_desired(self, desired: Desired) -> None:
-        state = desired.state
-        self._desired = desired
-        self._effects += self._ports.replace_spent(desired)
+    def _on_directive(self, directive: DirectiveReceived) -> None:
+        state = self._desired = directive.state
+        self._port_spent = directive.master_port_spent
+        self._effects += self._ports.replace_spent(self._port_spent, state)
         if isinstance(state, Exit):
             if state.is_released and self._ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
                 self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
-            self._end(fx.Finish(exit_code=code, report=state.report, cause=state.cause))
+            self._end(fx.Finish(exit_code=code, report=state.report))
 
     def _on_session_lost(self, event: SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
@@ -208,7 +209,7 @@ class AgentCore:
             return
         if event.is_stale:
             # Others may hold our ranks already.
-            self._desired = Desired(state=Standby(reason=event.reason))
+            self._desired, self._port_spent = Standby(reason=event.reason), 0
             self._effects.append(fx.Tell(what="fenced", why=event.reason))
         elif self._connection.is_open:
             self._effects.append(fx.Tell(what="coordinator lost", why=event.reason))
@@ -403,7 +404,7 @@ class AgentCore:
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from what is to what shall be."""
-        wanted = self._desired.state if self._ending is None else None
+        wanted = self._desired if self._ending is None else None
         target = wanted if isinstance(wanted, Assignment) else None
         group = self._group
         if not self._inprocess.is_on:
@@ -429,7 +430,7 @@ class AgentCore:
         is_signalled = self._ending is not None and self._ending.finish.exit_code > EXIT_SIGNAL
         if is_signalled:
             return None
-        return self._inprocess.dismiss(self._desired.state.reason, now=now)
+        return self._inprocess.dismiss(self._desired.reason, now=now)
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
@@ -461,7 +462,6 @@ class AgentCore:
     def _finish(self, ending: fx.Ending) -> None:
         self._is_finished = True
         self._beat_at = None
-        self._effects.append(fx.CloseSession())
         self._effects.append(ending.finish)
 
     def _beat(self) -> Beat:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.core.inprocess.model import WorkerOrder
-from agent.core.model import Assignment, Beat, Failure, WorkerError
+from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
+from agent.workers.failures.report import FailureReport
+from agent.workers.supervisor import messages
+
+# The supervisor takes these as they are.
+StopWorkers = messages.StopWorkers
+KillWorkers = messages.KillWorkers
+SignalWorkers = messages.SignalWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +23,6 @@ class OpenSession:
     attempt: int
     delay_max_s: float
     beat: Beat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession:
-    """End the session; no event about it is wanted any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +77,6 @@ class StartWorkers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorkers:
-    """Signal the workers of a round, SIGKILL after the timeout."""
-
-    round_id: int
-    signum: int
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillWorkers:
-    """SIGKILL whatever is left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalWorkers:
-    """Hand a signal to the workers of a round, without stopping them."""
-
-    round_id: int
-    signum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderWorker:
     """Tell a worker what to do in an iteration; a later order takes the place of this one."""
 
@@ -133,14 +113,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End the agent: with an error of its own, or with the run's outcome.
-
-    ``report`` is for standard error, as it is; ``cause`` for a launcher further out.
-    """
+    """End the agent: with an error of its own, or with the run's outcome."""
 
     exit_code: int
-    report: str = ""
-    cause: WorkerError | None = None
+    report: FailureReport | None = None
     error: AgentError | None = None
 
 
@@ -156,7 +132,6 @@ WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | Order
 
 Effect = (
     OpenSession
-    | CloseSession
     | SendBeat
     | SendGoodbye
     | ReservePort

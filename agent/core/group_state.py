@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import NO_ROUND, Assignment, GroupState
 
 _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.IDLE: frozenset({GroupState.STARTING}),
@@ -20,11 +20,7 @@ _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
-NO_ROUND = -1
-"""Before the first round."""
-
-
-def _nobody(_local_rank: int) -> bool:
+def _no_worker(_local_rank: int) -> bool:
     return False
 
 
@@ -35,7 +31,7 @@ class Residue(StrEnum):
     """Nothing; a new round may start."""
     LIVE = "LIVE"
     """Workers, or what they left behind."""
-    DOOMED = "DOOMED"
+    STOPPING = "STOPPING"
     """The same, and the supervisor was told to end it."""
 
 
@@ -70,12 +66,12 @@ class Group:
     @property
     def workers_alive(self) -> int:
         """Workers alive; at least 1 while processes are being ended."""
-        return max(len(self._alive), 1 if self._residue is Residue.DOOMED else 0)
+        return max(len(self._alive), 1 if self._residue is Residue.STOPPING else 0)
 
     @property
     def is_stopping(self) -> bool:
         """Whether the supervisor was told to end what is left."""
-        return self._residue is Residue.DOOMED
+        return self._residue is Residue.STOPPING
 
     @property
     def round_to_signal(self) -> int | None:
@@ -148,7 +144,7 @@ class Group:
         self._enter(GroupState.FAILED)
         return True
 
-    def lose_all(self, is_excused: Callable[[int], bool] = _nobody) -> list[int]:
+    def lose_all(self, is_excused: Callable[[int], bool] = _no_worker) -> list[int]:
         """Note that every process is gone at once; return the workers that were running.
 
         Those that are excused don't fail the group.
@@ -165,7 +161,7 @@ class Group:
         """Doom what is left; ``False`` if there is nothing, or it is doomed already."""
         if self._residue is not Residue.LIVE:
             return False
-        self._residue = Residue.DOOMED
+        self._residue = Residue.STOPPING
         return True
 
     def stopped(self, round_id: int) -> None:

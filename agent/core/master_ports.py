@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.core import effects as fx
-from agent.core.model import Assignment, Desired
+from agent.core.model import Assignment, DesiredState
 
 
 class MasterPorts:
@@ -19,14 +19,13 @@ class MasterPorts:
         """0: none is held yet."""
         self._in_use: set[int] = set()
 
-    def replace_spent(self, desired: Desired) -> list[fx.Effect]:
-        """Reserve another port once the one held is used; let those go that nobody can bind."""
-        spent = desired.master_port_spent
+    def replace_spent(self, spent: int, desired: DesiredState) -> list[fx.Effect]:
+        """Reserve another port once the one held is used; release those that are used no more."""
         if not spent or spent != self.next:
             return []
         kept = {spent}
-        if isinstance(desired.state, Assignment):
-            kept.add(desired.state.master_port)
+        if isinstance(desired, Assignment):
+            kept.add(desired.master_port)
         gone = sorted(self._in_use - kept)
         self._in_use = (self._in_use & kept) | {spent}
         self.next = 0

@@ -7,6 +7,10 @@ from enum import StrEnum
 
 from agent.core.inprocess.model import InprocessReport, InterruptionKind
 from agent.watchdog.core.model import Hang
+from agent.workers.failures.report import FailureReport
+
+NO_ROUND = -1
+"""Before the first round."""
 
 
 class GroupState(StrEnum):
@@ -122,47 +126,24 @@ class WorkerError:
     traceback: str = ""
     error_code: int | None = None
     """Exit code of the process that failed, if that is one within the worker."""
-    timestamp: int | None = None
-    """When it was recorded, in seconds since 1970 by the worker's clock; for people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootCause:
-    """A worker, of any host, whose failure made the run fail."""
-
-    rank: int
-    local_rank: int
-    host: str
-    pid: int
-    exit_code: int
-    message: str
-    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """The run is over, for this agent at least.
 
-    ``report`` is the readable failure report, empty on success.
-    ``cause`` is its root cause, for a launcher that this agent runs under, and
-    ``root_causes`` are all that can't be told apart, for a program that launched it.
-    ``is_released``: it has succeeded, and the run goes on without it.
+    ``report`` says why it failed, if it did. ``is_released``: it has succeeded, and the run
+    goes on without this agent.
     """
 
     is_success: bool
     reason: str
-    report: str
-    cause: WorkerError | None = None
-    root_causes: tuple[RootCause, ...] = ()
+    report: FailureReport | None = None
     is_released: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
-    """What the coordinator wants of this agent; see ``drumbeat.v1.Desired``."""
-
-    state: Standby | Assignment | Stop | Exit
-    master_port_spent: int = 0
+DesiredState = Standby | Assignment | Stop | Exit
+"""What the coordinator wants of this agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ import cloudpickle
 
 from agent.errors import (
     AgentProcessLost,
+    ChildFailedError,
     FunctionNotPortable,
     InvalidConfiguration,
     RunFailed,
@@ -31,8 +32,8 @@ from agent.runtime import preflight
 from agent.runtime.own_process import own_process
 from agent.settings.config import Program
 from agent.telemetry.api import RunResult, WorkerState
-from agent.workers.failures.exit_status import signal_name
-from agent.workers.failures.process_failure import ChildFailedError, ProcessFailure
+from agent.workers.failures.exit_status import describe_ending
+from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
 from drumbeat.violation import Violation
 from worker_sdk import context
@@ -42,7 +43,6 @@ from worker_sdk.interpreter.signal_wakeup import wait_readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.core.model import RootCause
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
     from agent.settings.config import AgentConfig
@@ -163,7 +163,8 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
         os.close(lifeline)
     outcome = files.read_outcome(directory)
     if outcome is None or (outcome.error is None and not outcome.is_verdict):
-        raise AgentProcessLost(_ending(process.returncode))
+        code = process.returncode
+        raise AgentProcessLost("has ended" if code is None else describe_ending(code))
     if outcome.error is not None:
         raise outcome.error
     return outcome
@@ -197,13 +198,6 @@ def _sleep_until_ended(pid: int) -> None:
         os.close(pidfd)
 
 
-def _ending(returncode: int | None) -> str:
-    if returncode is None:
-        return "has ended"
-    name = signal_name(returncode if returncode < 0 else 128 - returncode)
-    return f"was ended by {name}" if name else f"exited with code {returncode}"
-
-
 def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult:
     """Return how this host's workers ended. Raises ``RunFailed`` or ``ValueNotReadable``."""
     if outcome.exit_code == 0:
@@ -213,7 +207,9 @@ def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult
     if not outcome.root_causes:
         raise RunFailed(config.run_id, outcome.reason)
     failures: Mapping[int, ProcessFailure] = {
-        cause.rank: _failure(cause, outcome.error_files.get(cause.rank))
+        cause.rank: ProcessFailure.of(
+            cause, outcome.error_files.get(cause.rank, error_file.NO_ERROR_FILE)
+        )
         for cause in outcome.root_causes
     }
     return RunResult(state=WorkerState.FAILED, failures=failures)
@@ -227,21 +223,3 @@ def _value(path: Path, rank: int) -> Any:
     except Exception as error:
         # Whatever the constructors of the user's types raise.
         raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
-
-
-def _failure(cause: RootCause, path: str | None) -> ProcessFailure:
-    """Return a failed worker of any host, as if its error file was here, which it may be."""
-    failure = ProcessFailure(
-        local_rank=cause.local_rank,
-        pid=cause.pid,
-        exitcode=cause.exit_code,
-        error_file=path or error_file.NO_ERROR_FILE,
-    )
-    failure.host = cause.host
-    if failure.error_file == error_file.NO_ERROR_FILE and cause.message:
-        content = error_file.compose(
-            cause.message, stack=cause.traceback, error_code=cause.exit_code
-        )
-        failure.error_file_data = content
-        failure.message = content["message"] if cause.traceback else cause.message
-    return failure

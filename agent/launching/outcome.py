@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.core import effects as fx
-from agent.core.events import DesiredReceived, Event, WorkerExited
-from agent.core.model import Assignment, Exit, Failure, RootCause
+from agent.core.events import DirectiveReceived, Event, WorkerExited
+from agent.core.model import Assignment, Exit, Failure
 from agent.errors import AgentError
+from agent.workers.failures.report import FailedWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Outcome:
 
     exit_code: int
     reason: str = ""
-    root_causes: tuple[RootCause, ...] = ()
+    root_causes: tuple[FailedWorker, ...] = ()
     error: AgentError | None = None
     is_verdict: bool = False
     round_id: int | None = None
@@ -45,8 +46,8 @@ class OutcomeRecorder:
     def saw(self, event: Event | None, effects: Sequence[fx.Effect]) -> None:
         """Note one event, and then what the core made of it."""
         match event:
-            case DesiredReceived(desired=desired) if isinstance(desired.state, Exit):
-                self._exit = desired.state
+            case DirectiveReceived(state=Exit() as verdict):
+                self._exit = verdict
             case WorkerExited(exit_code=0) if self._is_current(event.round_id):
                 self._succeeded.add(event.local_rank)
             case WorkerExited() if self._is_current(event.round_id) and event.error_file:
@@ -71,7 +72,7 @@ class OutcomeRecorder:
             return Outcome(
                 exit_code=finish.exit_code,
                 reason=verdict.reason,
-                root_causes=verdict.root_causes,
+                root_causes=verdict.report.root_causes if verdict.report else (),
                 is_verdict=True,
                 error_files=self._files_by_rank(),
             )

@@ -18,7 +18,7 @@ from agent.errors import ProcessFailure
 from agent.multiprocessing import signals
 from agent.multiprocessing.keeper import ROUND_ID, Keeper
 from agent.workers.output.tail import STALL_S, Tail
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
@@ -120,7 +120,7 @@ class PContext(ABC):
         self._exit_codes: dict[int, int] = {}
         self._failures: dict[int, ProcessFailure] = {}
         self._stopped_ranks: set[int] = set()
-        self._start_failure: protocol.WorkerStartFailed | None = None
+        self._start_failure: messages.WorkerStartFailed | None = None
         self._give_up_at: float | None = None
         self._is_started = False
         self._result: RunProcsResult | None = None
@@ -291,16 +291,16 @@ class PContext(ABC):
             return
         for event in events:
             match event:
-                case protocol.WorkersStarted(pids=pids):
+                case messages.WorkersStarted(pids=pids):
                     keeper.is_started = True
                     self._pids.update(pids)
-                case protocol.WorkerStartFailed():
+                case messages.WorkerStartFailed():
                     keeper.is_started = True
                     self._start_failure = event
-                case protocol.WorkerExited():
+                case messages.WorkerExit():
                     self._pids[event.local_rank] = event.pid
                     self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
-                case protocol.WorkersStopped(stuck_pids=stuck_pids):
+                case messages.WorkersStopped(stuck_pids=stuck_pids):
                     self._retire(keeper)
                     if stuck_pids:
                         _LOGGER.error(
@@ -363,8 +363,8 @@ class PContext(ABC):
             self._finish()
 
     def _stop(self, number: int, timeout_s: float) -> None:
-        command = protocol.StopWorkers(
-            round_id=ROUND_ID, signal=int(number), timeout_s=max(0.0, float(timeout_s))
+        command = messages.StopWorkers(
+            round_id=ROUND_ID, signum=int(number), timeout_s=max(0.0, float(timeout_s))
         )
         for keeper in self._keepers:
             if not keeper.is_done:

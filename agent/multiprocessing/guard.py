@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from agent.multiprocessing.signals import is_ours
 from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process import Supervisor, end_everything, ignorable_signals
-from agent.workers.supervisor.spawn import SpawnError, open_output
+from agent.workers.supervisor.spawn import SpawnError, opened_outputs
 from worker_sdk import record
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping
+
+    from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 
 
 class Call:
@@ -121,15 +123,7 @@ class ForkSpawner:
         self._handlers = handlers
         self._end = end
 
-    def spawn(
-        self,
-        argv: Sequence[str],  # noqa: ARG002 - says what it is, for people
-        env: Mapping[str, str],
-        *,
-        cpus: Collection[int] = (),  # noqa: ARG002 - functions run where their launcher does
-        stdout: str = "",
-        stderr: str = "",
-    ) -> int:
+    def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of the worker, when it leads its own session.
 
         Raises:
@@ -137,11 +131,7 @@ class ForkSpawner:
         """
         guard_pid = os.getpid()
         with ExitStack() as stack:
-            outputs = {
-                number: open_output(path) for number, path in ((1, stdout), (2, stderr)) if path
-            }
-            for fd in outputs.values():
-                stack.callback(os.close, fd)
+            outputs = stack.enter_context(opened_outputs(worker))
             ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
             stack.callback(os.close, ready_fd)
             _flush()
@@ -154,7 +144,7 @@ class ForkSpawner:
                 os.close(begun_fd)
                 raise SpawnError(error.errno or 0, f"cannot fork: {error.strerror}") from error
             if pid == 0:
-                self._become_worker(guard_pid, env, outputs)
+                self._become_worker(guard_pid, worker.env, outputs)
             os.close(begun_fd)
             if pid == 0:
                 raise _WorkerBegun

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent.runtime.own_process import own_process
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,9 @@ class Keeper(ABC):
         self.local_ranks = local_ranks
         self.is_started = False
         self.is_done = False
-        self._lines = protocol.LineSplitter()
+        self._events: protocol.Decoder[messages.SupervisorEvent] = protocol.Decoder(
+            messages.SupervisorEvent
+        )
         self._end, theirs = _ENDS.open()
         try:
             self._launch(theirs)
@@ -110,7 +112,7 @@ class Keeper(ABC):
         """Return the descriptor that is readable when it has something to say."""
         return self._end.fileno()
 
-    def send(self, command: protocol.Command) -> None:
+    def send(self, command: messages.Command) -> None:
         """Send a command; one that is gone does not get it, which `receive` tells.
 
         Raises:
@@ -119,7 +121,7 @@ class Keeper(ABC):
         with suppress(BrokenPipeError, ConnectionResetError):
             self._end.sendall(protocol.encode(command))
 
-    def receive(self) -> list[protocol.SupervisorEvent] | None:
+    def receive(self) -> list[messages.SupervisorEvent] | None:
         """Return what it has said since, without waiting; None if it is gone."""
         try:
             data = self._end.recv(_READ_BYTES, socket.MSG_DONTWAIT)
@@ -129,7 +131,7 @@ class Keeper(ABC):
             data = b""
         if not data:
             return None
-        return [protocol.decode_event(line) for line in self._lines.feed(data)]
+        return self._events.feed(data)
 
     def close(self) -> int:
         """Break the connection, on which it ends everything and itself; return its exit code."""

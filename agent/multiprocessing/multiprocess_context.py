@@ -15,7 +15,7 @@ from agent.multiprocessing import guard
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.keeper import ROUND_ID, FunctionKeeper
 from agent.multiprocessing.subprocess_context import refuse_numa_options
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages
 
 if TYPE_CHECKING:
     import socket
@@ -96,12 +96,12 @@ class MultiprocessContext(PContext):
             keeper = FunctionKeeper(rank, partial(self._make_process, rank))
             self._add_keeper(keeper)
             keeper.send(
-                protocol.StartWorkers(
+                messages.StartWorkers(
                     round_id=ROUND_ID,
                     argv=(getattr(self._function, "__qualname__", repr(self._function)),),
                     env={},
                     workers=(
-                        protocol.WorkerStart(
+                        messages.WorkerStart(
                             local_rank=rank,
                             env=self.envs[rank],
                             stdout=self.stdouts[rank],

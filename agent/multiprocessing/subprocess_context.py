@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.handlers import SubprocessHandler, WorkerProcess
 from agent.multiprocessing.keeper import ROUND_ID, CommandKeeper
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages
 
 if TYPE_CHECKING:
     from agent.workers.output.logs import LogsSpecs
@@ -64,7 +64,7 @@ class SubprocessContext(PContext):
 
     def _start(self) -> None:
         workers = tuple(
-            protocol.WorkerStart(
+            messages.WorkerStart(
                 local_rank=rank,
                 env=self.envs[rank],
                 args=tuple(str(arg) for arg in self.args[rank]),
@@ -79,7 +79,7 @@ class SubprocessContext(PContext):
         self._add_keeper(keeper)
         argv = (str(self.entrypoint),)
         keeper.send(
-            protocol.StartWorkers(
+            messages.StartWorkers(
                 round_id=ROUND_ID, argv=argv, env=dict(os.environ), workers=workers
             )
         )

@@ -16,11 +16,11 @@ from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.event_queue import EventQueue
 from agent.core.events import DeadlineReached, Event, PortReserved, SessionLost
-from agent.core.model import AgentPolicy, Failure, WorkerError
+from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.parent_error_file import tell_launcher
+from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.preflight import inherited_environment, private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
@@ -30,10 +30,11 @@ from agent.session.session import Identity, Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.telemetry.feed import Telemetry
 from agent.telemetry.history import Story
+from agent.telemetry.relay import Telemetry
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.devices.visible import VISIBLE_DEVICES
+from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
@@ -83,10 +84,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
         finish = await driver.run()
     finally:
         await driver.close()
-    cause = finish.cause
-    if finish.error is not None:
-        cause = WorkerError(message=str(finish.error))
-    if cause is not None:
+    if (cause := cause_of(finish)) is not None:
         files = FileThread()
         tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
         with suppress(FilesStalled):
@@ -97,7 +95,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
     if finish.error is not None:
         raise finish.error
     if finish.report and config.outcome_file is None:
-        write_text(f"{finish.report}\n")
+        write_text(f"{render_report(finish.report, config.program.title)}\n")
     return finish.exit_code
 
 
@@ -249,7 +247,7 @@ class Driver:
     def _execute(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
-                case fx.OpenSession() | fx.CloseSession() | fx.SendBeat() | fx.SendGoodbye():
+                case fx.OpenSession() | fx.SendBeat() | fx.SendGoodbye():
                     self._execute_session(effect)
                 case fx.StartSupervisor():
                     if not effect.is_command_kept:
@@ -277,9 +275,7 @@ class Driver:
                 case fx.Finish():
                     self._finish = effect
 
-    def _execute_session(
-        self, effect: fx.OpenSession | fx.CloseSession | fx.SendBeat | fx.SendGoodbye
-    ) -> None:
+    def _execute_session(self, effect: fx.OpenSession | fx.SendBeat | fx.SendGoodbye) -> None:
         match effect:
             case fx.OpenSession():
                 if self._session_task is not None:
@@ -292,8 +288,6 @@ class Driver:
             case fx.SendGoodbye():
                 if self._session is not None:
                     self._session.send_goodbye(effect.reason)
-            case fx.CloseSession():
-                pass  # `close` ends it, after a goodbye has left
 
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:

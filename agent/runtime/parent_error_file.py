@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import structlog
 
+from agent.core.effects import Finish
 from agent.core.model import WorkerError
 from worker_sdk.errors import error_file
 
 log = structlog.get_logger()
 
 
+def cause_of(finish: Finish) -> WorkerError | None:
+    """Return the agent's own error or the run's root cause; of several, the first."""
+    if finish.error is not None:
+        return WorkerError(message=str(finish.error))
+    if finish.report is None or not finish.report.root_causes:
+        return None
+    worker = finish.report.root_causes[0]
+    return WorkerError(
+        message=worker.message or f"{worker.headline} recorded no error",
+        traceback=worker.traceback,
+        # An interruption that the worker survived has none.
+        error_code=None if worker.is_survived else worker.exit_code,
+    )
+
+
 def tell_launcher(path: str | None, cause: WorkerError) -> None:
-    """Leave ``cause`` in this process's own error file, as a worker would; ``path`` None: nobody.
+    """Leave ``cause`` in this process's own error file, as a worker would, if it has one.
 
     A failed attempt is logged: the agent ends in the same way without it.
     """

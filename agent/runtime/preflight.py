@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
-from agent.telemetry import catalog
-from agent.telemetry.handlers import open_private
+from agent.telemetry import handlers
 from agent.workers.devices.gpus import load_nvml, read_gpus
 from agent.workers.devices.visible import VISIBLE_DEVICES, entries, visible
 
@@ -48,7 +47,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
             f"{VISIBLE_DEVICES} is {devices!r}",
             f"name more devices in {VISIBLE_DEVICES}, or start fewer workers: --nproc-per-node",
         )
-    catalog.check_name(config.event_handler)
+    handlers.check_name(config.event_handler)
     if isinstance(config.logs_specs, str):
         from agent.workers.output.logs_specs import check_name  # noqa: PLC0415 - few need it
 
@@ -58,7 +57,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
     event_log, log_dir = config.event_log_file, config.log_dir
     if event_log is not None:
         event_log = str(Path(event_log).absolute())
-        if config.event_handler == catalog.JSON_LINES:
+        if config.event_handler == handlers.JSON_LINES:
             prepare_event_log(event_log)
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
@@ -268,7 +267,7 @@ def prepare_event_log(path: str) -> None:
         EventLogUnusable: It cannot be created or written, or is no file.
     """
     try:
-        os.close(open_private(path))
+        os.close(handlers.open_private(path))
     except OSError as error:
         raise EventLogUnusable(path, error.strerror or str(error)) from None
 

@@ -9,21 +9,19 @@ from google.protobuf.duration_pb2 import Duration
 from agent.core.model import (
     Assignment,
     Beat,
-    Desired,
+    DesiredState,
     Exit,
     Failure,
     Pace,
-    RootCause,
     Standby,
     Stop,
-    WorkerError,
 )
-from agent.session.convert_inprocess import kind_from, kind_value, report_message
+from agent.session.convert_inprocess import kind_value, report_message
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import Hang, Standing
 from agent.workers.devices.model import Gpu
 from agent.workers.failures.exit_status import signal_name
-from agent.workers.failures.report import render_report
+from agent.workers.failures.verdict import read_report
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -36,9 +34,9 @@ AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
 
-def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
+def desired_from(message: session_pb2.Desired) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    state: Standby | Assignment | Stop | Exit
+    state: DesiredState
     match message.WhichOneof("kind"):
         case "standby":
             standby = message.standby
@@ -50,60 +48,13 @@ def desired_from(message: session_pb2.Desired, *, name: str) -> Desired | None:
             state = Stop(reason=message.stop.reason)
         case "exit":
             verdict = message.exit.verdict
-            more = _where_the_rest_is(message.exit)
-            report = "" if verdict.is_success else render_report(verdict, name, more=more)
-            state = Exit(
-                is_success=verdict.is_success,
-                reason=verdict.reason,
-                report=report,
-                cause=None if verdict.is_success else _cause(verdict),
-                root_causes=tuple(map(_root_cause, verdict.report.root_causes)),
-            )
+            report = None if verdict.is_success else read_report(message.exit)
+            state = Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
         case "release":
-            reason = message.release.reason
-            state = Exit(is_success=True, reason=reason, report="", is_released=True)
+            state = Exit(is_success=True, reason=message.release.reason, is_released=True)
         case _:
             return None
-    return Desired(state=state, master_port_spent=message.master_port_spent)
-
-
-def _where_the_rest_is(message: session_pb2.Exit) -> str:
-    if not message.is_report_cut:
-        return ""
-    if message.shows_report:
-        return "Cut: the coordinator did not answer when it was asked for the rest."
-    return f"Cut: the whole report is on the console of the agent on {message.shown_on}."
-
-
-def _cause(verdict: session_pb2.Verdict) -> WorkerError | None:
-    """Read the root cause; of several that can't be told apart, the first."""
-    if not verdict.report.root_causes:
-        return None
-    record = verdict.report.root_causes[0]
-    silent = f"rank {record.worker.rank} on {record.name or record.host} recorded no error"
-    return WorkerError(
-        message=record.message or silent,
-        traceback=record.traceback,
-        # An interruption that the worker survived has none.
-        error_code=None if _is_survived(record) else record.exit_code,
-    )
-
-
-def _is_survived(record: failure_pb2.FailureRecord) -> bool:
-    kind = kind_from(record.interruption)
-    return kind is not None and kind.is_survived
-
-
-def _root_cause(record: failure_pb2.FailureRecord) -> RootCause:
-    return RootCause(
-        rank=record.worker.rank,
-        local_rank=record.worker.local_rank,
-        host=record.host,
-        pid=record.pid,
-        exit_code=record.exit_code,
-        message=record.message,
-        traceback=record.traceback,
-    )
+    return state
 
 
 def pace_from(message: session_pb2.Pace) -> Pace:

@@ -14,20 +14,19 @@ from agent.core.inprocess.model import (
     Entered,
     InprocessDirective,
     InprocessReport,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
-from agent.watchdog.refusals import InvalidField
+from agent.watchdog.calls import InvalidField
 from drumbeat.durations import DURATION_MAX_S
-from drumbeat.v1 import inprocess_pb2, worker_pb2
+from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024
 TRACEBACK_BYTES_MAX = 64 * 1024
@@ -79,13 +78,13 @@ def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | N
 
 
 def _interruption_from(
-    message: inprocess_pb2.Interruption,
+    message: iteration_pb2.Interruption,
     local_rank: int,
     known: frozenset[InterruptionKind],
     path: str,
 ) -> Interruption:
     """Read what a worker says of itself; whose word it is, is known better from its token."""
-    names = {inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{k}"): k for k in known}
+    names = {iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{k}"): k for k in known}
     kind = names.get(message.kind)
     if kind is None:
         raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
@@ -96,7 +95,7 @@ def _interruption_from(
     )
 
 
-def _spec_from(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
+def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
     path = "step.entered.spec"
     if len(message.rules) > RULES_MAX:
         raise InvalidField(f"{path}.rules: there are {len(message.rules)}, at most {RULES_MAX}")
@@ -112,7 +111,7 @@ def _spec_from(message: inprocess_pb2.InprocessSpec) -> InprocessSpec:
             raise InvalidField(
                 f"{path}.{name}: {seconds:g} s is given, must be 0 or more and <= a month"
             )
-    return InprocessSpec(message.SerializeToString(deterministic=True))
+    return message.SerializeToString(deterministic=True)
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
@@ -125,17 +124,17 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     """Write what a worker shall do."""
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
-        case WorkerBegin() as begin:
+        case Begin(seats=(seat,)) as begin:
             message.begin.CopyFrom(
                 worker_pb2.WorkerBegin(
-                    rank=begin.rank,
+                    rank=seat.rank,
                     world_size=begin.world_size,
-                    active_rank=begin.active_rank,
+                    active_rank=seat.active_rank,
                     active_world_size=begin.active_world_size,
                     master_addr=begin.master_addr,
                     master_port=begin.master_port,
-                    role_rank=begin.role_rank,
-                    role_world_size=begin.role_world_size,
+                    role_rank=seat.role_rank,
+                    role_world_size=seat.role_world_size,
                 )
             )
         case Interrupt(reason=reason):
@@ -174,26 +173,26 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
         ahead=report.ahead,
     )
     if report.spec is not None:
-        message.spec.MergeFromString(report.spec.encoded)
+        message.spec.MergeFromString(report.spec)
         message.spec.SetInParent()  # also if all of it is left at zero
     return message
 
 
-def interruption_message(interruption: Interruption) -> inprocess_pb2.Interruption:
+def interruption_message(interruption: Interruption) -> iteration_pb2.Interruption:
     """Write what ended an iteration for a worker, in a report: without the traceback."""
-    return inprocess_pb2.Interruption(
+    return iteration_pb2.Interruption(
         local_rank=interruption.local_rank,
         kind=kind_value(interruption.kind),
         message=interruption.message,
     )
 
 
-def kind_value(kind: InterruptionKind) -> inprocess_pb2.InterruptionKind.ValueType:
+def kind_value(kind: InterruptionKind) -> iteration_pb2.InterruptionKind.ValueType:
     """Write a kind."""
-    return inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
+    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
 
 
-def kind_from(value: inprocess_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
+def kind_from(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
     """Read a kind, ``None`` if there is none or it is of a later version."""
     names = {kind_value(kind): kind for kind in InterruptionKind}
     return names.get(value)

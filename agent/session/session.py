@@ -13,7 +13,7 @@ from typing import Protocol
 from google.protobuf.duration_pb2 import Duration
 
 from agent.core.events import (
-    DesiredReceived,
+    DirectiveReceived,
     Event,
     InprocessDirected,
     PaceChanged,
@@ -29,7 +29,7 @@ from agent.session.transport import Connection, Transport, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import Standing
 from agent.workers.devices.model import Gpu
-from agent.workers.failures.whole_report import complete, is_to_be_completed
+from agent.workers.failures.verdict import complete, is_to_be_completed
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
 
@@ -183,9 +183,12 @@ class Session:
                     self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
 
     def _take_desired(self, message: session_pb2.Desired) -> None:
-        desired = convert.desired_from(message, name=self._config.program.title)
-        if desired is not None:
-            self._on_event(DesiredReceived(attempt=self._attempt, desired=desired))
+        state = convert.desired_from(message)
+        if state is not None:
+            spent = message.master_port_spent
+            self._on_event(
+                DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
+            )
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         self._session_id = welcome.session_id

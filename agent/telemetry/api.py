@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig
 from drumbeat.violation import Violation, check_range
@@ -36,25 +36,16 @@ class WorkerState(StrEnum):
                    +-----> STOPPED -> (INIT, in the next round)
     """
 
-    UNKNOWN = "UNKNOWN"
-    """Nobody knows any more. Never set here: the supervisor knows every worker's end."""
     INIT = "INIT"
     """Not running yet."""
     HEALTHY = "HEALTHY"
     """They run."""
-    UNHEALTHY = "UNHEALTHY"
-    """They run, but something is wrong with them."""
     STOPPED = "STOPPED"
     """Stopped by the agent; another round may start them again."""
     SUCCEEDED = "SUCCEEDED"
     """All exited with 0."""
     FAILED = "FAILED"
     """One exited with anything else, or could not be started."""
-
-    @staticmethod
-    def is_running(state: WorkerState) -> bool:
-        """Return whether processes exist in this state, healthy or not."""
-        return state in {WorkerState.HEALTHY, WorkerState.UNHEALTHY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,21 +156,6 @@ class RunResult:
     def is_failed(self) -> bool:
         """Return whether the group failed."""
         return self.state is WorkerState.FAILED
-
-
-_STATES = {
-    GroupState.IDLE: WorkerState.INIT,
-    GroupState.STARTING: WorkerState.INIT,
-    GroupState.RUNNING: WorkerState.HEALTHY,
-    GroupState.STOPPING: WorkerState.STOPPED,
-    GroupState.SUCCEEDED: WorkerState.SUCCEEDED,
-    GroupState.FAILED: WorkerState.FAILED,
-}
-
-
-def worker_state(state: GroupState) -> WorkerState:
-    """Return the name that training code has for a state of this host's group."""
-    return _STATES[state]
 
 
 def worker_spec(config: AgentConfig) -> WorkerSpec:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.model import Assignment, Desired, Exit, Failure, Standby, Stop
+from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby, Stop
 from agent.telemetry.waits import REASON_CHARACTERS_MAX, Instants, Situation, WaitNotices, wait_of
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
@@ -92,7 +92,7 @@ class Story:
             self._on_signal(event, before, effects, now)
         if before is not None:
             self._on_connection(before, situation, now)
-            if situation.desired.state != before.desired.state:
+            if situation.desired != before.desired:
                 self._on_desired(before.desired, situation.desired, now)
         for effect in effects:
             self._on_effect(effect, now)
@@ -120,8 +120,8 @@ class Story:
                 text = f"the coordinator answered after {away}"
                 self._say("coordinator answered", text, level=level)
 
-    def _on_desired(self, before: Desired, desired: Desired, now: float) -> None:
-        match desired.state:
+    def _on_desired(self, before: DesiredState, desired: DesiredState, now: float) -> None:
+        match desired:
             case Standby(reason=reason, time_left_s=left):
                 until = None if left is None else now + left
                 self._instants = replace(self._instants, standby_until=until)
@@ -149,7 +149,7 @@ class Story:
             decision = f"restarting, {used} of {self._restarts_max}"
         self._tell_decision(decision, "restarting", assignment.reason)
 
-    def _on_verdict(self, before: Desired, verdict: Exit, now: float) -> None:
+    def _on_verdict(self, before: DesiredState, verdict: Exit, now: float) -> None:
         if verdict.is_released:
             reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
             self._say("released", f"done, not waiting for the others any more: {reason}")
@@ -159,7 +159,7 @@ class Story:
             reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
             self._say("run ended", f"run succeeded after {took}: {reason}")
             return
-        if not isinstance(before.state, Stop):
+        if not isinstance(before, Stop):
             self._tell_held(self._budget_spent())
         # The report tells the rest.
         self._say("run ended", f"run failed: {verdict.reason}", level="debug")

@@ -16,10 +16,10 @@ from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
 from agent.core.inprocess.model import Begin, InprocessDirective, Interrupt
-from agent.core.model import Assignment, Desired, Exit, Failure, Standby
+from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
-from agent.telemetry.model import Event, EventSource, Item, Metric, Value
+from agent.telemetry.items import Event, EventSource, Item, Metric, Value
 
 RENDEZVOUS_DURATION = "rendezvous.duration.ms"
 RESTARTED_IN_PROCESS = "drumbeat.agent.inprocess.RESTARTED"
@@ -132,7 +132,7 @@ class Observer:
     def _on_event(self, event: ev.Event, now: float) -> None:
         current = self._round
         match event:
-            case ev.DesiredReceived(attempt=attempt, desired=desired):
+            case ev.DirectiveReceived(attempt=attempt, state=desired):
                 if attempt == self._attempt:
                     self._on_desired(desired, now)
             case ev.SessionLost(attempt=attempt, is_stale=True):
@@ -177,8 +177,8 @@ class Observer:
             case ev.WorkerLimitExpired() | ev.WorkerSignalled():
                 self._tell_watchdog(current, event, now)
 
-    def _on_desired(self, desired: Desired, now: float) -> None:
-        match desired.state:
+    def _on_desired(self, desired: DesiredState, now: float) -> None:
+        match desired:
             case Standby():
                 self._note_idle(now)
                 self._is_awaiting_round = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from agent.core.model import Assignment, Desired, GroupState, Standby, Stop
+from agent.core.model import Assignment, DesiredState, GroupState, Standby, Stop
 from drumbeat.durations import format_duration
 from drumbeat.format import count, one_line
 
@@ -37,7 +37,7 @@ class Situation:
     """Where an agent's core stands, as far as people want to know it. Instants are monotonic."""
 
     line: LineState
-    desired: Desired
+    desired: DesiredState
     group: GroupState
     workers_alive: int
     is_stopping: bool
@@ -140,7 +140,7 @@ def _for_coordinator(situation: Situation, now: float) -> Wait:
 
 
 def _for_others(situation: Situation, instants: Instants, now: float) -> Wait | None:
-    match situation.desired.state, situation.group:
+    match situation.desired, situation.group:
         case Standby(reason=reason), _:
             left = _left(instants.standby_until, now)
             until = f", up to {left} more" if left else ""

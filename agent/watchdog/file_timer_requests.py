@@ -37,40 +37,22 @@ class FileTimerRequest:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; what it holds is bounded by what it is fed at once."""
+    """Cuts a stream of bytes into lines; of one that is too long, only the beginning."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._rest = b""
         self._is_skipping = False
 
-    @property
-    def bytes_held(self) -> int:
-        """How much waits to be taken."""
-        return len(self._data)
-
-    @property
-    def has_line(self) -> bool:
-        """Whether a whole line can be taken."""
-        return b"\n" in self._data
-
-    def feed(self, data: bytes) -> None:
-        """Add what was read."""
-        self._data += data
-
-    def take(self, lines_max: int) -> list[bytes]:
-        """Return at most ``lines_max`` whole lines.
-
-        Of a line that is longer than ``LINE_BYTES_MAX`` and has not ended yet, the
-        beginning is returned, once, and the rest is dropped as it comes.
-        """
-        *lines, self._data = self._data.split(b"\n", lines_max)
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete now, without their ends."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
         if lines and self._is_skipping:
             self._is_skipping = False
             del lines[0]
-        if len(self._data) > LINE_BYTES_MAX and not self.has_line:
+        if len(self._rest) > LINE_BYTES_MAX:
             if not self._is_skipping:
-                lines.append(self._data[:LINE_BYTES_MAX])
-            self._is_skipping, self._data = True, b""
+                lines.append(self._rest[:LINE_BYTES_MAX])
+            self._is_skipping, self._rest = True, b""
         return lines
 
 
@@ -104,11 +86,7 @@ def parse(line: bytes) -> FileTimerRequest:
 
 
 def latest(requests: Iterable[FileTimerRequest]) -> list[FileTimerRequest]:
-    """Return the last request about each timer, in the order of these.
-
-    What came before has no effect any more once all were read: the same timer was
-    released, or given another limit.
-    """
+    """Return the last request about each timer, in their order: it undoes those before."""
     found: dict[tuple[int, str], FileTimerRequest] = {}
     for request in requests:
         key = (request.pid, request.scope)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import secrets
 import signal
 import time
 from collections import deque
@@ -19,15 +17,15 @@ from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board
+from agent.watchdog.calls import Calls, NotAuthenticated, TooManyTimers, WorkerIsGone
 from agent.watchdog.core import effects as fx
 from agent.watchdog.core import events as ev
 from agent.watchdog.core.format import describe_hang
 from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.file_timers import FileTimers, requested_path
-from agent.watchdog.listener import Door
-from agent.watchdog.refusals import NotAuthenticated, TooManyTimers, WorkerIsGone
-from agent.watchdog.stacks import Suspect, take_evidence
+from agent.watchdog.listener import Listener
+from agent.watchdog.stacks import Suspect, is_below, signal_below, take_evidence
 from drumbeat.format import printable
 from drumbeat.logs import write_text
 from worker_sdk import context
@@ -41,7 +39,7 @@ BEATS_PER_TIMEOUT = 4
 """So many signs of life may be expected within the time that none may be missing."""
 
 KICK_PAUSE_S = 0.001
-"""After a kick the next one is answered no sooner, so that nobody keeps this agent busy."""
+"""After a kick the next one is answered no sooner, so that none keeps this agent busy."""
 
 BLAMED_WITHIN_S = 30.0
 """A worker that ends so soon after its last signal for a hang ends because of it."""
@@ -57,6 +55,8 @@ class _Worker:
     """Set once it is known whether it runs."""
     is_watched: bool = False
     is_gone: bool = False
+    pause: asyncio.TimerHandle | None = None
+    """Ends the pause after a kick."""
     snapshot: Snapshot | None = None
     """What its board said when it was last looked at."""
     standing: Standing | None = None
@@ -67,29 +67,26 @@ class _Worker:
     """Latest signal it got for that, None if a process below it got one, and when."""
 
 
-def _hear_nothing(*_: object) -> None:
-    pass
-
-
 class Watchdog:
-    """Watches the workers of one round at a time.
+    """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
 
-    ``send_signal`` sends a signal to one worker; whether that failed is told by
-    ``signal_failed``. ``on_step`` gets what workers say of their iterations, ``on_act``
-    what is found of hangs, and the signals for them.
-    ``environment`` is the agent's own, which may ask for torch's file timers. ``directory`` is
-    the agent's own as well; without one, one is made. Without a board (a full disk) workers run
-    unwatched.
+    Args:
+        policy: The limits.
+        send_signal: Sends a signal to one worker.
+        on_step: Gets what workers say of their iterations.
+        environment: The agent's own, which may ask for torch's file timers.
+        directory: The agent's own; without one, one is made.
+        on_act: Gets what is found of hangs, and the signals for them.
     """
 
     def __init__(
         self,
         policy: WatchdogPolicy,
         send_signal: Callable[[WorkerKey, int], None],
-        on_step: Callable[[WorkerKey, WorkerStep], None] = _hear_nothing,
+        on_step: Callable[[WorkerKey, WorkerStep], None] = lambda *_: None,
         environment: Mapping[str, str] | None = None,
         directory: PrivateDirectory | None = None,
-        on_act: Callable[[fx.Report | fx.Signal], None] = _hear_nothing,
+        on_act: Callable[[fx.Report | fx.Signal], None] = lambda _: None,
     ) -> None:
         self._policy = policy
         self._send_signal = send_signal
@@ -97,16 +94,15 @@ class Watchdog:
         self._on_act = on_act
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
-        self._tokens: dict[WorkerKey, bytes] = {}
+        self._tokens: dict[str, WorkerKey] = {}
         self._directory = directory
         self._own_directory: PrivateDirectory | None = None
-        self._door: Door | None = None
+        self._listener: Listener | None = None
         self._environment = environment or {}
         self._file_timers: FileTimers | None = None
         self._events: deque[ev.Event] = deque()
         self._is_busy = False
         self._alarm: asyncio.TimerHandle | None = None
-        self._pauses: dict[WorkerKey, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The agent's side: rounds of workers.
@@ -116,35 +112,36 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self._forget(lambda _key: True)
+        self._forget()
         keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
         # Those of the round before are still told that it is over, and no older ones.
-        latest = max((key.round_id for key in self._tokens), default=round_id)
-        self._tokens = {k: v for k, v in self._tokens.items() if k.round_id == latest}
+        latest = max((key.round_id for key in self._tokens.values()), default=round_id)
+        self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         try:
             directory = self._ensured_directory()
-            socket_path = self._own_door(directory).path
+            listener = self._ensured_listener(directory)
             for key in keys:
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s())
-                self._tokens[key] = secrets.token_hex(16).encode()
+                self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
-            self._forget(lambda _key: True)
+            self._forget()
             return {key.local_rank: {} for key in keys}
         shared = self._serve_file_timers(directory)
         return {
             key.local_rank: {
                 **shared,
                 context.WORKER_DIR: str(worker.board.directory),
-                context.WORKER_SOCKET: str(socket_path),
-                context.WORKER_TOKEN: self._tokens[key].decode(),
+                context.WORKER_SOCKET: str(listener.path),
+                context.WORKER_TOKEN: worker.board.directory.name,
             }
             for key, worker in self._workers.items()
         }
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
+        started = []
         for local_rank, pid in pids.items():
             key = WorkerKey(round_id, local_rank)
             worker = self._workers.get(key)
@@ -152,13 +149,15 @@ class Watchdog:
                 continue
             worker.pid, worker.is_watched = pid, True
             worker.begun.set()
+            started.append(key)
+        for key in started:
             self._feed(ev.WorkerStarted(worker=key))
             self._listen(key)
         if self._file_timers is not None:
-            self._file_timers.workers_changed()
+            self._file_timers.resume()
 
     def stopping(self, round_id: int | None = None) -> None:
-        """Watch nobody of a round any more, for this agent stops it; None: of any round."""
+        """Watch no worker of a round any more, for this agent stops it; None: of any round."""
         for key, worker in self._workers.items():
             if round_id is None or key.round_id == round_id:
                 self._unwatch(key, worker)
@@ -182,12 +181,6 @@ class Watchdog:
                 worker.is_gone = True
                 worker.board.close()
 
-    def signal_failed(self, round_id: int, local_rank: int, reason: str) -> None:
-        """Take note that a signal could not be sent."""
-        key = WorkerKey(round_id, local_rank)
-        if (worker := self._workers.get(key)) is not None and worker.is_watched:
-            self._feed(ev.SignalFailed(worker=key, reason=reason))
-
     def standings(self, round_id: int | None) -> list[Standing]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
         found = []
@@ -209,78 +202,61 @@ class Watchdog:
     def order(self, key: WorkerKey, order: WorkerOrder) -> None:
         """Tell a worker what to do in an iteration."""
         worker = self._workers.get(key)
-        if self._door is not None and worker is not None and worker.is_watched:
-            self._door.order(key, order)
+        if self._listener is not None and worker is not None and worker.is_watched:
+            self._listener.order(key, order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
         self._feed(ev.LimitsLearned(limits=limits))
 
     async def close(self) -> None:
-        """Watch nobody, and remove everything."""
-        self._forget(lambda _key: True)
+        """Watch no worker any more, and remove everything."""
+        self._forget()
         if self._alarm is not None:
             self._alarm.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._door is not None:
-            await self._door.close()
+        if self._listener is not None:
+            await self._listener.close()
         if self._file_timers is not None:
             self._file_timers.close()
         if self._own_directory is not None:
             self._own_directory.close()
             self._directory = self._own_directory = None
 
-    # The workers' side, by calls.
+    # The workers' side, by calls. Each raises ``Refusal``.
 
-    def worker_of(self, token: str) -> WorkerKey:
-        """Return whose token it is. Raises ``NotAuthenticated``."""
-        given = token.encode("utf-8", "replace")
-        found: WorkerKey | None = None
-        for key, secret in self._tokens.items():
-            if hmac.compare_digest(secret, given):
-                found = key
-        if found is None:
+    async def _authenticate(self, token: str) -> WorkerKey:
+        """Return whose token it is, once that worker, quicker than the news of its start, runs."""
+        key = self._tokens.get(token)
+        if key is None:
             raise NotAuthenticated("the token is not that of a worker of this agent")
-        return found
-
-    async def wait_watched(self, key: WorkerKey) -> None:
-        """Return once a worker, who may be quicker than the news of its start, is watched.
-
-        Raises ``WorkerIsGone``.
-        """
-        worker = self._workers.get(key)
-        if worker is not None:
+        if (worker := self._workers.get(key)) is not None:
             await worker.begun.wait()
-        self._watched(key)
+        self._check_watched(key)
+        return key
 
-    def acquire(self, key: WorkerKey, scope: str, timeout_s: float, signum: int | None) -> None:
-        """Start a timer. Raises ``WorkerIsGone``, ``TooManyTimers``."""
-        self._watched(key)
-        if not self._core.may_acquire(key, scope):
-            raise TooManyTimers(f"{self._policy.timers_max} timers are open")
-        self._feed(ev.TimerAcquired(worker=key, scope=scope, timeout_s=timeout_s, signal=signum))
+    def submit(self, call: ev.Call) -> None:
+        """Take a call. Raises ``WorkerIsGone``, ``TooManyTimers``."""
+        self._check_watched(call.worker)
+        match call:
+            case ev.TimerAcquired() if not self._core.may_acquire(call.worker, call.scope):
+                raise TooManyTimers(f"{self._policy.timers_max} timers are open")
+        self._feed(call)
 
-    def release(self, key: WorkerKey, scope: str) -> None:
-        """Forget a timer. Raises ``WorkerIsGone``."""
-        self._watched(key)
-        self._feed(ev.TimerReleased(worker=key, scope=scope))
-
-    def heartbeat(self, key: WorkerKey, step: int | None) -> None:
-        """Take note of progress. Raises ``WorkerIsGone``."""
-        self._watched(key)
-        self._feed(ev.HeartbeatReceived(worker=key, step=step))
-
-    def sync(self, key: WorkerKey) -> None:
-        """Look at a worker's board now. Raises ``WorkerIsGone``."""
-        self._watched(key)
+    def _sync(self, key: WorkerKey) -> None:
+        self._check_watched(key)
         self._read_board(key)
 
-    def step(self, key: WorkerKey, step: WorkerStep) -> None:
-        """Hand on how far a worker is in an iteration. Raises ``WorkerIsGone``."""
-        self._watched(key)
+    def _step(self, key: WorkerKey, step: WorkerStep) -> None:
+        self._check_watched(key)
         self._on_step(key, step)
+
+    def _check_watched(self, key: WorkerKey) -> None:
+        worker = self._workers.get(key)
+        if worker is None or not worker.is_watched:
+            raise WorkerIsGone
 
     # The core.
 
@@ -313,8 +289,8 @@ class Watchdog:
         self._feed(ev.DeadlineReached())
 
     def _execute(self, effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Tell):
-            log.warning(effect.what, reason=effect.why, **_place(effect.worker))
+        if isinstance(effect, fx.Warn):
+            log.warning(effect.event, reason=effect.reason, **_place(effect.worker))
             return
         worker = self._workers.get(effect.worker)
         if worker is None or not worker.is_watched:
@@ -326,15 +302,13 @@ class Watchdog:
                 worker.board.announce(effect.look_at)
             case fx.TakeEvidence():
                 self._spawn(self._take_evidence(effect, worker))
-            case fx.Signal(pid=0):
-                self._on_act(effect)
-                worker.signalled = (effect.signum, time.monotonic())
-                self._send_signal(effect.worker, effect.signum)
             case fx.Signal():
                 self._on_act(effect)
-                worker.signalled = (None, time.monotonic())
-                if self._file_timers is not None:
-                    self._file_timers.send_signal(effect.pid, effect.signum)
+                worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
+                if effect.pid:
+                    signal_below(effect.pid, worker.pid, effect.signum)
+                else:
+                    self._send_signal(effect.worker, effect.signum)
             case fx.Report():
                 self._on_act(effect)
                 self._report(effect, worker)
@@ -357,9 +331,11 @@ class Watchdog:
         try:
             evidence = await take_evidence(suspect, timeout_s=effect.timeout_s)
         except Exception as error:
-            # Whatever it is: a worker that hangs is ended, with its stacks or without.
+            # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
             evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
+        if effect.pid and not is_below(effect.pid, worker.pid):
+            evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
             self._feed(ev.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
@@ -388,60 +364,55 @@ class Watchdog:
     # Kicks.
 
     def _listen(self, key: WorkerKey) -> None:
-        worker = self._workers[key]
-        self._pauses.pop(key, None)
-        asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, key)
+        asyncio.get_running_loop().add_reader(self._workers[key].board.kick_fd, self._on_kick, key)
 
     def _on_kick(self, key: WorkerKey) -> None:
-        loop, board = asyncio.get_running_loop(), self._workers[key].board
-        loop.remove_reader(board.kick_fd)
-        self._pauses[key] = loop.call_later(KICK_PAUSE_S, self._listen, key)
-        board.drain_kicks()
+        loop, worker = asyncio.get_running_loop(), self._workers[key]
+        loop.remove_reader(worker.board.kick_fd)
+        worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, key)
+        worker.board.drain_kicks()
         self._read_board(key)
 
     # What is ours.
-
-    def _watched(self, key: WorkerKey) -> _Worker:
-        worker = self._workers.get(key)
-        if worker is None or not worker.is_watched:
-            raise WorkerIsGone
-        return worker
 
     def _unwatch(self, key: WorkerKey, worker: _Worker) -> None:
         worker.begun.set()
         if not worker.is_watched:
             return
         worker.is_watched = False
-        if (pause := self._pauses.pop(key, None)) is not None:
-            pause.cancel()
+        if worker.pause is not None:
+            worker.pause.cancel()
         asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
-        if self._door is not None:
-            self._door.worker_gone(key)
-        self._read_board(key)  # its last words
+        if self._listener is not None:
+            self._listener.worker_gone(key)
+        self._read_board(key)  # what it said last
         worker.standing = self._core.standing(key)
         worker.hang = self._core.hang(key) or worker.hang
         self._feed(ev.WorkerGone(worker=key))
 
-    def _forget(self, is_meant: Callable[[WorkerKey], bool]) -> None:
-        for key in [key for key in self._workers if is_meant(key)]:
-            worker = self._workers[key]
-            self._unwatch(key, worker)
-            worker.board.close()
-            del self._workers[key]
+    def _forget(self) -> None:
+        self.ended()
+        self._workers.clear()
 
     def _ensured_directory(self) -> Path:
         if self._directory is None:
             self._directory = self._own_directory = PrivateDirectory(private_places())
         return self._directory.ensure()
 
-    def _own_door(self, directory: Path) -> Door:
-        if self._door is not None and not self._door.is_at(directory):
-            # A cleaner took it away, and those whom it let in are gone.
-            self._spawn(self._door.close())
-            self._door = None
-        if self._door is None:
-            self._door = Door(directory, self)
-        return self._door
+    def _ensured_listener(self, directory: Path) -> Listener:
+        if self._listener is not None and not self._listener.is_at(directory):
+            # A cleaner took its socket away, and no worker is left that is connected.
+            self._spawn(self._listener.close())
+            self._listener = None
+        if self._listener is None:
+            calls = Calls(
+                authenticate=self._authenticate,
+                submit=self.submit,
+                sync=self._sync,
+                step=self._step,
+            )
+            self._listener = Listener(directory, calls)
+        return self._listener
 
     def _serve_file_timers(self, directory: Path) -> dict[str, str]:
         """Return what tells workers where torch's file timers are served; nothing if nowhere."""
@@ -449,15 +420,13 @@ class Watchdog:
             path = requested_path(self._environment, directory)
             if path is None:
                 return {}
-            file_timers = FileTimers(path, self._feed, self._worker_with)
-            file_timers.open()
-            self._file_timers = file_timers
+            self._file_timers = FileTimers(path, self.submit, self._worker_with)
+        self._file_timers.pause()
         return self._file_timers.environment()
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
-        """Return the worker that is this process."""
-        found = (k for k, worker in self._workers.items() if worker.is_watched)
-        return next((key for key in found if self._workers[key].pid == pid), None)
+        watched = (key for key, worker in self._workers.items() if worker.is_watched)
+        return next((key for key in watched if self._workers[key].pid == pid), None)
 
     def _beat_interval_s(self) -> float:
         timeout_s = self._policy.runtime_timeout_s

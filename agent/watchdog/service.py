@@ -1,6 +1,6 @@
-"""Shell. ``drumbeat.v1.WorkerService``: what workers tell by calls, checked, to the watchdog.
+"""Shell. ``drumbeat.worker.v1.WorkerService``: calls of workers, checked, to the watchdog.
 
-Imported with the first call only: grpc takes longer to import than many a worker runs.
+Imported with the first call only: gRPC takes longer to import than many a worker runs.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.session.convert_inprocess import greeting, order_message, step_from
-from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.refusals import (
+from agent.watchdog.calls import (
+    Calls,
     InvalidField,
     NotAuthenticated,
     Refusal,
     StreamReplaced,
-    TooManyTimers,
     WorkerIsGone,
 )
+from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired, TimerReleased
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.durations import DURATION_MAX_S
-from drumbeat.v1 import worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 SCOPE_BYTES_MAX = 512
@@ -42,108 +42,52 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
 ]
-_STATUS: dict[type[Refusal], grpc.StatusCode] = {
-    NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
-    WorkerIsGone: grpc.StatusCode.FAILED_PRECONDITION,
-    TooManyTimers: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    InvalidField: grpc.StatusCode.INVALID_ARGUMENT,
-    StreamReplaced: grpc.StatusCode.ABORTED,
-}
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Calls(Protocol):
-    """Whom the calls are handed to; each may raise ``Refusal``."""
-
-    def worker_of(self, token: str) -> WorkerKey:
-        """Return whose token it is."""
-        ...
-
-    async def wait_watched(self, key: WorkerKey) -> None:
-        """Return once the worker is known to run."""
-        ...
-
-    def acquire(self, key: WorkerKey, scope: str, timeout_s: float, signum: int | None) -> None:
-        """Start a timer."""
-        ...
-
-    def release(self, key: WorkerKey, scope: str) -> None:
-        """Forget a timer."""
-        ...
-
-    def heartbeat(self, key: WorkerKey, step: int | None) -> None:
-        """Take note of progress."""
-        ...
-
-    def sync(self, key: WorkerKey) -> None:
-        """Take note of all that the worker's board says."""
-        ...
-
-    def step(self, key: WorkerKey, step: WorkerStep) -> None:
-        """Take note of how far the worker is in an iteration."""
-        ...
-
-
-def _future() -> asyncio.Future[None]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(eq=False, slots=True)
 class _Stream:
-    """One worker's conversation, read and written by one task.
+    """One worker's stream, read and written by one task.
 
-    ``ended`` gets the refusal that ends it. ``order`` is what the worker has yet to be
-    told, once it was greeted; ``woken`` is done when there is something.
+    ``order`` is what the worker has yet to be told, ``refusal`` what ends the stream.
     """
 
-    context: Context
-    order: WorkerOrder | None = None
-    ended: asyncio.Future[None] = field(default_factory=_future)
-    woken: asyncio.Future[None] = field(default_factory=_future)
-    _reading: asyncio.Future[Any] | None = None
+    def __init__(self, context: Context) -> None:
+        self.order: WorkerOrder | None = None
+        self.refusal: Refusal | None = None
+        self._context = context
+        self._reading: asyncio.Future[Any] | None = None
+        self._woken: asyncio.Future[None] | None = None
 
-    def end(self, refusal: Refusal) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(refusal)
-            self.ended.exception()  # taken note of, should nobody wait any more
+    def wake(self) -> None:
+        """Have the task look at ``order`` and ``refusal``."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
-    def tell(self, order: WorkerOrder) -> None:
-        self.order = order
-        if not self.woken.done():
-            self.woken.set_result(None)
+    async def next(self, *, is_greeted: bool = True) -> worker_pb2.AttachRequest | None:
+        """Return the next message, None at the end; raises the refusal.
 
-    async def next(self, timeout_s: float | None = None) -> worker_pb2.AttachRequest | None:
-        """Return the next message, None at the end.
-
-        With a timeout, it is the greeting; without one, orders are written meanwhile.
-        Raises the refusal that ends the stream.
+        Once the worker is greeted, orders are written meanwhile.
         """
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
         while True:
-            if self._reading is None:
-                self._reading = asyncio.ensure_future(self.context.read())
-            awaited = {self._reading, self.ended}
-            if timeout_s is None:
-                awaited.add(self.woken)
-            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if self.ended.done():
-                self.ended.result()
-            if self._reading.done():
+            if self.refusal is not None:
+                raise self.refusal
+            if is_greeted and self.order is not None:
+                order, self.order = self.order, None
+                await self.write(order=order_message(order))
+            elif self._reading.done():
                 message, self._reading = self._reading.result(), None
                 return message if isinstance(message, worker_pb2.AttachRequest) else None
-            if timeout_s is not None:
-                raise InvalidField(f"greeting: none came within {timeout_s:g} s")
-            await self.write_order()
-
-    async def write_order(self) -> None:
-        self.woken = _future()
-        order, self.order = self.order, None
-        if order is not None:
-            await self.write(order=order_message(order))
+            else:
+                self._woken = asyncio.get_running_loop().create_future()
+                awaited = {self._reading, self._woken}
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
 
     async def write(self, **answer: Any) -> None:
-        await self.context.write(worker_pb2.AttachResponse(**answer))
+        await self._context.write(worker_pb2.AttachResponse(**answer))
 
     def close(self) -> None:
         if self._reading is not None:
@@ -151,13 +95,40 @@ class _Stream:
 
 
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
-    """Checks who calls and what is said; everything else is the watchdog's."""
+    """The service at a unix socket of its own; what it hears goes to ``calls``."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._streams: dict[WorkerKey, _Stream] = {}
         self._orders: dict[WorkerKey, WorkerOrder] = {}
         self._steps: dict[WorkerKey, WorkerStep] = {}
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+
+    async def start(self, path: Path) -> None:
+        """Listen at ``path``. Raises ``OSError``."""
+        try:
+            self._server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await self._server.start()
+
+    async def close(self) -> None:
+        """End every call at once."""
+        await self._server.stop(None)
+
+    def worker_gone(self, key: WorkerKey) -> None:
+        """End the stream of a worker that has ended."""
+        self._orders.pop(key, None)
+        self._steps.pop(key, None)
+        self._end(key, WorkerIsGone())
+
+    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+        """Tell a worker what to do, now and on every later stream; the latest order counts."""
+        self._orders[key] = order
+        if (stream := self._streams.get(key)) is not None:
+            stream.order = order
+            stream.wake()
 
     async def AcquireTimer(
         self, request: worker_pb2.AcquireTimerRequest, context: Context
@@ -170,7 +141,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 raise InvalidField(f"signal: {signum} is not a signal of this system")
             if not request.HasField("timeout"):
                 raise InvalidField("timeout: is missing")
-            self._calls.acquire(key, _scope(request.scope), _timeout_s(request.timeout), signum)
+            scope, timeout_s = _scope(request.scope), _timeout_s(request.timeout)
+            acquired = TimerAcquired(worker=key, scope=scope, timeout_s=timeout_s, signal=signum)
+            self._calls.submit(acquired)
             return worker_pb2.AcquireTimerResponse()
 
         return await self._answer(context, act)
@@ -181,7 +154,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         """Forget a timer."""
 
         def act(key: WorkerKey) -> worker_pb2.ReleaseTimerResponse:
-            self._calls.release(key, _scope(request.scope))
+            self._calls.submit(TimerReleased(worker=key, scope=_scope(request.scope)))
             return worker_pb2.ReleaseTimerResponse()
 
         return await self._answer(context, act)
@@ -195,7 +168,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             step = request.step if request.HasField("step") else None
             if step is not None and step < 0:
                 raise InvalidField(f"step: {step} is given, must be 0 or more")
-            self._calls.heartbeat(key, step)
+            self._calls.submit(HeartbeatReceived(worker=key, step=step))
             return worker_pb2.HeartbeatResponse()
 
         return await self._answer(context, act)
@@ -203,40 +176,29 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Attach(  # type: ignore[override]  # what is written goes by the context
         self, requests: AsyncIterator[worker_pb2.AttachRequest], context: Context
     ) -> None:
-        """Hold a worker's conversation until it, or the worker, ends."""
+        """Hold a worker's stream until it, or the worker, ends."""
+        stream = _Stream(context)
+        key: WorkerKey | None = None
         try:
             key = await self._worker(context)
-            stream = _Stream(context)
-            if (earlier := self._streams.get(key)) is not None:
-                earlier.end(StreamReplaced("a later stream of this worker took its place"))
+            self._end(key, StreamReplaced("a later stream of this worker took its place"))
             self._streams[key] = stream
-            try:
-                await self._converse(key, stream)
-            finally:
-                stream.close()
-                if self._streams.get(key) is stream:
-                    del self._streams[key]
+            await self._converse(key, stream)
         except Refusal as refusal:
             await _abort(context, refusal)
+        finally:
+            stream.close()
+            if key is not None and self._streams.get(key) is stream:
+                del self._streams[key]
 
-    def worker_gone(self, key: WorkerKey) -> None:
-        """End the conversation with a worker that has ended."""
-        self._orders.pop(key, None)
-        self._steps.pop(key, None)
+    def _end(self, key: WorkerKey, refusal: Refusal) -> None:
         if (stream := self._streams.get(key)) is not None:
-            stream.end(WorkerIsGone())
-
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
-        """Tell a worker what to do, now and on every later stream; the latest order counts."""
-        self._orders[key] = order
-        if (stream := self._streams.get(key)) is not None:
-            stream.tell(order)
+            stream.refusal = refusal
+            stream.wake()
 
     async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
         await self._greet(key, stream)
-        if stream.order is None:
-            stream.order = self._orders.get(key)
-        await stream.write_order()
+        stream.order = self._orders.get(key)
         synced = 0
         while (request := await stream.next()) is not None:
             match request.WhichOneof("kind"):
@@ -255,7 +217,11 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                     pass  # of a later version, which can do without an answer
 
     async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
-        request = await stream.next(timeout_s=GREETING_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                request = await stream.next(is_greeted=False)
+        except TimeoutError as error:
+            raise InvalidField(f"greeting: none within {GREETING_TIMEOUT_S:g} s") from error
         if request is None or request.WhichOneof("kind") != "greeting":
             raise InvalidField("kind: the first message must be a greeting")
         if request.greeting.pid < 1:
@@ -275,15 +241,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         for name, value in context.invocation_metadata() or ():
             text = value if isinstance(value, str) else value.decode("utf-8", "replace")
             if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
-                key = self._calls.worker_of(text[len(_SCHEME) :].strip())
-                await self._calls.wait_watched(key)
-                return key
+                return await self._calls.authenticate(text[len(_SCHEME) :].strip())
         raise NotAuthenticated("metadata: there is no `authorization: Bearer <token>`")
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
     """Put a refusal into a status: the one place where that happens."""
-    await context.abort(_STATUS[type(refusal)], str(refusal))
+    await context.abort(grpc.StatusCode[refusal.status], str(refusal))
 
 
 def _scope(text: str) -> str:
@@ -298,32 +262,3 @@ def _timeout_s(message: Duration) -> float:
     if not (math.isfinite(value) and 0 < value <= DURATION_MAX_S):
         raise InvalidField(f"timeout: {value:g} s is given, must be above 0 and <= a month")
     return value
-
-
-class WorkerServer:
-    """The service at a unix socket. Raises ``OSError`` if it can't be started."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._service = WorkerService(calls)
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._service, self._server)
-
-    async def start(self, path: Path) -> None:
-        """Listen at ``path``."""
-        try:
-            self._server.add_insecure_port(f"unix:{path}")
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
-        await self._server.start()
-
-    def worker_gone(self, key: WorkerKey) -> None:
-        """End the conversation with a worker that has ended."""
-        self._service.worker_gone(key)
-
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
-        """Tell a worker what to do."""
-        self._service.order(key, order)
-
-    async def close(self) -> None:
-        """End every call at once."""
-        await self._server.stop(None)

@@ -1,6 +1,6 @@
 """Shell. What can be seen of a process that seems to hang: its stacks and its state.
 
-Python's fault handler writes the stacks itself, upon a signal and whoever holds the
+Python's fault handler writes the stacks itself, upon a signal and whichever thread holds the
 interpreter's lock. The signal is sent only to a process that is the worker or one of
 its descendants, and only if it catches it: any other would die of it.
 """
@@ -10,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import structlog
+
 from agent.watchdog.core.model import Evidence
+
+log = structlog.get_logger()
 
 STACKS_BYTES_MAX = 64 * 1024
 """More stacks than this are cut: those of the latest threads, for the first is written last."""
 
 STACKS_READ_MAX = 16 * STACKS_BYTES_MAX
-"""Who writes more than this is not listened to any longer."""
+"""A process that writes more than this is not listened to any longer."""
 
 QUIET_S = 0.003
 """After so long without more the process is asked whether it has written all of them."""
 
-_ANCESTORS_MAX = 64
+ANCESTORS_MAX = 64
+"""How far below its worker a process may be."""
+
 _KERNEL_STACK_LINES_MAX = 12
 _READ_BYTES = 65536
 _PROC = Path("/proc")
@@ -40,7 +46,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Whom evidence is taken of.
+    """A process of which evidence is taken.
 
     ``owner_pid`` and ``stack_signal`` are what its board says, 0 if nothing; they are
     not believed. ``stacks_fd`` is where the stacks arrive.
@@ -139,7 +145,7 @@ class _Stacks:
 
     def __enter__(self) -> Self:
         with suppress(BlockingIOError):
-            # Bounded, in case somebody never stops to write.
+            # Bounded, in case a process never stops to write.
             for _ in range(64):
                 os.read(self._fd, _READ_BYTES)
         asyncio.get_running_loop().add_reader(self._fd, self._on_data)
@@ -184,7 +190,7 @@ def _is_plain(character: str) -> bool:
 
 
 def _first_thread_first(stacks: str) -> str:
-    """Turn the order of the threads round: the one people look for is the main thread."""
+    """Turn the order of the threads round: users look for the main thread."""
     blocks = [block for block in stacks.split("\n\n") if block.strip()]
     return "\n\n".join(block.strip("\n") for block in reversed(blocks)) + "\n" if blocks else ""
 
@@ -201,30 +207,49 @@ def _is_writing(pid: int, number: int, before: _Status) -> bool:
     return bool((now.blocked | now.pending) >> (number - 1) & 1)
 
 
+def lineage(pid: int) -> Iterator[int]:
+    """Yield a process and those above it. Raises ``OSError`` for one that is gone or hidden."""
+    for _ in range(ANCESTORS_MAX):
+        yield pid
+        # The name before it may hold anything but is in brackets.
+        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        pid = int(text.rpartition(")")[2].split()[1])
+        if pid <= 1:
+            return
+
+
+def is_below(pid: int, worker_pid: int) -> bool:
+    """Return whether a process is the worker or one of its descendants."""
+    try:
+        return worker_pid in lineage(pid)
+    except OSError:
+        return False
+
+
+def signal_below(pid: int, worker_pid: int, signum: int) -> None:
+    """Send a signal to a process below a worker; one that has gone does not get it."""
+    with ExitStack() as stack:
+        try:
+            # From here on the number can't come to mean another process.
+            process = os.pidfd_open(pid)
+            stack.callback(os.close, process)
+            if is_below(pid, worker_pid):
+                signal.pidfd_send_signal(process, signum)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            log.warning("signal failed", reason=error.strerror, pid=pid, signal=signum)
+
+
 def _why_not_ours(pid: int, worker_pid: int) -> str:
     """Return why a process is not one to signal; empty if it is the worker or below it."""
-    if not _is_below(pid, worker_pid):
+    if not is_below(pid, worker_pid):
         return f"process {pid}, which the worker's board names, is not below it"
     try:
         is_same = (_PROC / str(pid) / "ns/pid").readlink() == (_PROC / "self/ns/pid").readlink()
     except OSError as error:
         return f"process {pid} can't be looked at: {error.strerror}"
     return "" if is_same else f"process {pid} is in another pid namespace"
-
-
-def _is_below(pid: int, worker_pid: int) -> bool:
-    for _ in range(_ANCESTORS_MAX):
-        if pid == worker_pid:
-            return True
-        try:
-            stat = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
-        except OSError:
-            return False
-        # The name before it may hold anything but is in brackets.
-        pid = int(stat.rpartition(")")[2].split()[1])
-        if pid <= 1:
-            return False
-    return False
 
 
 def _status(pid: int) -> _Status | None:

@@ -122,6 +122,7 @@ class Decided:
     round_id: int | None = None
 
 
-ToSession = Welcome | SetPace | TellLimits | Direct | Instruct | Reject
-ToRequest = AcknowledgeFailure | AnswerReset | RefuseRequest
-Effect = Persist | Forget | ToSession | ToRequest | Decided | ReadRun
+Kept = Persist | Forget
+Push = Welcome | SetPace | TellLimits | Direct | Instruct  # sent in this order
+Answer = AcknowledgeFailure | AnswerReset | RefuseRequest
+Effect = Kept | Push | Reject | Answer | Decided | ReadRun

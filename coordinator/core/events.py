@@ -100,9 +100,8 @@ class RunRead:
     state: RunState | None
 
 
-FromOutside = (
-    SessionOpened | BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
-)
+SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
+FromOutside = SessionEvent | FailureReported | LimitsReset
 RunEvent = FromOutside | RunSuperseded
 CoreEvent = RunEvent | DeadlineReached | OutageEnded
 Event = FromOutside | DeadlineReached | OutageEnded | RunRead

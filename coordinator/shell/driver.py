@@ -22,7 +22,6 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.failures.queue import FailureQueue
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.history import CoordinatorStory
 from coordinator.core.run.records import FailuresCounted, weight
@@ -35,6 +34,7 @@ from coordinator.errors import (
 from coordinator.journal.readable import JournaledRuns
 from coordinator.journal.sqlite import Append, Change, Compact, Erase, Journal, snapshots_due
 from coordinator.journal.writer import OnServing, Writer, ignore
+from coordinator.shell.failure_queue import FailureQueue
 from coordinator.shell.inbox import Inbox
 from coordinator.shell.outbox import Outbox
 
@@ -143,7 +143,7 @@ class Driver:
 
     def open_outbox(self, session_id: str) -> Outbox:
         """Return the place where effects for a session will be put."""
-        outbox = self._outboxes[session_id] = Outbox(session_id)
+        outbox = self._outboxes[session_id] = Outbox()
         return outbox
 
     def close_outbox(self, session_id: str) -> None:
@@ -160,8 +160,8 @@ class Driver:
         self._queue.clear()
         self._failures.clear()
         self._inboxes.clear()
-        for outbox in self._outboxes.values():
-            outbox.fail(error)
+        for session_id, outbox in self._outboxes.items():
+            outbox.put(fx.Reject(session_id=session_id, error=error))
 
     def expect_answer(self, request_id: int) -> asyncio.Future[int | None]:
         """Return the future that is done when what was submitted is journaled.
@@ -325,7 +325,7 @@ class Driver:
             case _:
                 outbox = self._outboxes.get(effect.session_id)
                 if outbox is not None:
-                    _put(outbox, effect)
+                    outbox.put(effect)
 
     def _tell(self, decided: fx.Decided) -> None:
         tell = log.debug if self._is_embedded else log.info
@@ -346,19 +346,3 @@ class Driver:
         if future is not None and not future.done():
             future.set_exception(error)
             future.exception()  # who asked may be gone
-
-
-def _put(outbox: Outbox, effect: fx.ToSession) -> None:
-    match effect:
-        case fx.Welcome():
-            outbox.welcome(effect.pace)
-        case fx.SetPace():
-            outbox.set_pace(effect.pace)
-        case fx.TellLimits():
-            outbox.tell_limits(effect.limits)
-        case fx.Direct():
-            outbox.direct(effect.desired)
-        case fx.Instruct():
-            outbox.instruct(effect.directive)
-        case fx.Reject():
-            outbox.fail(effect.error)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordinator.core.events import AgentLeft, BeatReceived, SessionClosed, SessionOpened
+from coordinator.core.events import (
+    AgentLeft,
+    BeatReceived,
+    SessionClosed,
+    SessionEvent,
+    SessionOpened,
+)
 from coordinator.core.model import GroupState
-
-SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 

@@ -15,13 +15,12 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from coordinator.config import Limits
+from coordinator.core import effects as fx
 from coordinator.core.events import FailureReported, LimitsReset, SessionClosed, SessionOpened
-from coordinator.core.inprocess.model import InprocessDirective
-from coordinator.core.model import Desired, Pace
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from coordinator.shell.driver import Driver
-from coordinator.shell.outbox import Item, Outbox, TellLimits, Welcome
+from coordinator.shell.outbox import Outbox
 from coordinator.wire import (
     inprocess as convert_inprocess,
 )
@@ -216,24 +215,25 @@ async def _write(
     outbox: Outbox, send: Callable[[session_pb2.OpenResponse], Awaitable[None]]
 ) -> None:
     while True:
-        await send(_response(await outbox.next()))
+        await send(response_message(await outbox.next()))
 
 
 def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:
     return InvalidRequest("message", str(error), f"a {kind.DESCRIPTOR.full_name}")
 
 
-def _response(item: Item) -> session_pb2.OpenResponse:
-    match item:
-        case Pace():
-            return session_pb2.OpenResponse(pace=convert.pace_message(item))
-        case Desired():
-            return session_pb2.OpenResponse(desired=convert.desired_message(item))
-        case InprocessDirective():
-            directive = convert_inprocess.directive_message(item)
-            return session_pb2.OpenResponse(inprocess=directive)
-        case TellLimits(limits):
-            return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
-        case Welcome(session_id, pace):
+def response_message(effect: fx.Push) -> session_pb2.OpenResponse:
+    """Return what an agent is sent."""
+    match effect:
+        case fx.Welcome(session_id=session_id, pace=pace):
             welcome = session_pb2.Welcome(session_id=session_id, pace=convert.pace_message(pace))
             return session_pb2.OpenResponse(welcome=welcome)
+        case fx.SetPace(pace=pace):
+            return session_pb2.OpenResponse(pace=convert.pace_message(pace))
+        case fx.TellLimits(limits=limits):
+            return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
+        case fx.Direct(desired=desired):
+            return session_pb2.OpenResponse(desired=convert.desired_message(desired))
+        case fx.Instruct(directive=directive):
+            message = convert_inprocess.directive_message(directive)
+            return session_pb2.OpenResponse(inprocess=message)

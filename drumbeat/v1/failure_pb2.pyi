@@ -6,7 +6,7 @@ isort:skip_file
 import builtins
 import collections.abc
 import drumbeat.v1.common_pb2
-import drumbeat.v1.inprocess_pb2
+import drumbeat.worker.v1.iteration_pb2
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
@@ -173,7 +173,7 @@ class FailureRecord(google.protobuf.message.Message):
     agent found on its host right after; e.g. that the kernel ran out of
     memory. For people: nothing is decided by it. Bounded; empty if unknown.
     """
-    interruption: drumbeat.v1.inprocess_pb2.InterruptionKind.ValueType
+    interruption: drumbeat.worker.v1.iteration_pb2.InterruptionKind.ValueType
     """What it did to an iteration of in-process restart; unset in other rounds. With
     EXCEPTION or SOFT_TIMEOUT the process lived on, and `exit_code` is 0.
     """
@@ -220,7 +220,7 @@ class FailureRecord(google.protobuf.message.Message):
         is_stopped_by_agent: builtins.bool = ...,
         explanation: builtins.str = ...,
         hang: Global___Hang | None = ...,
-        interruption: drumbeat.v1.inprocess_pb2.InterruptionKind.ValueType = ...,
+        interruption: drumbeat.worker.v1.iteration_pb2.InterruptionKind.ValueType = ...,
         iteration: builtins.int = ...,
         name: builtins.str = ...,
     ) -> None: ...

@@ -22,42 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from drumbeat.worker.v1 import iteration_pb2 as drumbeat_dot_worker_dot_v1_dot_iteration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64rumbeat/v1/inprocess.proto\x12\x0b\x64rumbeat.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa2\x02\n\rInprocessSpec\x12$\n\x05rules\x18\x01 \x03(\x0b\x32\x15.drumbeat.v1.RankRule\x12\x16\n\x0eworld_size_min\x18\x02 \x01(\r\x12\x1d\n\x15\x61\x63tive_world_size_min\x18\x03 \x01(\r\x12\x16\n\x0eiterations_max\x18\x04 \x01(\x04\x12\x31\n\x0elast_call_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x62\x61rrier_timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12\x63ompletion_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xbe\x01\n\x08RankRule\x12(\n\x05shift\x18\x01 \x01(\x0b\x32\x17.drumbeat.v1.ShiftRanksH\x00\x12%\n\x04\x66ill\x18\x02 \x01(\x0b\x32\x15.drumbeat.v1.FillGapsH\x00\x12)\n\x06groups\x18\x03 \x01(\x0b\x32\x17.drumbeat.v1.GroupSizesH\x00\x12\x14\n\nactive_max\x18\x04 \x01(\rH\x00\x12\x18\n\x0e\x61\x63tive_divisor\x18\x05 \x01(\rH\x00\x42\x06\n\x04kind\"\x0c\n\nShiftRanks\"\n\n\x08\x46illGaps\"\x1d\n\nGroupSizes\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x0c\"s\n\x0cInterruption\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.drumbeat.v1.InterruptionKind\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\"\xf8\x01\n\x0fInprocessReport\x12\x11\n\titeration\x18\x01 \x01(\x04\x12(\n\x04step\x18\x02 \x01(\x0e\x32\x1a.drumbeat.v1.InprocessStep\x12-\n\nterminated\x18\x03 \x03(\x0b\x32\x19.drumbeat.v1.Interruption\x12\x30\n\rinterruptions\x18\x04 \x03(\x0b\x32\x19.drumbeat.v1.Interruption\x12(\n\x04spec\x18\x05 \x01(\x0b\x32\x1a.drumbeat.v1.InprocessSpec\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\r\n\x05\x61head\x18\x07 \x03(\r\"\xed\x01\n\x12InprocessDirective\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\x04\x12,\n\x05\x62\x65gin\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.IterationBeginH\x00\x12\x34\n\tinterrupt\x18\x04 \x01(\x0b\x32\x1f.drumbeat.v1.IterationInterruptH\x00\x12\x32\n\x08\x63omplete\x18\x05 \x01(\x0b\x32\x1e.drumbeat.v1.IterationCompleteH\x00\x12\x12\n\nterminated\x18\x06 \x03(\rB\x06\n\x04kind\"\x94\x01\n\x0eIterationBegin\x12)\n\x05seats\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.InprocessSeat\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x19\n\x11\x61\x63tive_world_size\x18\x03 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x04 \x01(\t\x12\x13\n\x0bmaster_port\x18\x05 \x01(\r\"\x87\x01\n\rInprocessSeat\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x18\n\x0b\x61\x63tive_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x17\n\x0frole_world_size\x18\x05 \x01(\rB\x0e\n\x0c_active_rank\"$\n\x12IterationInterrupt\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x13\n\x11IterationComplete*\xb2\x03\n\x10InterruptionKind\x12!\n\x1dINTERRUPTION_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bINTERRUPTION_KIND_EXCEPTION\x10\x01\x12$\n INTERRUPTION_KIND_BASE_EXCEPTION\x10\x02\x12\"\n\x1eINTERRUPTION_KIND_SOFT_TIMEOUT\x10\x03\x12\"\n\x1eINTERRUPTION_KIND_HARD_TIMEOUT\x10\x04\x12 \n\x1cINTERRUPTION_KIND_TERMINATED\x10\x05\x12\"\n\x1eINTERRUPTION_KIND_UNRESPONSIVE\x10\x06\x12\x1f\n\x1bINTERRUPTION_KIND_UNHEALTHY\x10\x07\x12\x1f\n\x1bINTERRUPTION_KIND_HOST_LOST\x10\x08\x12%\n!INTERRUPTION_KIND_BARRIER_TIMEOUT\x10\t\x12\x1f\n\x1bINTERRUPTION_KIND_DISCARDED\x10\n\x12\x1c\n\x18INTERRUPTION_KIND_EXITED\x10\x0b*\xc1\x01\n\rInprocessStep\x12\x1e\n\x1aINPROCESS_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16INPROCESS_STEP_ENTERED\x10\x01\x12\x1a\n\x16INPROCESS_STEP_RUNNING\x10\x02\x12\x1e\n\x1aINPROCESS_STEP_INTERRUPTED\x10\x03\x12\x1c\n\x18INPROCESS_STEP_COMPLETED\x10\x04\x12\x1a\n\x16INPROCESS_STEP_OUTSIDE\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64rumbeat/v1/inprocess.proto\x12\x0b\x64rumbeat.v1\x1a\"drumbeat/worker/v1/iteration.proto\"\x8d\x02\n\x0fInprocessReport\x12\x11\n\titeration\x18\x01 \x01(\x04\x12(\n\x04step\x18\x02 \x01(\x0e\x32\x1a.drumbeat.v1.InprocessStep\x12\x34\n\nterminated\x18\x03 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12\x37\n\rinterruptions\x18\x04 \x03(\x0b\x32 .drumbeat.worker.v1.Interruption\x12/\n\x04spec\x18\x05 \x01(\x0b\x32!.drumbeat.worker.v1.InprocessSpec\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\r\n\x05\x61head\x18\x07 \x03(\r\"\xfb\x01\n\x12InprocessDirective\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\x04\x12,\n\x05\x62\x65gin\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.IterationBeginH\x00\x12;\n\tinterrupt\x18\x04 \x01(\x0b\x32&.drumbeat.worker.v1.IterationInterruptH\x00\x12\x39\n\x08\x63omplete\x18\x05 \x01(\x0b\x32%.drumbeat.worker.v1.IterationCompleteH\x00\x12\x12\n\nterminated\x18\x06 \x03(\rB\x06\n\x04kind\"\x94\x01\n\x0eIterationBegin\x12)\n\x05seats\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.InprocessSeat\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x19\n\x11\x61\x63tive_world_size\x18\x03 \x01(\r\x12\x13\n\x0bmaster_addr\x18\x04 \x01(\t\x12\x13\n\x0bmaster_port\x18\x05 \x01(\r\"\x87\x01\n\rInprocessSeat\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x18\n\x0b\x61\x63tive_rank\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x17\n\x0frole_world_size\x18\x05 \x01(\rB\x0e\n\x0c_active_rank*\xc1\x01\n\rInprocessStep\x12\x1e\n\x1aINPROCESS_STEP_UNSPECIFIED\x10\x00\x12\x1a\n\x16INPROCESS_STEP_ENTERED\x10\x01\x12\x1a\n\x16INPROCESS_STEP_RUNNING\x10\x02\x12\x1e\n\x1aINPROCESS_STEP_INTERRUPTED\x10\x03\x12\x1c\n\x18INPROCESS_STEP_COMPLETED\x10\x04\x12\x1a\n\x16INPROCESS_STEP_OUTSIDE\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.inprocess_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INTERRUPTIONKIND']._serialized_start=1576
-  _globals['_INTERRUPTIONKIND']._serialized_end=2010
-  _globals['_INPROCESSSTEP']._serialized_start=2013
-  _globals['_INPROCESSSTEP']._serialized_end=2206
-  _globals['_INPROCESSSPEC']._serialized_start=77
-  _globals['_INPROCESSSPEC']._serialized_end=367
-  _globals['_RANKRULE']._serialized_start=370
-  _globals['_RANKRULE']._serialized_end=560
-  _globals['_SHIFTRANKS']._serialized_start=562
-  _globals['_SHIFTRANKS']._serialized_end=574
-  _globals['_FILLGAPS']._serialized_start=576
-  _globals['_FILLGAPS']._serialized_end=586
-  _globals['_GROUPSIZES']._serialized_start=588
-  _globals['_GROUPSIZES']._serialized_end=617
-  _globals['_INTERRUPTION']._serialized_start=619
-  _globals['_INTERRUPTION']._serialized_end=734
-  _globals['_INPROCESSREPORT']._serialized_start=737
-  _globals['_INPROCESSREPORT']._serialized_end=985
-  _globals['_INPROCESSDIRECTIVE']._serialized_start=988
-  _globals['_INPROCESSDIRECTIVE']._serialized_end=1225
-  _globals['_ITERATIONBEGIN']._serialized_start=1228
-  _globals['_ITERATIONBEGIN']._serialized_end=1376
-  _globals['_INPROCESSSEAT']._serialized_start=1379
-  _globals['_INPROCESSSEAT']._serialized_end=1514
-  _globals['_ITERATIONINTERRUPT']._serialized_start=1516
-  _globals['_ITERATIONINTERRUPT']._serialized_end=1552
-  _globals['_ITERATIONCOMPLETE']._serialized_start=1554
-  _globals['_ITERATIONCOMPLETE']._serialized_end=1573
+  _globals['_INPROCESSSTEP']._serialized_start=896
+  _globals['_INPROCESSSTEP']._serialized_end=1089
+  _globals['_INPROCESSREPORT']._serialized_start=81
+  _globals['_INPROCESSREPORT']._serialized_end=350
+  _globals['_INPROCESSDIRECTIVE']._serialized_start=353
+  _globals['_INPROCESSDIRECTIVE']._serialized_end=604
+  _globals['_ITERATIONBEGIN']._serialized_start=607
+  _globals['_ITERATIONBEGIN']._serialized_end=755
+  _globals['_INPROCESSSEAT']._serialized_start=758
+  _globals['_INPROCESSSEAT']._serialized_end=893
 # @@protoc_insertion_point(module_scope)

@@ -5,8 +5,8 @@ isort:skip_file
 
 import builtins
 import collections.abc
+import drumbeat.worker.v1.iteration_pb2
 import google.protobuf.descriptor
-import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
@@ -19,66 +19,6 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
-
-class _InterruptionKind:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
-
-class _InterruptionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InterruptionKind.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-    INTERRUPTION_KIND_UNSPECIFIED: _InterruptionKind.ValueType  # 0
-    """Never sent."""
-    INTERRUPTION_KIND_EXCEPTION: _InterruptionKind.ValueType  # 1
-    """The function raised an Exception."""
-    INTERRUPTION_KIND_BASE_EXCEPTION: _InterruptionKind.ValueType  # 2
-    """The function raised another BaseException: the worker ends."""
-    INTERRUPTION_KIND_SOFT_TIMEOUT: _InterruptionKind.ValueType  # 3
-    """No progress within the soft timeout: it takes part in the restart."""
-    INTERRUPTION_KIND_HARD_TIMEOUT: _InterruptionKind.ValueType  # 4
-    """No progress within the hard timeout: it was killed."""
-    INTERRUPTION_KIND_TERMINATED: _InterruptionKind.ValueType  # 5
-    """The process ended, whatever the cause."""
-    INTERRUPTION_KIND_UNRESPONSIVE: _InterruptionKind.ValueType  # 6
-    """The runtime gave no sign of life: it was killed."""
-    INTERRUPTION_KIND_UNHEALTHY: _InterruptionKind.ValueType  # 7
-    """Its health check failed, or its finalize: the worker ends."""
-    INTERRUPTION_KIND_HOST_LOST: _InterruptionKind.ValueType  # 8
-    """Its host was lost."""
-    INTERRUPTION_KIND_BARRIER_TIMEOUT: _InterruptionKind.ValueType  # 9
-    """It did not come to a barrier in time."""
-    INTERRUPTION_KIND_DISCARDED: _InterruptionKind.ValueType  # 10
-    """A rule left it without a rank; it ends."""
-    INTERRUPTION_KIND_EXITED: _InterruptionKind.ValueType  # 11
-    """The function called `sys.exit` with 0: the worker ends, and has failed at nothing."""
-
-class InterruptionKind(_InterruptionKind, metaclass=_InterruptionKindEnumTypeWrapper):
-    """What ended an iteration for a worker."""
-
-INTERRUPTION_KIND_UNSPECIFIED: InterruptionKind.ValueType  # 0
-"""Never sent."""
-INTERRUPTION_KIND_EXCEPTION: InterruptionKind.ValueType  # 1
-"""The function raised an Exception."""
-INTERRUPTION_KIND_BASE_EXCEPTION: InterruptionKind.ValueType  # 2
-"""The function raised another BaseException: the worker ends."""
-INTERRUPTION_KIND_SOFT_TIMEOUT: InterruptionKind.ValueType  # 3
-"""No progress within the soft timeout: it takes part in the restart."""
-INTERRUPTION_KIND_HARD_TIMEOUT: InterruptionKind.ValueType  # 4
-"""No progress within the hard timeout: it was killed."""
-INTERRUPTION_KIND_TERMINATED: InterruptionKind.ValueType  # 5
-"""The process ended, whatever the cause."""
-INTERRUPTION_KIND_UNRESPONSIVE: InterruptionKind.ValueType  # 6
-"""The runtime gave no sign of life: it was killed."""
-INTERRUPTION_KIND_UNHEALTHY: InterruptionKind.ValueType  # 7
-"""Its health check failed, or its finalize: the worker ends."""
-INTERRUPTION_KIND_HOST_LOST: InterruptionKind.ValueType  # 8
-"""Its host was lost."""
-INTERRUPTION_KIND_BARRIER_TIMEOUT: InterruptionKind.ValueType  # 9
-"""It did not come to a barrier in time."""
-INTERRUPTION_KIND_DISCARDED: InterruptionKind.ValueType  # 10
-"""A rule left it without a rank; it ends."""
-INTERRUPTION_KIND_EXITED: InterruptionKind.ValueType  # 11
-"""The function called `sys.exit` with 0: the worker ends, and has failed at nothing."""
-Global___InterruptionKind: typing_extensions.TypeAlias = InterruptionKind
 
 class _InprocessStep:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -121,184 +61,6 @@ INPROCESS_STEP_OUTSIDE: InprocessStep.ValueType  # 5
 Global___InprocessStep: typing_extensions.TypeAlias = InprocessStep
 
 @typing.final
-class InprocessSpec(google.protobuf.message.Message):
-    """Messages of in-process restart: the training function starts again, the process
-    does not. An iteration is one call of the function by all workers that take part;
-    (run, round, iteration) is its fence, and iterations of a round only rise.
-
-    What all workers of a round must agree on to restart in process.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RULES_FIELD_NUMBER: builtins.int
-    WORLD_SIZE_MIN_FIELD_NUMBER: builtins.int
-    ACTIVE_WORLD_SIZE_MIN_FIELD_NUMBER: builtins.int
-    ITERATIONS_MAX_FIELD_NUMBER: builtins.int
-    LAST_CALL_WAIT_FIELD_NUMBER: builtins.int
-    BARRIER_TIMEOUT_FIELD_NUMBER: builtins.int
-    COMPLETION_TIMEOUT_FIELD_NUMBER: builtins.int
-    world_size_min: builtins.int
-    """Fewer workers than this: a new round of processes. 0: any number."""
-    active_world_size_min: builtins.int
-    """The same for those that call the function."""
-    iterations_max: builtins.int
-    """Iterations of one call of the wrapper, the first included; then a new round of
-    processes. 0: no limit.
-    """
-    @property
-    def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankRule]:
-        """How dead workers' ranks are filled; in the order in which they are applied."""
-
-    @property
-    def last_call_wait(self) -> google.protobuf.duration_pb2.Duration:
-        """How long interruptions of other workers are recorded beside the first one. Nobody
-        waits for it.
-        """
-
-    @property
-    def barrier_timeout(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the workers that are not heard of may take to enter the next iteration."""
-
-    @property
-    def completion_timeout(self) -> google.protobuf.duration_pb2.Duration:
-        """How long those that completed wait for the others."""
-
-    def __init__(
-        self,
-        *,
-        rules: collections.abc.Iterable[Global___RankRule] | None = ...,
-        world_size_min: builtins.int = ...,
-        active_world_size_min: builtins.int = ...,
-        iterations_max: builtins.int = ...,
-        last_call_wait: google.protobuf.duration_pb2.Duration | None = ...,
-        barrier_timeout: google.protobuf.duration_pb2.Duration | None = ...,
-        completion_timeout: google.protobuf.duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["barrier_timeout", b"barrier_timeout", "completion_timeout", b"completion_timeout", "last_call_wait", b"last_call_wait"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["active_world_size_min", b"active_world_size_min", "barrier_timeout", b"barrier_timeout", "completion_timeout", b"completion_timeout", "iterations_max", b"iterations_max", "last_call_wait", b"last_call_wait", "rules", b"rules", "world_size_min", b"world_size_min"]) -> None: ...
-
-Global___InprocessSpec: typing_extensions.TypeAlias = InprocessSpec
-
-@typing.final
-class RankRule(google.protobuf.message.Message):
-    """One rule of the assignment of ranks."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    SHIFT_FIELD_NUMBER: builtins.int
-    FILL_FIELD_NUMBER: builtins.int
-    GROUPS_FIELD_NUMBER: builtins.int
-    ACTIVE_MAX_FIELD_NUMBER: builtins.int
-    ACTIVE_DIVISOR_FIELD_NUMBER: builtins.int
-    active_max: builtins.int
-    """At most this many call the function; the others stand by."""
-    active_divisor: builtins.int
-    """As many as can be divided by this call the function; the others stand by."""
-    @property
-    def shift(self) -> Global___ShiftRanks:
-        """All move down to close the gaps, in order."""
-
-    @property
-    def fill(self) -> Global___FillGaps:
-        """The highest ranks move into the gaps, the others stay."""
-
-    @property
-    def groups(self) -> Global___GroupSizes:
-        """Workers of groups that are not of one of these sizes are terminated."""
-
-    def __init__(
-        self,
-        *,
-        shift: Global___ShiftRanks | None = ...,
-        fill: Global___FillGaps | None = ...,
-        groups: Global___GroupSizes | None = ...,
-        active_max: builtins.int = ...,
-        active_divisor: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["active_divisor", b"active_divisor", "active_max", b"active_max", "fill", b"fill", "groups", b"groups", "kind", b"kind", "shift", b"shift"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["active_divisor", b"active_divisor", "active_max", b"active_max", "fill", b"fill", "groups", b"groups", "kind", b"kind", "shift", b"shift"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["shift", "fill", "groups", "active_max", "active_divisor"] | None: ...
-
-Global___RankRule: typing_extensions.TypeAlias = RankRule
-
-@typing.final
-class ShiftRanks(google.protobuf.message.Message):
-    """All move down to close the gaps, in order."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-Global___ShiftRanks: typing_extensions.TypeAlias = ShiftRanks
-
-@typing.final
-class FillGaps(google.protobuf.message.Message):
-    """The highest ranks move into the gaps."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-Global___FillGaps: typing_extensions.TypeAlias = FillGaps
-
-@typing.final
-class GroupSizes(google.protobuf.message.Message):
-    """Which sizes a group may have."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ALLOWED_FIELD_NUMBER: builtins.int
-    allowed: builtins.bytes
-    """Bit i of byte i / 8, from the lowest: whether a group with i workers may stay.
-    At most 2,048 bytes; larger groups may not.
-    """
-    def __init__(
-        self,
-        *,
-        allowed: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["allowed", b"allowed"]) -> None: ...
-
-Global___GroupSizes: typing_extensions.TypeAlias = GroupSizes
-
-@typing.final
-class Interruption(google.protobuf.message.Message):
-    """Something that ended an iteration for a worker."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    LOCAL_RANK_FIELD_NUMBER: builtins.int
-    KIND_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    TRACEBACK_FIELD_NUMBER: builtins.int
-    local_rank: builtins.int
-    """Local rank of the worker on the host that reports it."""
-    kind: Global___InterruptionKind.ValueType
-    """What."""
-    message: builtins.str
-    """In words; at most 4 KiB."""
-    traceback: builtins.str
-    """Python traceback, if there is one; at most 64 KiB. Not sent to the coordinator but
-    in a failure record.
-    """
-    def __init__(
-        self,
-        *,
-        local_rank: builtins.int = ...,
-        kind: Global___InterruptionKind.ValueType = ...,
-        message: builtins.str = ...,
-        traceback: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kind", b"kind", "local_rank", b"local_rank", "message", b"message", "traceback", b"traceback"]) -> None: ...
-
-Global___Interruption: typing_extensions.TypeAlias = Interruption
-
-@typing.final
 class InprocessReport(google.protobuf.message.Message):
     """What this host's workers do in the iterations of a round: all of it, latest wins."""
 
@@ -316,15 +78,15 @@ class InprocessReport(google.protobuf.message.Message):
     step: Global___InprocessStep.ValueType
     """The least that any of them that still take part has reached."""
     @property
-    def terminated(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Interruption]:
+    def terminated(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.worker.v1.iteration_pb2.Interruption]:
         """Workers of this host that take no part any more, ascending; it only grows in a round."""
 
     @property
-    def interruptions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Interruption]:
+    def interruptions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.worker.v1.iteration_pb2.Interruption]:
         """What went wrong in this iteration, in the order in which it did; one per worker."""
 
     @property
-    def spec(self) -> Global___InprocessSpec:
+    def spec(self) -> drumbeat.worker.v1.iteration_pb2.InprocessSpec:
         """What they agreed on; with the first reports of a call."""
 
     @property
@@ -343,9 +105,9 @@ class InprocessReport(google.protobuf.message.Message):
         *,
         iteration: builtins.int = ...,
         step: Global___InprocessStep.ValueType = ...,
-        terminated: collections.abc.Iterable[Global___Interruption] | None = ...,
-        interruptions: collections.abc.Iterable[Global___Interruption] | None = ...,
-        spec: Global___InprocessSpec | None = ...,
+        terminated: collections.abc.Iterable[drumbeat.worker.v1.iteration_pb2.Interruption] | None = ...,
+        interruptions: collections.abc.Iterable[drumbeat.worker.v1.iteration_pb2.Interruption] | None = ...,
+        spec: drumbeat.worker.v1.iteration_pb2.InprocessSpec | None = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
         ahead: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
@@ -375,11 +137,11 @@ class InprocessDirective(google.protobuf.message.Message):
         """It begins."""
 
     @property
-    def interrupt(self) -> Global___IterationInterrupt:
+    def interrupt(self) -> drumbeat.worker.v1.iteration_pb2.IterationInterrupt:
         """It was interrupted somewhere."""
 
     @property
-    def complete(self) -> Global___IterationComplete:
+    def complete(self) -> drumbeat.worker.v1.iteration_pb2.IterationComplete:
         """All have completed it."""
 
     @property
@@ -394,8 +156,8 @@ class InprocessDirective(google.protobuf.message.Message):
         round_id: builtins.int = ...,
         iteration: builtins.int = ...,
         begin: Global___IterationBegin | None = ...,
-        interrupt: Global___IterationInterrupt | None = ...,
-        complete: Global___IterationComplete | None = ...,
+        interrupt: drumbeat.worker.v1.iteration_pb2.IterationInterrupt | None = ...,
+        complete: drumbeat.worker.v1.iteration_pb2.IterationComplete | None = ...,
         terminated: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["begin", b"begin", "complete", b"complete", "interrupt", b"interrupt", "kind", b"kind"]) -> builtins.bool: ...
@@ -475,33 +237,3 @@ class InprocessSeat(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_active_rank", b"_active_rank"]) -> typing.Literal["active_rank"] | None: ...
 
 Global___InprocessSeat: typing_extensions.TypeAlias = InprocessSeat
-
-@typing.final
-class IterationInterrupt(google.protobuf.message.Message):
-    """Abort, clean up, enter the next one."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REASON_FIELD_NUMBER: builtins.int
-    reason: builtins.str
-    """Who and why, for people."""
-    def __init__(
-        self,
-        *,
-        reason: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
-
-Global___IterationInterrupt: typing_extensions.TypeAlias = IterationInterrupt
-
-@typing.final
-class IterationComplete(google.protobuf.message.Message):
-    """All have completed it."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-Global___IterationComplete: typing_extensions.TypeAlias = IterationComplete

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
 if TYPE_CHECKING:
     from tests.support.cluster import Agent, Cluster, Coordinator
@@ -212,7 +212,7 @@ def test_without_a_budget_too_few_ranks_are_a_failure_with_its_cause(cluster: Cl
     run = coordinator.run("run")
     (cause,) = run.verdict.report.root_causes
     assert (cause.worker.rank, cause.iteration, cause.signal_name) == (1, 1, "SIGKILL")
-    assert cause.interruption == inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+    assert cause.interruption == iteration_pb2.INTERRUPTION_KIND_TERMINATED
     assert run.iterations_restarted == 1
     assert "restarts: 0 of 0 used" in run.verdict.reason
     assert "1 restart in process" in run.verdict.reason

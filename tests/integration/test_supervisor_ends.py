@@ -9,22 +9,24 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.process import Supervisor
-from agent.workers.supervisor.process_tree import kill_descendants, list_children
-from agent.workers.supervisor.protocol import (
+from agent.workers.supervisor.messages import (
     KillWorkers,
-    WorkerExited,
+    StartWorkers,
+    WorkerExit,
     WorkersStarted,
     WorkersStopped,
-    encode,
+    WorkerStart,
 )
+from agent.workers.supervisor.process import Supervisor
+from agent.workers.supervisor.process_tree import kill_descendants, list_children
+from agent.workers.supervisor.protocol import encode
 from tests.support.supervision import (
     DEADLINE_S,
     Harness,
@@ -76,15 +78,7 @@ class _WaitingSpawner:
         self._agent = agent
         self.starts = 0
 
-    def spawn(
-        self,
-        argv: Sequence[str],  # noqa: ARG002
-        env: Mapping[str, str],  # noqa: ARG002
-        *,
-        cpus: Collection[int] = (),  # noqa: ARG002
-        stdout: str = "",  # noqa: ARG002
-        stderr: str = "",  # noqa: ARG002
-    ) -> int:
+    def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:  # noqa: ARG002
         self.starts += 1
         ready_fd, begun_fd = os.pipe()
         self._agent.close()
@@ -121,7 +115,7 @@ async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced
         harness.client.send(KillWorkers())  # Nobody is there: dropped.
         await harness.client.start()
         harness.start("true", round_id=1)
-        await harness.expect(WorkerExited)
+        await harness.expect(WorkerExit)
         assert harness.deaths == [-signal.SIGKILL]
 
 
@@ -130,7 +124,7 @@ async def test_nonsense_on_the_socket_ends_the_supervisor_and_its_workers() -> N
         harness.start("sleep", "1000")
         [started] = await harness.expect(WorkersStarted)
         assert harness.client._life is not None
-        harness.client._life.write(b'{"type":"StopWorkers","round_id":"zero"}\n')
+        harness.client._life.write(b'["StopWorkers",{"round_id":"zero"}]\n')
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [1]
         assert not psutil.pid_exists(started.pids[0])
@@ -166,7 +160,7 @@ async def test_a_callback_that_raises_costs_neither_supervisor_nor_workers() -> 
 
         harness.on_next_event = fail
         harness.start("sh", "-c", "exit 3")
-        [exited] = await harness.expect(WorkerExited)
+        [exited] = await harness.expect(WorkerExit)
         assert exited.exit_code == 3
         assert [str(mistake) for mistake in harness.mistakes] == ["the test's mistake"]
         assert harness.deaths == []

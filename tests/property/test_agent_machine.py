@@ -26,7 +26,7 @@ from agent.core.events import (
 from agent.core.inprocess.model import InterruptionKind
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,
@@ -196,7 +196,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(is_success=st.booleans())
     def want_end(self, *, is_success: bool) -> None:
         self.wanted, self.is_ending = None, True
-        end = Exit(is_success=is_success, reason="over", report="")
+        end = Exit(is_success=is_success, reason="over")
         self.deliver(desired(end, attempt=self.attempt))
 
     @rule()

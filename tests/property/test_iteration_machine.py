@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt
 from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
@@ -34,22 +33,23 @@ from coordinator.core.inprocess.model import (
     IterationBegin,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import (
-    FILL_GAPS,
-    SHIFT_RANKS,
-    RankRule,
-    active_divisor,
-    active_max,
-    group_sizes,
+from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
 )
-from tests.support.iteration import (
+from coordinator.core.phases.rendezvous import GiveUp
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     INTERRUPTED,
     RUNNING,
+    Decision,
     IterationStory,
     a_fault,
 )
+from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
 NAMES = st.sampled_from("abcd")
 SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))
@@ -140,17 +140,17 @@ class Promises:
     def decided(self, decision: Decision) -> None:
         assert not self.is_over, "it goes on after it was given up"
         match decision:
-            case Begin(iteration=iteration):
+            case IterationBegan(iteration=iteration):
                 assert not self.is_running, "two iterations at once"
                 assert iteration == self.latest + 1, "iterations rise by one"
                 self.is_running, self.spoiled, self.completed = True, "", set()
                 self.latest = iteration
                 self.check_begin(decision)
-            case Interrupt(iteration=iteration, reason=reason):
+            case IterationInterrupted(iteration=iteration, reason=reason):
                 assert iteration == self.latest + (not self.is_running)
                 assert reason.startswith(f"iteration {iteration} was interrupted: ")
                 self.is_running, self.latest = False, iteration
-            case Complete(iteration=iteration):
+            case IterationCompleted(iteration=iteration):
                 assert self.is_running, "complete without an iteration"
                 assert iteration == self.latest
                 assert not self.spoiled, f"complete although {self.spoiled}"
@@ -162,7 +162,7 @@ class Promises:
             case _:
                 raise AssertionError(f"{decision} takes no effect")
 
-    def check_begin(self, begin: Begin) -> None:
+    def check_begin(self, begin: IterationBegan) -> None:
         told = {name: self.story.directive(name) for name in self.story.names}
         seats: dict[Worker, InprocessSeat] = {}
         for name, directive in told.items():
@@ -177,7 +177,7 @@ class Promises:
                 "hosts are told different sizes"
             )
         ranks = sorted(seat.rank for seat in seats.values())
-        assert ranks == list(range(begin.world_size))
+        assert ranks == list(range(len(self.story.state.order)))
         active = {seat.active_rank for seat in seats.values() if seat.active_rank is not None}
         assert active == set(range(begin.active_world_size))
         late = {name for name, _ in seats if self.entered.get(name) != begin.iteration}
@@ -185,7 +185,7 @@ class Promises:
         assert not seats.keys() & self.dead, "a dead worker has a rank"
         assert not self.seats or seats.keys() <= self.seats, "a worker came back"
         (first,) = [name for (name, _), seat in seats.items() if seat.active_rank == 0]
-        assert begin.leader == f"{first}.1"
+        assert begin.master_addr == f"10.{first}"
         for name, directive in told.items():
             assert directive is not None
             self.begins.setdefault(begin.iteration, {})[name] = directive
@@ -431,7 +431,7 @@ class IterationMachine(RuleBasedStateMachine):
                 self.obey(host.name, is_said=True)
                 self.complete(host.name, is_said=True)
             if not self.is_over and self.progress() == before:
-                assert self.story.iterations.next_deadline() is not None, "waits for ever"
+                assert self.story.deadline() is not None, "waits for ever"
                 self.story.advance(11.0)
         raise AssertionError(f"it never ends: {self.story.latest}")
 
@@ -463,7 +463,7 @@ def test_the_watch_can_fail() -> None:
     """A promise that nothing could break would be worth nothing."""
     promises = Promises(IterationStory(1))
     with pytest.raises(AssertionError, match="complete without an iteration"):
-        promises.decided(Complete(iteration=0))
+        promises.decided(IterationCompleted(round_id=0, iteration=0))
     promises.is_running, promises.latest, promises.spoiled = True, 0, "it was not"
     with pytest.raises(AssertionError, match="complete although it was not"):
-        promises.decided(Complete(iteration=0))
+        promises.decided(IterationCompleted(round_id=0, iteration=0))

@@ -15,7 +15,6 @@ from agent.watchdog.core.events import (
     DeadlineReached,
     Event,
     EvidenceTaken,
-    SignalFailed,
     TimerAcquired,
     TimerReleased,
     WorkerGone,
@@ -25,7 +24,6 @@ from agent.watchdog.core.model import Evidence, Slot, Snapshot, WatchdogPolicy, 
 from agent.watchdog.core.watchdog import WatchdogCore
 
 SIGTERM, SIGKILL = 15, 9
-RETRY_MAX_S = 5.0
 POLICY = WatchdogPolicy(runtime_timeout_s=6.0, kill_grace_s=2.0, timers_max=3)
 RUNTIME = "the runtime"
 
@@ -67,8 +65,6 @@ class Worker:
     is_doomed: bool = False
     is_examined: bool = False  # its stacks were asked for and have not come
     has_evidence: bool = False
-    sent_for: list[Limit] = field(default_factory=list)
-    latest_signal: int = 0
 
     def limits(self) -> list[Limit]:
         runtime = [self.runtime] if self.runtime is not None else []
@@ -141,11 +137,11 @@ class WatchdogMachine(RuleBasedStateMachine):
                 self.on_report(worker, hang.scope, is_ending=is_ending)
             case fx.Signal(signum=signum):
                 self.on_signal(worker, signum)
-            case fx.Tell(what="hang not judged"):
+            case fx.Warn(event="hang not judged"):
                 for limit in self.over(worker):
                     self.count_anew(limit, limit.limit_s)
                 worker.is_examined = worker.has_evidence = False
-            case fx.Tell():
+            case fx.Warn():
                 pass
 
     def over(self, worker: Worker) -> list[Limit]:
@@ -171,7 +167,6 @@ class WatchdogMachine(RuleBasedStateMachine):
             del worker.calls[scope]
 
     def on_signal(self, worker: Worker, signum: int) -> None:
-        worker.latest_signal = signum
         if worker.is_doomed:
             assert signum == SIGKILL
             return
@@ -180,7 +175,6 @@ class WatchdogMachine(RuleBasedStateMachine):
         assert worker.has_evidence, "no evidence was taken"
         worker.has_evidence = False
         worker.is_doomed = signum == SIGTERM
-        worker.sent_for = over
         for limit in over:
             if limit is worker.runtime and not worker.is_doomed:
                 self.count_anew(limit, POLICY.kill_grace_s)
@@ -301,21 +295,6 @@ class WatchdogMachine(RuleBasedStateMachine):
         if not evidence.is_alive:
             self.goes(rank)
 
-    @rule(rank=WORKERS)
-    def signal_fails(self, rank: int) -> None:
-        worker = self.workers.get(rank)
-        if worker is None or not worker.latest_signal:
-            return
-        is_lost = worker.is_doomed and worker.latest_signal == SIGKILL
-        worker.latest_signal = 0
-        if not is_lost:
-            worker.is_doomed = False
-            for limit in worker.sent_for:
-                limit.is_handled = False
-                limit.slack_s = max(limit.slack_s, self.now + RETRY_MAX_S - limit.over_at)
-                limit.early_s = 0.0
-        self.deliver(SignalFailed(worker=self.key(rank), reason="no"))
-
     # Time.
 
     @rule(seconds=st.sampled_from([0.1, 0.25, 0.5, 1.0, 2.0, 7.0]))
@@ -348,7 +327,7 @@ class WatchdogMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_the_living_are_watched(self) -> None:
-        assert set(self.core.standings()) == {self.key(rank) for rank in self.workers}
+        assert set(self.core._workers) == {self.key(rank) for rank in self.workers}
         due = self.core.next_deadline()
         assert (due is None) == (not self.workers)
         assert due is None or due > self.now - POLICY.pulse_s

@@ -6,24 +6,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.core.agent import AgentCore
-from agent.core.events import SessionLost
+from agent.core.events import DirectiveReceived, SessionLost
 from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import HostStep
 from agent.core.inprocess.worker import Phase as WorkerPhase
 from agent.core.model import Exit
-from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.failures.intake import is_wanted
+from coordinator.core.failures.silence import SilentAtFailure
 from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
-from coordinator.core.inprocess.run_part import Iterating
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState
-from coordinator.core.phases.gathering import Leading
-from coordinator.core.phases.running import RoundWatch
+from coordinator.core.phases import leader
+from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import End
+from coordinator.core.phases.running import Running
 from coordinator.core.registry.registry import Registry
-from coordinator.core.run.run import Run
+from coordinator.core.run import run
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
 
 if TYPE_CHECKING:
@@ -35,32 +39,33 @@ if TYPE_CHECKING:
     from agent.core.events import Event
     from agent.core.inprocess.worker import Worker
     from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
-    from coordinator.core.inprocess.records import IterationBegan, IterationState
+    from coordinator.core.inprocess.records import IterationState
     from coordinator.core.inprocess.roster import Host
-    from coordinator.core.model import FailureRecord, Round
-    from coordinator.core.phases.running import Outcome
+    from coordinator.core.model import FailureRecord
+    from coordinator.core.phases.phase import Transition
+    from coordinator.core.run.records import Record
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
     """A leader's port serves again."""
-    patch.setattr(
-        Leading,
-        "port_of",
-        lambda self, incarnation: self._members.presences[incarnation].beat.master_port,
-    )
+
+    def port_of(_state: RunState, members: Membership, incarnation: str) -> int:
+        return members.presences[incarnation].beat.master_port
+
+    patch.setattr(leader, "port_of", port_of)
+    patch.setattr(run, "port_of", port_of)
 
 
 def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
     """The first group that is done speaks for all."""
 
-    def review(self: Run, now: float, judged_at: float) -> None:
+    def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
         if self.state.succeeded:
-            self._end(is_success=True, reason="all workers succeeded", now=now)
-        else:
-            original(self, now, judged_at)
+            return End(is_success=True, reason="all workers succeeded")
+        return original(self, now=now, judged_at=judged_at)
 
-    original = Run._review_round
-    patch.setattr(Run, "_review_round", review)
+    original = Running.review
+    patch.setattr(Running, "review", review)
 
 
 def waits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
@@ -92,38 +97,33 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
     """Restarts are not counted against the limit."""
 
-    def review(self: RoundWatch, current: Round, now: float) -> Outcome:
-        spec = self._state.spec
-        self._state.spec = replace(spec, restarts_max=1000)
-        outcome = original(self, current, now)
-        self._state.spec = spec
-        return outcome
+    def review(self: Running, now: float) -> Transition | None:
+        spec = self.state.spec
+        self.state.spec = replace(spec, restarts_max=1000)
+        transition = original(self, now)
+        self.state.spec = spec
+        return transition
 
-    original = RoundWatch._review_failure
-    patch.setattr(RoundWatch, "_review_failure", review)
+    original = Running._review_failure
+    patch.setattr(Running, "_review_failure", review)
 
 
 def forgets_successes(patch: pytest.MonkeyPatch) -> None:
     """What a beat said in the last life was not journaled."""
 
-    def take(self: Run, incarnation: str, event: SessionOpened | BeatReceived, now: float) -> None:
-        original(self, incarnation, event, now)
-        if event.beat.state is GroupState.SUCCEEDED:
-            self._effects = [e for e in self._effects if "GroupSucceeded" not in repr(e)]
+    def commit(self: RunContext, record: Record) -> None:
+        original(self, record)
+        if isinstance(record, GroupSucceeded):
+            self.effects.pop()
 
-    original = Run._take_beat
-    patch.setattr(Run, "_take_beat", take)
+    original = RunContext.commit
+    patch.setattr(RunContext, "commit", commit)
 
 
 def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator gives everybody up at once."""
 
-    def restore(self: Run, now: float) -> None:
-        original(self, now)
-        self.members.remember(self.state.members, until=now)
-
-    original = Run._restore
-    patch.setattr(Run, "_restore", restore)
+    patch.setattr(RunPolicy, "return_grace_s", lambda _self, _pace: 0.0)
 
 
 def fences_itself(patch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,8 @@ def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
 
     def end(self: AgentCore, error: object) -> None:
         if self._group.state.value == GroupState.SUCCEEDED.value:
-            self._on_desired(
-                self._desired.__class__(state=Exit(is_success=True, reason="", report=""))
-            )
+            verdict = Exit(is_success=True, reason="")
+            self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:
             original(self, error)  # type: ignore[arg-type]
 
@@ -201,7 +200,7 @@ def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
 
     def enter(self: Iterations, host: Host, report: InprocessReport, now: float) -> None:
         original(self, host, report, now)
-        self._missing = {}
+        self._entry.missing = {}
 
     original = Iterations._enter
     patch.setattr(Iterations, "_enter", enter)
@@ -232,16 +231,15 @@ def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
 def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
     """An iteration's rank 0 listens where that of the round did."""
 
-    def begun(self: Iterating, *args: object) -> IterationBegan | None:
-        record = original(self, *args)  # type: ignore[arg-type]
-        current = self._state.round
-        if record is None or current is None:
-            return record
-        master = {"master_addr": current.master_addr, "master_port": current.master_port}
-        return replace(record, **master)  # type: ignore[arg-type]
+    def address(self: InProcessRestarts, *args: object) -> object:
+        current = self._round
+        found = original(self, *args)  # type: ignore[arg-type]
+        if not isinstance(found, tuple):
+            return found
+        return current.master_addr, current.master_port
 
-    original = Iterating._begun
-    patch.setattr(Iterating, "_begun", begun)
+    original = InProcessRestarts._address
+    patch.setattr(InProcessRestarts, "_address", address)
 
 
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +278,7 @@ def seats_the_silent(patch: pytest.MonkeyPatch) -> None:
 
 def charges_the_dead(patch: pytest.MonkeyPatch) -> None:
     """What a machine lost just before a failure has cost is not given back."""
-    patch.setattr(RoundWatch, "take_back", lambda _self, _incarnation: None)
+    patch.setattr(SilentAtFailure, "take_back", lambda _self, _incarnation: None)
 
 
 # Those that only machines that lose power together can show.

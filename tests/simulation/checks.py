@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from agent.core import effects as agent_fx
-from agent.core.events import DesiredReceived
+from agent.core.events import DirectiveReceived
 from agent.core.model import Assignment, Exit
 from coordinator.core import effects as fx
 from coordinator.core.inprocess.records import (
@@ -155,8 +155,8 @@ class Checker:
 
     def on_agent_event(self, agent: Agent, event: Event) -> None:
         """An agent was told something."""
-        if isinstance(event, DesiredReceived) and isinstance(event.desired.state, Exit):
-            state = event.desired.state
+        if isinstance(event, DirectiveReceived) and isinstance(event.state, Exit):
+            state = event.state
             assert self.shadow is not None
             if state.is_released:
                 self._on_released(agent)

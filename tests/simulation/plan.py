@@ -7,12 +7,11 @@ from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from agent.core.inprocess.model import InprocessSpec
 from agent.settings.config import AgentConfig, Program
 from coordinator.core.model import Pace
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
-from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.processes import Habits
 from tests.simulation.wrapped import Conduct
 
@@ -139,7 +138,7 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
     if random.random() >= WRAPPED:
         return None
     conduct = Conduct(
-        spec=InprocessSpec(_spec(random, is_calm=is_calm).SerializeToString(deterministic=True)),
+        spec=_spec(random, is_calm=is_calm).SerializeToString(deterministic=True),
         calls=random.choice([1, 2, 4]),
         fails=random.choice([0.0, 0.05, 0.15, 0.4]),
         returns=random.choice([0.0, 0.3, 0.9, 1.0]),
@@ -150,8 +149,8 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
     return conduct.well() if is_calm else conduct
 
 
-def _spec(random: Random, *, is_calm: bool) -> inprocess_pb2.InprocessSpec:
-    spec = inprocess_pb2.InprocessSpec()
+def _spec(random: Random, *, is_calm: bool) -> iteration_pb2.InprocessSpec:
+    spec = iteration_pb2.InprocessSpec()
     rules = [random.choice(["shift", "fill"])]
     rules += random.choice([[], [], ["active_max"], ["active_divisor"]])
     if not is_calm and random.random() < 0.3:

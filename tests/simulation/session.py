@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.core.events import (
-    DesiredReceived,
+    DirectiveReceived,
     InprocessDirected,
     PaceChanged,
     SessionLost,
@@ -136,9 +136,12 @@ class SimSession:
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
                 self.send_records()
             case "desired":
-                desired = convert.desired_from(message.desired, name="train.py")
-                assert desired is not None, message
-                agent.submit(DesiredReceived(attempt=self._attempt, desired=desired))
+                desired, spent = message.desired, message.desired.master_port_spent
+                state = convert.desired_from(desired)
+                assert state is not None, message
+                agent.submit(
+                    DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
+                )
             case "inprocess":
                 directive = directive_from(message.inprocess)
                 assert directive is not None, message

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
-from agent.core.events import DesiredReceived, PortReserved, SessionWelcomed, WorkersStarted
-from agent.core.model import AgentPolicy, Assignment, Beat, Desired, GroupState, Pace, Standby
+from agent.core.events import DirectiveReceived, PortReserved, SessionWelcomed, WorkersStarted
+from agent.core.model import AgentPolicy, Assignment, Beat, GroupState, Pace, Standby
 
 if TYPE_CHECKING:
     from agent.core.events import Event
@@ -52,9 +52,9 @@ def a_beat(state: GroupState = GroupState.IDLE, round_id: int | None = None, **m
 
 def desired(
     state: Assignment | Standby | Stop | Exit, *, attempt: int = 1, spent: int = 0
-) -> DesiredReceived:
+) -> DirectiveReceived:
     """Return the coordinator's word."""
-    return DesiredReceived(attempt=attempt, desired=Desired(state=state, master_port_spent=spent))
+    return DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent)
 
 
 class AgentStory:

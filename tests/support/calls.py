@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import inprocess
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Noted:
 
 def kind_of(name: str) -> int:
     """Return the number of a kind of interruption."""
-    return inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
+    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
 
 
 def later(function: Callable[[], object]) -> None:

@@ -10,13 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.v1 import (
-    failure_pb2,
-    failure_pb2_grpc,
-    inprocess_pb2,
-    session_pb2,
-    session_pb2_grpc,
-)
+from drumbeat.v1 import failure_pb2, failure_pb2_grpc, inprocess_pb2, session_pb2, session_pb2_grpc
 from tests.support.waiting import MS
 
 # Its poller is one for all loops of this process; made here, it is no leak of a test.

@@ -54,7 +54,7 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
-    "worker_sdk/context.py": "the names, and a worker's view of them",
+    "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
     "drumbeat/logs.py": "whether the user's terminal is to have colours",
@@ -208,7 +208,7 @@ def check_direction(module: Module) -> Iterator[str]:
             yield f"{module.path}:{found.line}: imports what imports torch"
         if found.top == "torch":
             yield f"{module.path}:{found.line}: imports torch"
-        is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.v1")
+        is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.worker.v1")
         if module.package == "worker_sdk" and found.top != "worker_sdk" and not is_light:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
 

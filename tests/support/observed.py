@@ -7,9 +7,9 @@ from typing import Any
 from agent.core import events as ev
 from agent.core.agent import AgentCore
 from agent.core.effects import StartWorkers
-from agent.core.model import AgentPolicy, Assignment, Desired, Exit, Pace, Standby
+from agent.core.model import AgentPolicy, Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig, Program
-from agent.telemetry.model import Event, Item, Metric
+from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
 
 START = 100.0
@@ -60,7 +60,7 @@ class Watched:
         self.items += self.observer.saw(event, effects, now=self.now)
 
     def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:
-        event = ev.DesiredReceived(attempt=self.attempt, desired=Desired(state=state))
+        event = ev.DirectiveReceived(attempt=self.attempt, state=state)
         self.see(event, after_s)
 
     def run(self, round_id: int = 0, restarts: int = 0, after_s: float = 0.0) -> None:
@@ -83,7 +83,7 @@ class Watched:
         self.see(ev.WorkersStopped(round_id=round_id), after_s)
 
     def end(self, *, is_success: bool, reason: str = "all done") -> None:
-        self.want(Exit(is_success=is_success, reason=reason, report=""))
+        self.want(Exit(is_success=is_success, reason=reason))
 
     def events(self) -> list[Event]:
         return [item for item in self.items if isinstance(item, Event)]

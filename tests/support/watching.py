@@ -100,8 +100,8 @@ class WatchStory:
         return [each.hang for each in self.effects if isinstance(each, fx.Report)]
 
     def told(self) -> list[str]:
-        """Return what people were told."""
-        return [each.what for each in self.effects if isinstance(each, fx.Tell)]
+        """Return which warnings were logged."""
+        return [each.event for each in self.effects if isinstance(each, fx.Warn)]
 
     def _handle(self, event: Event) -> None:
         effects = self.core.handle(event, now=self.now)

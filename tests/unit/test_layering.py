@@ -166,7 +166,7 @@ def test_an_import_the_wrong_way_is_found(path: str, text: str) -> None:
         ("agent/a.py", "from worker_sdk import context\nimport psutil"),
         ("standalone/a.py", "import agent, coordinator"),
         ("worker_sdk/torch.py", "from torch.distributed.elastic import timer"),
-        ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.v1 import run_pb2"),
+        ("worker_sdk/a.py", "import grpc, socket\nfrom drumbeat.worker.v1 import worker_pb2"),
     ],
 )
 def test_an_import_the_right_way_passes(path: str, text: str) -> None:
@@ -177,7 +177,7 @@ def test_an_import_the_right_way_passes(path: str, text: str) -> None:
 def test_reading_the_environment_is_found_outside_its_few_places(text: str) -> None:
     assert list(layering.check_environment(Module.parse("agent/a.py", text)))
     assert not list(layering.check_environment(Module.parse("agent/settings/config.py", text)))
-    assert not list(layering.check_environment(Module.parse("worker_sdk/context.py", text)))
+    assert not list(layering.check_environment(Module.parse("worker_sdk/runtime.py", text)))
 
 
 def test_a_function_and_a_module_that_are_too_long_are_found() -> None:

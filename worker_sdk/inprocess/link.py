@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
-from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
-    from drumbeat.v1 import worker_pb2
+    from drumbeat.worker.v1 import worker_pb2
     from worker_sdk.inprocess.progress import TimeLimits
 
 FLUSH_TIMEOUT_S = 2.0
@@ -136,9 +135,7 @@ class AttachedTransport:
     """The stream that this process holds with its agent anyway."""
 
     def __init__(self) -> None:
-        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy
-
-        self._attachment = attached()
+        self._attachment = runtime.attachment()
 
     def send_step(self, step: worker_pb2.WorkerStep) -> None:
         """Send a step."""
@@ -167,7 +164,7 @@ class Process:
 
 def why_none() -> str:
     """Say why this process has no link."""
-    if not WorkerConfig.from_env().directory:
+    if not runtime.has_agent():
         return "no agent, as there is under `agent join`"
     return "the agent watches another process of this worker, not this one"
 

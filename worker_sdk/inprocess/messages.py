@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.v1 import inprocess_pb2, worker_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.errors import error_file
 from worker_sdk.inprocess.ranks import RankPolicy, Rule, RuleKind
 from worker_sdk.inprocess.state import Place
@@ -15,7 +15,7 @@ from worker_sdk.inprocess.state import Place
 if TYPE_CHECKING:
     from worker_sdk.inprocess.settings import Limits, Timing
 
-Kind = inprocess_pb2.InterruptionKind
+Kind = iteration_pb2.InterruptionKind
 
 MESSAGE_BYTES_MAX = 4 * 1024
 TRACEBACK_BYTES_MAX = 48 * 1024
@@ -77,7 +77,7 @@ def order_of(message: worker_pb2.WorkerOrder) -> Order | None:
 
 def spec(
     policy: RankPolicy, timing: Timing, limits: Limits, world_size: int
-) -> inprocess_pb2.InprocessSpec:
+) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on.
 
     Args:
@@ -86,7 +86,7 @@ def spec(
         limits: When it is not worth it any more.
         world_size: No group is larger.
     """
-    return inprocess_pb2.InprocessSpec(
+    return iteration_pb2.InprocessSpec(
         rules=[_rule(rule, world_size) for rule in policy.rules],
         world_size_min=limits.world_size_min,
         active_world_size_min=limits.active_world_size_min,
@@ -98,7 +98,7 @@ def spec(
 
 
 def entered(
-    iteration: int, agreed: inprocess_pb2.InprocessSpec, group: str
+    iteration: int, agreed: iteration_pb2.InprocessSpec, group: str
 ) -> worker_pb2.WorkerStep:
     """Wait for the iteration to begin."""
     step = worker_pb2.Entered(spec=agreed, group=group)
@@ -111,14 +111,14 @@ def completed(iteration: int) -> worker_pb2.WorkerStep:
 
 
 def interrupted(
-    iteration: int, cause: inprocess_pb2.Interruption | None = None
+    iteration: int, cause: iteration_pb2.Interruption | None = None
 ) -> worker_pb2.WorkerStep:
     """Clean up; because of ``cause``, or because the agent said so."""
     step = worker_pb2.Interrupted(interruption=cause)
     return worker_pb2.WorkerStep(iteration=iteration, interrupted=step)
 
 
-def terminated(iteration: int, cause: inprocess_pb2.Interruption) -> worker_pb2.WorkerStep:
+def terminated(iteration: int, cause: iteration_pb2.Interruption) -> worker_pb2.WorkerStep:
     """Take no part any more."""
     step = worker_pb2.Terminated(interruption=cause)
     return worker_pb2.WorkerStep(iteration=iteration, terminated=step)
@@ -126,14 +126,14 @@ def terminated(iteration: int, cause: inprocess_pb2.Interruption) -> worker_pb2.
 
 def interruption(
     kind: Kind.ValueType, local_rank: int, cause: BaseException | str
-) -> inprocess_pb2.Interruption:
+) -> iteration_pb2.Interruption:
     """Return what went wrong, in words that fit on the wire."""
     if isinstance(cause, str):
         message, stack = cause, ""
     else:
         inner = error_file.describe(cause)["message"]
         message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
-    return inprocess_pb2.Interruption(
+    return iteration_pb2.Interruption(
         local_rank=local_rank,
         kind=kind,
         message=error_file.bounded(message, MESSAGE_BYTES_MAX),
@@ -141,20 +141,20 @@ def interruption(
     )
 
 
-def _rule(rule: Rule, world_size: int) -> inprocess_pb2.RankRule:
+def _rule(rule: Rule, world_size: int) -> iteration_pb2.RankRule:
     if rule.kind is RuleKind.SHIFT:
-        return inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks())
+        return iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())
     if rule.kind is RuleKind.FILL:
-        return inprocess_pb2.RankRule(fill=inprocess_pb2.FillGaps())
+        return iteration_pb2.RankRule(fill=iteration_pb2.FillGaps())
     if rule.kind is RuleKind.ACTIVE_MAX:
-        return inprocess_pb2.RankRule(active_max=rule.number)
+        return iteration_pb2.RankRule(active_max=rule.number)
     if rule.kind is RuleKind.ACTIVE_DIVISOR:
-        return inprocess_pb2.RankRule(active_divisor=rule.number)
+        return iteration_pb2.RankRule(active_divisor=rule.number)
     assert rule.groups is not None, "a rule on groups has its filter"
     bits = bytearray(min(world_size, 8 * 2048 - 1) // 8 + 1)
     for size in rule.groups.allowed_sizes(world_size):
         bits[size // 8] |= 1 << (size % 8)
-    return inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=bytes(bits)))
+    return iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=bytes(bits)))
 
 
 def _duration(seconds: float) -> Duration:

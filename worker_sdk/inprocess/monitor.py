@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from drumbeat.v1 import worker_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.errors import error_file
 from worker_sdk.inprocess import messages
 from worker_sdk.inprocess.interrupt import Atomic, Gate
@@ -28,7 +28,7 @@ from worker_sdk.interpreter.signal_wakeup import Mailbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drumbeat.v1 import inprocess_pb2
+    from drumbeat.worker.v1 import iteration_pb2
     from worker_sdk.inprocess.link import Link
 
 log = logging.getLogger("worker_sdk")
@@ -49,7 +49,7 @@ class Entering:
 class Left:
     """The main thread has left the gate."""
 
-    cause: inprocess_pb2.Interruption | None
+    cause: iteration_pb2.Interruption | None
     """What it failed with; ``None``: it returned."""
     is_final: bool = False
     """It takes no part any more, and waits for nothing."""
@@ -156,7 +156,7 @@ class Monitor:
         self._notes.put(Entering(step))
         return self._answers.get()
 
-    def leave(self, cause: inprocess_pb2.Interruption | None) -> Answer:
+    def leave(self, cause: iteration_pb2.Interruption | None) -> Answer:
         """Tell what the function came to, and wait for the others.
 
         Returns:
@@ -249,7 +249,7 @@ class Monitor:
         elif isinstance(note, Left) and note.is_final:
             self._handle = self._idle
 
-    def _interrupt(self, reason: str, cause: inprocess_pb2.Interruption | None) -> None:
+    def _interrupt(self, reason: str, cause: iteration_pb2.Interruption | None) -> None:
         """Bring the main thread out of the function."""
         self._link.send_step(messages.interrupted(self._iteration, cause))
         with self.atomic.lock:

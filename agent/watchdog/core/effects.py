@@ -24,10 +24,7 @@ class AnnounceLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeEvidence:
-    """Take the stacks of a worker, within ``timeout_s``; answer with ``EvidenceTaken``.
-
-    ``pid``: of this process below the worker instead, if it is not 0.
-    """
+    """Take the stacks within ``timeout_s``; answer with ``EvidenceTaken``. ``pid`` as in Armed."""
 
     worker: WorkerKey
     timeout_s: float
@@ -36,10 +33,7 @@ class TakeEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Send a signal to a worker; answer only with ``SignalFailed``.
-
-    ``pid``: to this process below the worker instead, if it is not 0; never answered.
-    """
+    """Send a signal. ``pid`` as in ``Armed``."""
 
     worker: WorkerKey
     signum: int
@@ -48,10 +42,9 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Keep a hang for the worker's failure record, and tell people.
+    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends.
 
-    ``is_ending``: the worker is about to get a signal for it. ``signal`` as in ``Slot``.
-    ``pid``: it is about this process below the worker, if it is not 0.
+    ``signal`` as in ``Slot``, ``pid`` as in ``Armed``.
     """
 
     worker: WorkerKey
@@ -62,15 +55,12 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
-    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence.
-
-    ``worker`` is None for what concerns the watchdog itself.
-    """
+class Warn:
+    """Log a warning: ``event``, a fixed phrase. ``worker`` is None if it is of the watchdog."""
 
     worker: WorkerKey | None
-    what: str
-    why: str
+    event: str
+    reason: str
 
 
-Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | Tell
+Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | Warn

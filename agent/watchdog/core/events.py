@@ -17,14 +17,14 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGone:
-    """A worker has ended, or is being stopped by its agent: nothing of it is watched."""
+    """A worker has ended, or its agent stops it: it is watched no more."""
 
     worker: WorkerKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRead:
-    """Answer to ``ReadBoard``, or a worker kicked; ``snapshot`` is None if nobody owns it yet."""
+    """Answer to ``ReadBoard``, or a worker kicked; ``snapshot`` is None if it has no owner yet."""
 
     worker: WorkerKey
     snapshot: Snapshot | None
@@ -32,10 +32,7 @@ class BoardRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerAcquired:
-    """A worker asked for a timer by a call. ``signal`` as in ``Slot``.
-
-    ``pid`` is the process below the worker that gets the signal, 0 for the worker itself.
-    """
+    """A timer was asked for by a call. ``signal`` as in ``Slot``, ``pid`` as in ``Armed``."""
 
     worker: WorkerKey
     scope: str
@@ -46,7 +43,7 @@ class TimerAcquired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerReleased:
-    """A worker released a timer by a call."""
+    """A timer was released by a call."""
 
     worker: WorkerKey
     scope: str
@@ -69,14 +66,6 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalFailed:
-    """A signal could not be sent; the worker is not gone."""
-
-    worker: WorkerKey
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsLearned:
     """What the run has learned: limits by name of section, "" between heartbeats."""
 
@@ -88,15 +77,7 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
+Call = TimerAcquired | TimerReleased | HeartbeatReceived
 Event = (
-    WorkerStarted
-    | WorkerGone
-    | BoardRead
-    | TimerAcquired
-    | TimerReleased
-    | HeartbeatReceived
-    | EvidenceTaken
-    | SignalFailed
-    | LimitsLearned
-    | DeadlineReached
+    WorkerStarted | WorkerGone | BoardRead | Call | EvidenceTaken | LimitsLearned | DeadlineReached
 )

@@ -1,4 +1,4 @@
-"""Pure. A hang in a sentence, for people."""
+"""Pure. A hang in a sentence."""
 
 from __future__ import annotations
 

@@ -8,22 +8,7 @@ from agent.watchdog.core.model import HangKind, Purpose
 from drumbeat.deadlines import Deadlines
 
 LimitKey = tuple[str, str | int]
-"""What a limit is of; see ``slot_key``, ``call_key`` and ``kind_key``."""
-
-
-def slot_key(slot: int) -> LimitKey:
-    """Return the key of a timer or section on the board."""
-    return ("slot", slot)
-
-
-def call_key(scope: str) -> LimitKey:
-    """Return the key of a timer that was acquired by a call."""
-    return ("call", scope)
-
-
-def kind_key(kind: HangKind) -> LimitKey:
-    """Return the key of a limit of which a worker has one."""
-    return ("kind", kind.value)
+"""("slot", its number), ("call", its scope) or ("kind", ``HangKind``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +16,7 @@ class Stall:
     """The watchdog stood still: it was last awake at ``awake_at``, due at ``due_at``.
 
     When between the two it stopped is not known. A limit is therefore given the whole
-    span the first time, because whoever stood still with us had no more of it; later
+    span the first time, because the worker may have stood still just as long; later
     only what is certain, else a watchdog that is always late would never notice anything.
     """
 
@@ -59,10 +44,10 @@ NEVER_STALLED = Stall(float("-inf"), float("-inf"), float("-inf"))
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Armed:
-    """A limit that runs. ``since`` is where it counts from, ``due`` where it is over.
+    """A limit that runs, from ``since`` to ``due``.
 
     ``signal``, ``purpose`` and ``grace_s`` as in ``Slot``; ``pid``, if not 0, is the process
-    below the worker that gets the signal. ``is_graced``: it had its share of an uncertain stall.
+    below the worker that it is of. ``is_graced``: it had its share of an uncertain stall.
     ``is_handled``: what follows from its being over has been done.
     """
 
@@ -106,13 +91,8 @@ class Limits:
 
     def drop(self, key: LimitKey) -> None:
         """Forget a limit, if it is there."""
-        if self._armed.pop(key, None) is not None:
-            self._deadlines.clear(key)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._armed.clear()
-        self._deadlines = Deadlines()
+        self._armed.pop(key, None)
+        self._deadlines.clear(key)
 
     def next(self) -> float | None:
         """Return when the next one is over, which may be in the past."""
@@ -136,17 +116,15 @@ class Limits:
         """Let a limit, handled or not, be over at ``due``; unless it was replaced or dropped."""
         if self._armed.get(armed.key) is armed:
             armed.due, armed.is_handled = due, False
-            self._deadlines.set(armed.key, due)
+            self.put(armed)
 
     def extend(self, stall: Stall) -> None:
-        """Give every limit the time during which nobody could look."""
+        """Give every limit the time of a stall."""
         for armed in self._armed.values():
-            if armed.is_handled:
-                continue
-            more_s = stall.lateness_s + (0.0 if armed.is_graced else stall.uncertain_s)
-            armed.is_graced = True
-            armed.due += more_s
-            self._deadlines.set(armed.key, armed.due)
+            if not armed.is_handled:
+                armed.due += stall.lateness_s + (0.0 if armed.is_graced else stall.uncertain_s)
+                armed.is_graced = True
+                self.put(armed)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""

@@ -73,7 +73,7 @@ class WatchdogPolicy:
     """From SIGTERM to SIGKILL for a worker that hangs."""
 
     pulse_s: float = 1.0
-    """How often the watchdog wakes while somebody is watched, so that it notices that it
+    """How often the watchdog wakes while a worker is watched, so that it notices that it
     was asleep itself."""
 
     stall_s: float = 0.1

@@ -1,22 +1,17 @@
-"""Pure. One worker: what it said, and which limits follow from that."""
+"""Pure. One worker: what it said, which limits follow from that, and how far its hang is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
 from agent.watchdog.core.events import TimerAcquired
-from agent.watchdog.core.limits import (
-    NEVER_STALLED,
-    Armed,
-    LimitKey,
-    Limits,
-    Stall,
-    call_key,
-    kind_key,
-    slot_key,
-)
+from agent.watchdog.core.limits import NEVER_STALLED, Armed, LimitKey, Limits, Stall
 from agent.watchdog.core.model import (
     Auto,
+    Evidence,
+    Hang,
     HangKind,
     Limit,
     Purpose,
@@ -27,30 +22,85 @@ from agent.watchdog.core.model import (
     WorkerKey,
 )
 
-NOBODYS = Snapshot()
+UNOWNED = Snapshot()
 
-# As much of a name as a standing may hold; see ``drumbeat.v1.WorkerProgress``.
+# As much of a name as a standing may hold; see ``WorkerProgress``.
 SCOPE_BYTES_MAX = 128
 
-NO_LIMITS: Mapping[str, float] = {}
+# What fits in a beat. Further names are left out.
+NAMES_MAX = 65
+
+Tally = tuple[int, float]
+"""How many there were, and the longest, seconds."""
 
 
-class Watched:
+class Stage(Enum):
+    """How far an investigation is.
+
+    (nothing is over)
+       │ something is over on a board just read
+       ▼
+    EXAMINED ── its stacks come, or are given up ──▶ CONFIRMED
+                                                        │ the board is read again
+                       nothing is over any more ◀───────┤
+                 a debugger holds it: limits anew ◀─────┤
+               only to be reported, or one signal ◀─────┤
+                                                        ▼
+                                                     KILLING ── grace is over ──▶ SIGKILL
+
+    A process that was stopped goes from EXAMINED straight to its verdict.
+    """
+
+    EXAMINED = "its stacks are awaited"
+    CONFIRMED = "what it says now is awaited"
+    KILLING = "its end is awaited"
+
+
+@dataclass(slots=True, eq=False)
+class Investigation:
+    """A worker that seems to hang. ``deadline``: when to go on regardless, monotonic seconds.
+
+    ``expired`` is what was over when it began, in order; all of it is of one process.
+    """
+
+    stage: Stage
+    deadline: float | None = None
+    expired: tuple[Armed, ...] = ()
+    evidence: Evidence = field(default_factory=Evidence)
+    _is_graced: bool = field(default=False, init=False)
+
+    @property
+    def pid(self) -> int:
+        """Return the process below the worker that it is about, 0 for the worker itself."""
+        return self.expired[0].pid if self.expired else 0
+
+    def extend(self, stall: Stall) -> None:
+        """Move the deadline by the time of a stall."""
+        if self.deadline is not None:
+            self.deadline += stall.lateness_s + (0.0 if self._is_graced else stall.uncertain_s)
+            self._is_graced = True
+
+
+class Worker:
     """What is known of one worker. ``limits`` always follow what it said last."""
 
     def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
         self.key = key
         self.limits = Limits()
-        self.snapshot = NOBODYS
+        self.snapshot = UNOWNED
+        self.look_at = now
+        self.is_reading = False
+        self.investigation: Investigation | None = None
+        self.signalled_for: tuple[Armed, Hang] | None = None
         self._policy = policy
-        self._learned = NO_LIMITS
-        self._stall: Stall = NEVER_STALLED
+        self._learned: Mapping[str, float] = {}
+        self._stall = NEVER_STALLED
         self._started_at: float | None = now
         self._slots: dict[int, Slot] = {}
         self._calls: dict[str, Armed] = {}
         self._step: int | None = None
         self._called_at: float | None = None  # the latest heartbeat by a call
-        self._gaps: tuple[int, float] = (0, 0.0)
+        self._gaps: Tally = (0, 0.0)
         self._voided_pid: int | None = None
         self._follow_runtime()
 
@@ -68,21 +118,20 @@ class Watched:
 
     def read(self, snapshot: Snapshot | None) -> None:
         """Take over what the board says; O(changed) if unchanged slots are the same objects."""
-        self.snapshot = snapshot or NOBODYS
+        self.snapshot = snapshot or UNOWNED
         if self._voided_pid not in (None, self.snapshot.owner_pid):
             self._voided_pid = None
         self._follow_slots(self.snapshot.slots if self._voided_pid is None else ())
         self._follow_runtime()
 
-    def acquire(self, timer: TimerAcquired, *, now: float) -> bool:
-        """Start a timer, or start it again; ``False`` if there are too many."""
-        scope = timer.scope
-        if not self.may_acquire(scope):
-            return False
-        self._calls[scope] = armed = Armed(
-            key=call_key(scope),
+    def acquire(self, timer: TimerAcquired, *, now: float) -> None:
+        """Start a timer, or start it again, if there is room."""
+        if not self.may_acquire(timer.scope):
+            return
+        self._calls[timer.scope] = armed = Armed(
+            key=("call", timer.scope),
             kind=HangKind.TIMER,
-            scope=scope,
+            scope=timer.scope,
             since=now,
             limit_s=timer.timeout_s,
             due=now + timer.timeout_s,
@@ -90,7 +139,6 @@ class Watched:
             pid=timer.pid,
         )
         self.limits.put(armed)
-        return True
 
     def may_acquire(self, scope: str) -> bool:
         """Whether there is room for a timer of this name."""
@@ -99,10 +147,10 @@ class Watched:
     def release(self, scope: str) -> None:
         """Forget a timer, if it is there."""
         self._calls.pop(scope, None)
-        self.limits.drop(call_key(scope))
+        self.limits.drop(("call", scope))
 
     def forget(self, armed: Armed) -> None:
-        """Let go of a limit whose being over was only to be told."""
+        """Let go of a limit whose being over was only to be reported."""
         self.limits.handle(armed)
         if self._calls.get(armed.scope) is armed:
             self.release(armed.scope)
@@ -121,16 +169,32 @@ class Watched:
         self._started_at = self._called_at = None
         self._slots.clear()
         self._calls.clear()
-        self.limits.clear()
+        self.limits = Limits()
 
     def extend(self, stall: Stall) -> None:
-        """Give all limits the time during which nobody could look, also those not read yet."""
+        """Give all limits the time of a stall, also those not read yet."""
         self._stall = stall
         self.limits.extend(stall)
+        if self.investigation is not None:
+            self.investigation.extend(stall)
 
     # What is known of it.
 
-    def observed(self) -> dict[str, tuple[int, float]]:
+    def next(self) -> float:
+        """Return when something is to be done about it."""
+        deadline = self.investigation.deadline if self.investigation is not None else None
+        return self.look_at if deadline is None else min(self.look_at, deadline)
+
+    @property
+    def hang(self) -> Hang | None:
+        """Why it got a signal; not if it went on after one that it was free to survive."""
+        if self.signalled_for is None:
+            return None
+        armed, hang = self.signalled_for
+        is_killing = self.investigation and self.investigation.stage is Stage.KILLING
+        return hang if is_killing or self.limits.get(armed.key) is armed else None
+
+    def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""
         board = self.snapshot
         seen = dict(board.sections)
@@ -144,7 +208,7 @@ class Watched:
         board = self.snapshot
         called, heartbeat_at = self._called_at, board.heartbeat_at
         is_by_call = called is not None and (heartbeat_at is None or called > heartbeat_at)
-        # Limits of in-process restart are always there: they tell nothing of where it is.
+        # Limits of in-process restart are always there: they say nothing of where it is.
         own = (slot for slot in board.slots if slot.purpose is Purpose.USER)
         openings = [(slot.is_section, slot.since, slot.name) for slot in own]
         openings += [(False, armed.since, armed.scope) for armed in self._calls.values()]
@@ -166,8 +230,8 @@ class Watched:
         assert len(self._calls) <= self._policy.timers_max
         for armed in self._calls.values():
             assert self.limits.get(armed.key) is armed, "a timer that does not run"
-        slots = sum(self.limits.get(slot_key(number)) is not None for number in self._slots)
-        kinds = sum(self.limits.get(kind_key(kind)) is not None for kind in HangKind)
+        slots = sum(self.limits.get(("slot", number)) is not None for number in self._slots)
+        kinds = sum(self.limits.get(("kind", kind)) is not None for kind in HangKind)
         assert len(self.limits) == slots + len(self._calls) + kinds, "a limit of nothing"
 
     # Limits that follow.
@@ -179,10 +243,10 @@ class Watched:
             if old is not slot and old != slot:
                 self._arm_slot(slot)
         for number in known:
-            self.limits.drop(slot_key(number))
+            self.limits.drop(("slot", number))
 
     def _arm_slot(self, slot: Slot) -> None:
-        key, since, limit_s = slot_key(slot.slot), slot.since, slot.limit_s
+        key, since, limit_s = ("slot", slot.slot), slot.since, slot.limit_s
         if slot.deadline is not None:
             length_s = limit_s if isinstance(limit_s, float | int) else slot.deadline - since
             due = slot.deadline
@@ -214,20 +278,15 @@ class Watched:
         is_void = self._voided_pid is not None
         exiting_at = None if is_void else board.exiting_at
         is_ending = exiting_at is not None
-        is_live = not is_void and not is_ending
         has_beaten = self._called_at is not None or board.heartbeats > 0
+        started_at = None if has_beaten or is_ending else self._started_at
+        beat_at = None if is_void or is_ending else board.beat_at
+        progress_timeout_s = self._learned_or(policy.progress_timeout_s, "")
         self._follow(HangKind.EXIT, exiting_at, policy.exit_timeout_s)
-        self._follow(
-            HangKind.STARTUP,
-            None if has_beaten or is_ending else self._started_at,
-            policy.startup_timeout_s,
-        )
-        self._follow(HangKind.RUNTIME, board.beat_at if is_live else None, policy.runtime_timeout_s)
-        self._follow(
-            HangKind.PROGRESS,
-            None if is_ending else self._progress_since(),
-            self._learned_or(policy.progress_timeout_s, ""),
-        )
+        self._follow(HangKind.STARTUP, started_at, policy.startup_timeout_s)
+        self._follow(HangKind.RUNTIME, beat_at, policy.runtime_timeout_s)
+        progress_since = None if is_ending else self._progress_since()
+        self._follow(HangKind.PROGRESS, progress_since, progress_timeout_s)
 
     def _progress_since(self) -> float | None:
         board = self.snapshot
@@ -238,7 +297,7 @@ class Watched:
         return max(board.progress_since, self._called_at)
 
     def _follow(self, kind: HangKind, since: float | None, limit_s: float | None) -> None:
-        key: LimitKey = kind_key(kind)
+        key: LimitKey = ("kind", kind)
         if since is None or limit_s is None:
             self.limits.drop(key)
             return
@@ -248,7 +307,7 @@ class Watched:
             self._put(armed, counts_from=since)
 
     def _put(self, armed: Armed, *, counts_from: float) -> None:
-        """Let a limit run; what it shares with the latest stall it is given."""
+        """Let a limit run; it is given what it shares with the latest stall."""
         shared_s = self._stall.overlap_s(counts_from)
         armed.due += shared_s
         armed.is_graced = shared_s > 0
@@ -256,3 +315,13 @@ class Watched:
 
     def _learned_or(self, limit: Limit, name: str) -> float | None:
         return self._learned.get(name) if isinstance(limit, Auto) else limit
+
+
+def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
+    """Return the sums of the counts and the longest times, by name, "" first."""
+    totals: dict[str, Tally] = {}
+    for each in observed:
+        for name, (count, longest) in each.items():
+            counted, so_far = totals.get(name, (0, 0.0))
+            totals[name] = (counted + count, max(so_far, longest))
+    return {name: totals[name] for name in sorted(totals)[:NAMES_MAX]}

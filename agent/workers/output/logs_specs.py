@@ -9,12 +9,11 @@ import tempfile
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
+from agent.runtime.entry_points import installed
 from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from agent.settings.config import AgentConfig
 
 GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
@@ -29,8 +28,8 @@ def check_name(name: str) -> None:
     Raises:
         UnknownLogsSpecs: There are none; it lists those there are.
     """
-    if name not in (installed := _installed()):
-        raise UnknownLogsSpecs(name, tuple(sorted(installed)))
+    if name not in (found := installed(*GROUPS)):
+        raise UnknownLogsSpecs(name, tuple(sorted(found)))
 
 
 def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
@@ -85,7 +84,7 @@ def _make_foreign(
 ) -> LogsSpecs:
     check_name(name)
     try:
-        factory = _installed()[name].load()
+        factory = installed(*GROUPS)[name].load()
         redirects, tee = (_as_expected_by(factory, each) for each in streams)
         specs = factory(log_dir=log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
     except Exception as error:
@@ -110,10 +109,3 @@ def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
                 return std(int(streams))
             return {rank: std(int(stream)) for rank, stream in streams.items()}
     return streams
-
-
-def _installed() -> dict[str, EntryPoint]:
-    # Imported here: it costs more than the rest, and only foreign ones need it.
-    from importlib.metadata import entry_points  # noqa: PLC0415
-
-    return {point.name: point for group in GROUPS for point in entry_points(group=group)}

@@ -14,6 +14,7 @@ import structlog
 
 from agent.runtime.own_process import own_process
 from agent.workers.supervisor import protocol
+from agent.workers.supervisor.messages import Command, SupervisorEvent
 from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
@@ -64,7 +65,7 @@ class SupervisorClient:
     def __init__(
         self,
         *,
-        on_event: Callable[[protocol.SupervisorEvent], None],
+        on_event: Callable[[SupervisorEvent], None],
         on_death: Callable[[int], None],
         on_mistake: Callable[[BaseException], None],
         exclude: Callable[[], Collection[int]] = _nothing,
@@ -102,7 +103,7 @@ class SupervisorClient:
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
-    def send(self, command: protocol.Command) -> None:
+    def send(self, command: Command) -> None:
         """Send a command, in order and without blocking.
 
         Without a live supervisor it is dropped: `on_death` tells or has told. A supervisor that
@@ -128,7 +129,7 @@ class SupervisorClient:
             # Not awaited directly: the clean end goes on if the caller is cancelled.
             await asyncio.wait({self._watch})
 
-    def _take(self, event: protocol.SupervisorEvent) -> None:
+    def _take(self, event: SupervisorEvent) -> None:
         try:
             self._on_event(event)
         except Exception as error:  # noqa: BLE001 - raised here, it would break the connection
@@ -163,10 +164,10 @@ class SupervisorClient:
 class _Life(asyncio.Protocol):
     """One supervisor process and the connection to it."""
 
-    def __init__(self, on_event: Callable[[protocol.SupervisorEvent], None]) -> None:
+    def __init__(self, on_event: Callable[[SupervisorEvent], None]) -> None:
         self.is_closing = False
         self._on_event = on_event
-        self._lines = protocol.LineSplitter()
+        self._reports: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._socket, theirs = socket.socketpair()
@@ -237,14 +238,14 @@ class _Life(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            events = [protocol.decode_event(line) for line in self._lines.feed(data)]
+            reports = self._reports.feed(data)
         except protocol.ProtocolError as error:
             log.warning("supervisor broken", reason=str(error))
             self._process.kill()
             self.disconnect()
             return
-        for event in events:
-            self._on_event(event)
+        for report in reports:
+            self._on_event(report)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
         if not self._lost.done():

@@ -21,11 +21,28 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent.workers.supervisor import protocol
-from agent.workers.supervisor import worker_group_messages as messages
+from agent.workers.supervisor.messages import (
+    Command,
+    StartWorkers,
+    SupervisorEvent,
+    WorkerStartFailed,
+)
 from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_remaining
 from agent.workers.supervisor.spawn import Spawner, SpawnError, WorkerSpawner
-from agent.workers.supervisor.worker_group import KILL_WAIT_S, WorkerGroup
+from agent.workers.supervisor.worker_group import (
+    KILL_WAIT_S,
+    ChildrenReaped,
+    DeadlineReached,
+    DescendantsListed,
+    Effect,
+    Event,
+    KillDescendants,
+    ListDescendants,
+    SendSignal,
+    SpawnFinished,
+    WorkerGroup,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +84,7 @@ class Supervisor:
         self._agent.setblocking(False)
         self._spawner = spawner
         self._group = WorkerGroup()
-        self._start: protocol.StartWorkers | None = None
-        self._lines = protocol.LineSplitter()
+        self._commands: protocol.Decoder[Command] = protocol.Decoder(Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
         self._is_starting = False
@@ -114,7 +130,7 @@ class Supervisor:
             if mask & selectors.EVENT_WRITE:
                 self._flush()
             if self._timeout_s() == 0:
-                self._dispatch(messages.DeadlineReached())
+                self._dispatch(DeadlineReached())
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
@@ -133,77 +149,34 @@ class Supervisor:
         if not data or self._is_hung_up():
             self._is_agent_gone = True
             return
-        for line in self._lines.feed(data):
+        for command in self._commands.feed(data):
             # What ended before a stop arrived was not stopped by it.
             self._reap()
-            self._dispatch(self._take(protocol.decode_command(line)))
+            self._dispatch(command)
 
-    def _take(self, command: protocol.Command) -> messages.Event:
-        match command:
-            case protocol.StartWorkers(round_id=round_id, workers=workers):
-                self._start = command
-                ranks = tuple(worker.local_rank for worker in workers)
-                return messages.StartRequested(round_id=round_id, local_ranks=ranks)
-            case protocol.StopWorkers(round_id=round_id, signal=number, timeout_s=timeout_s):
-                return messages.StopRequested(round_id=round_id, signal=number, timeout_s=timeout_s)
-            case protocol.SignalWorkers(round_id=round_id, signal=number):
-                return messages.SignalRequested(round_id=round_id, signal=number)
-            case protocol.SignalWorker():
-                return messages.SignalOneRequested(
-                    round_id=command.round_id,
-                    local_rank=command.local_rank,
-                    signal=command.signal,
-                    is_for_group=command.is_for_group,
-                )
-            case protocol.KillWorkers():
-                return messages.KillRequested()
-
-    def _dispatch(self, event: messages.Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         """Hand an event to the group, and do what it wants until it wants nothing more."""
         events = deque([event])
         while events:
             for effect in self._group.handle(events.popleft(), now=time.monotonic()):
                 events.extend(self._execute(effect))
 
-    def _execute(self, effect: messages.Effect) -> list[messages.Event]:
+    def _execute(self, effect: Effect) -> list[Event]:
         match effect:
-            case messages.SpawnWorkers():
-                return [self._spawn_workers()]
-            case messages.SignalGroups(pids=pids, signal=number):
+            case StartWorkers():
+                return [self._spawn_workers(effect)]
+            case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
                 for pid in pids:
-                    # Not ours to signal (it changed its user): the kill after it will tell.
+                    # One that changed its user is not ours to signal: the kill after it will tell.
                     with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, number)
-            case messages.SignalProcesses(pids=pids, signal=number):
-                for pid in pids:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, number)
-            case messages.SignalOne():
-                self._signal_one(effect)
-            case messages.KillDescendants():
+                        (os.killpg if is_for_group else os.kill)(pid, signum)
+            case KillDescendants():
                 kill_descendants()
-            case messages.ListDescendants():
-                reaped = _reap_ended()
-                return [reaped, messages.DescendantsListed(pids=list_remaining())]
-            case _:
-                self._send(_as_event(effect))
+            case ListDescendants():
+                return [_reap_ended(), DescendantsListed(pids=list_remaining())]
+            case report:
+                self._send(report)
         return []
-
-    def _signal_one(self, effect: messages.SignalOne) -> None:
-        try:
-            if effect.is_for_group:
-                os.killpg(effect.pid, effect.signal)
-            else:
-                os.kill(effect.pid, effect.signal)
-        except ProcessLookupError:
-            pass  # It is gone, and will be reaped.
-        except OSError as error:
-            reason = error.strerror or str(error)
-            self._send(
-                protocol.SignalFailed(
-                    round_id=effect.round_id, local_rank=effect.local_rank, reason=reason
-                )
-            )
 
     def _is_hung_up(self) -> bool:
         return bool(self._hang_up.poll(0))
@@ -214,43 +187,39 @@ class Supervisor:
             self._is_starting = False
             raise _AgentGone
 
-    def _spawn_workers(self) -> messages.SpawnFinished:
-        command = self._start
-        assert command is not None, "a start without its command"
-        self._start = None  # The environment is large, and nobody needs it twice.
+    def _spawn_workers(self, command: StartWorkers) -> SpawnFinished:
         try:
             self._is_starting = True
             return self._spawn_all(command)
         finally:
             self._is_starting = False
+            for fd in {fd for worker in command.workers for fd in worker.fds}:
+                os.close(fd)
 
-    def _spawn_all(self, command: protocol.StartWorkers) -> messages.SpawnFinished:
+    def _spawn_all(self, command: StartWorkers) -> SpawnFinished:
         pids: dict[int, int] = {}
         for worker in command.workers:
             if self._is_hung_up():
                 raise _AgentGone
             try:
-                pids[worker.local_rank] = self._spawner.spawn(
-                    (*command.argv, *worker.args),
-                    {**command.env, **worker.env},
-                    cpus=worker.cpus,
-                    stdout=worker.stdout,
-                    stderr=worker.stderr,
-                )
+                pids[worker.local_rank] = self._spawner.spawn(command, worker)
             except SpawnError as error:
-                failure = messages.SpawnFailure(
-                    local_rank=worker.local_rank, errno=error.errno, message=error.message
+                failure = WorkerStartFailed(
+                    round_id=command.round_id,
+                    local_rank=worker.local_rank,
+                    message=error.message,
+                    errno=error.errno,
                 )
-                return messages.SpawnFinished(pids=pids, failure=failure)
-        return messages.SpawnFinished(pids=pids)
+                return SpawnFinished(pids=pids, failure=failure)
+        return SpawnFinished(pids=pids)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
-        if reaped.exits or not reaped.is_any_left:
+        if reaped.exit_codes or not reaped.is_any_left:
             self._dispatch(reaped)
 
-    def _send(self, event: protocol.SupervisorEvent) -> None:
-        self._outbox += protocol.encode(event)
+    def _send(self, report: SupervisorEvent) -> None:
+        self._outbox += protocol.encode(report)
         if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
             raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
         self._flush()
@@ -322,46 +291,16 @@ def main(argv: Sequence[str]) -> int:
     return 0 if is_all_gone else 1
 
 
-def _reap_ended() -> messages.ChildrenReaped:
-    exits: list[messages.ChildExit] = []
+def _reap_ended() -> ChildrenReaped:
+    exit_codes: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=False)
+            return ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
         if pid == 0:
-            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=True)
-        exit_code = os.waitstatus_to_exitcode(status)
-        exits.append(messages.ChildExit(pid=pid, exit_code=exit_code))
-
-
-def _as_event(
-    report: messages.ReportStarted
-    | messages.ReportStartFailed
-    | messages.ReportExited
-    | messages.ReportStopped,
-) -> protocol.SupervisorEvent:
-    match report:
-        case messages.ReportStarted(round_id=round_id, pids=pids):
-            return protocol.WorkersStarted(round_id=round_id, pids=dict(pids))
-        case messages.ReportStartFailed(round_id=round_id, failure=failure):
-            return protocol.WorkerStartFailed(
-                round_id=round_id,
-                local_rank=failure.local_rank,
-                errno=failure.errno,
-                message=failure.message,
-            )
-        case messages.ReportExited():
-            return protocol.WorkerExited(
-                round_id=report.round_id,
-                local_rank=report.local_rank,
-                pid=report.pid,
-                exit_code=report.exit_code,
-                is_stopped=report.is_stopped,
-                ended_at=report.ended_at,
-            )
-        case messages.ReportStopped(round_id=round_id, stuck_pids=stuck_pids):
-            return protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck_pids)
+            return ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
+        exit_codes[pid] = os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":

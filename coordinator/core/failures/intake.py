@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.core.failures.root_cause import TableRoom, is_telling_enough
+from coordinator.core.membership.leases import Membership
 from coordinator.core.model import FailureRecord
 from coordinator.core.run.records import FailureRecorded, FailuresCounted
 from coordinator.core.run.state import Phase, RunState
@@ -28,3 +29,10 @@ def taken(
     if is_telling_enough(state.failures, record, room, held=state.failures_bytes):
         return FailureRecorded(record=record, bytes_max=bytes_max)
     return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)
+
+
+def known_failures(state: RunState, members: Membership) -> list[FailureRecord]:
+    """Return the failures that count; in short those whose records are under way. Linear."""
+    heard, known = state.failures_heard, state.counted_failures()
+    told = (p.failure for p in members.presences.values() if p.failure is not None)
+    return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]

@@ -7,11 +7,11 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from coordinator.core.inprocess import reasons
-from coordinator.core.inprocess.decisions import Begin, Complete, Decision, GiveUp, Interrupt, Wait
 from coordinator.core.inprocess.model import (
     FAULTS_NAMED_MAX,
     Fault,
@@ -31,21 +31,24 @@ from coordinator.core.inprocess.records import (
     IterationRecord,
     IterationState,
 )
-from coordinator.core.inprocess.roster import Host, Roster
+from coordinator.core.inprocess.roster import Barrier, Host, Roster
 from coordinator.core.model import Round
+from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.format import count
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64
-# Steps of a host whose iteration somebody let begin.
-_BEGUN = frozenset({InprocessStep.RUNNING, InprocessStep.COMPLETED})
+
+Address = tuple[str, int]
+FindAddress = Callable[[str], Address | Wait | GiveUp]
+"""Returns where rank 0 can listen on an agent's host, or what there is to wait for."""
 
 
 class Iterations:
-    """The in-process part of one round. Not thread-safe; one owner calls it.
+    """The in-process restarts of one round. Not thread-safe; one owner calls it.
 
-    The owner calls ``decide`` after each event, journals the record of what it
-    returns, folds it into ``state`` and calls ``noted``, until it returns ``Wait``,
-    ``GiveUp``, ``None``, or a ``Begin`` whose leader holds no port yet.
+    The owner calls ``decide`` after each event, journals the record that it returns,
+    folds it into ``state`` and calls ``noted``, until it returns no record.
     """
 
     def __init__(
@@ -54,9 +57,8 @@ class Iterations:
         """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
         self.state = state
         self._roster = Roster(current, state.order, state.active_world_size)
-        # Hosts that are not in the next iteration; that are not done with this one.
-        self._missing: dict[str, Host] = {}
-        self._running: dict[str, Host] = {}
+        # To complete the present iteration, to enter the next one.
+        self._completion, self._entry = Barrier(), Barrier()
         # Of workers that are gone since the latest iteration began.
         self._leavers: dict[int, Fault] = {}
         self._groups = [""] * state.world_size
@@ -69,41 +71,39 @@ class Iterations:
         self._early: tuple[int, str] | None = None
         # Whether a host has lost all of its workers in an iteration that has not begun.
         self._is_deserted = False
-        # Of hosts that are in these two, the workers that are ahead of the host.
-        self._entered: dict[str, Collection[int]] = {}
-        self._completed: dict[str, Collection[int]] = {}
-        self._entered_since: float | None = None
-        self._completed_since: float | None = None
         # Since when workers are gone that have failed at nothing, and nothing else is wrong.
         self._exited_since: float | None = None
         self._interrupted_since = now
-        self._ready: Begin | GiveUp | None = None
+        # The agent that leads the next iteration, which may hold no port yet, and its record.
+        self._ready: tuple[str, IterationBegan] | GiveUp | None = None
         self._give_up: GiveUp | None = None
         self._expect_all()
         for incarnation in lost:
             self.agent_lost(incarnation, "it was lost")
 
-    # What happens.
+    # Events.
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
         host = self._roster.live.get(incarnation)
         if host is None:
             return
-        state, iteration = self.state, report.iteration
+        state, iteration, step = self.state, report.iteration, report.step
         if iteration == state.iteration:
             self._note_progress(host, report, now)
         self._take_terminated(host, report.terminated, now)
         self._note_ahead(host, report, now)
-        if iteration < state.next_iteration or report.step is InprocessStep.OUTSIDE:
+        if iteration < state.next_iteration or step is InprocessStep.OUTSIDE:
             return
         if incarnation not in self._roster.live:
             self._is_deserted = True
-            return
-        if iteration > state.next_iteration or report.step in _BEGUN:
-            why = reasons.ahead(host.name, report.step, iteration, state.next_iteration)
+        elif iteration > state.next_iteration or step not in (
+            InprocessStep.ENTERED,
+            InprocessStep.INTERRUPTED,
+        ):
+            why = reasons.ahead(host.name, step, iteration, state.next_iteration)
             self._give_up = self._give_up or GiveUp(reason=why)
-        elif report.step is InprocessStep.ENTERED:
+        elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
         elif self._early is None:
             why = self._faults_of(host, report.interruptions)
@@ -111,7 +111,7 @@ class Iterations:
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
-        """Go on without a host. ``why`` is for people. Linear in its workers."""
+        """Go on without a host. Linear in its workers."""
         host = self._roster.live.get(incarnation)
         if host is not None:
             self._retire(host, InterruptionKind.HOST_LOST, why)
@@ -122,33 +122,36 @@ class Iterations:
         match record:
             case IterationBegan():
                 self._leavers, self._faults, self._cause = {}, {}, ""
-                self._completed, self._completed_since = {}, None
                 self._exited_since = None
                 self._roster.seat(self.state.order, self.state.active_world_size)
                 self._expect_all()
             case IterationInterrupted():
-                self._interrupted_since, self._cause = now, ""
+                self._interrupted_since, self._exited_since, self._cause = now, None, ""
                 if self._early is not None and self._early[0] == record.iteration:
                     self._faults = {}
                     self._forget_entries()
-                self._running = {}
+                self._completion = Barrier()
             case IterationCompleted():
-                self._running = {}
+                self._completion = Barrier()
 
     # What follows.
 
     @property
     def is_engaged(self) -> bool:
-        """Whether failures are this object's to decide on, and not the round's."""
-        if self._is_in_call():
+        """Whether failures are decided on here, and not by the round."""
+        if self._is_in_call() or self._is_any_entered():
             return True
-        is_entered = self._is_any_entered()
-        # Nobody is left who could enter, and those who ended are this object's to decide on.
-        is_entered = is_entered or (self._is_deserted and not self._roster.live)
-        return is_entered or self._early is not None or self._give_up is not None
+        # None is left that could enter: what those did that ended is decided here, too.
+        is_over = self._is_deserted and not self._roster.live
+        return is_over or self._early is not None or self._give_up is not None
 
-    def decide(self, *, now: float) -> Decision | None:
-        """Return what follows from the state as it is; ``None``: nothing, wait for events."""
+    def decide(
+        self, find_address: FindAddress, *, now: float
+    ) -> IterationRecord | GiveUp | Wait | None:
+        """Return what follows from the state as it is; ``None``: nothing until an event comes.
+
+        ``GiveUp`` ends the round as one whose workers failed.
+        """
         if self._give_up is not None:
             return self._give_up
         if self.state.phase is IterationPhase.RUNNING:
@@ -157,21 +160,8 @@ class Iterations:
             return None
         if self._early is not None:
             iteration, why = self._early
-            reason = reasons.interrupted(iteration, why)
-            return Interrupt(iteration=iteration, faults=(), reason=reason)
-        return self._decide_barrier(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when to decide again if nothing happens; ``None``: only after an event."""
-        if self._give_up is not None or self._ready is not None or not self.is_engaged:
-            return None
-        if self.state.phase is not IterationPhase.RUNNING:
-            return self._barrier_deadline()
-        if self._exited_since is not None:
-            return self._exited_since + self._present_spec().last_call_wait_s
-        if self._completed_since is None:
-            return None
-        return self._completed_since + self._present_spec().completion_timeout_s
+            return self._interrupted(iteration, why, now)
+        return self._decide_barrier(find_address, now)
 
     def directive_for(self, incarnation: str) -> InprocessDirective | None:
         """Return what a participant's workers shall do; ``None`` before the first iteration.
@@ -179,6 +169,11 @@ class Iterations:
         Follows from the durable state alone. Linear in the host's workers.
         """
         return self._roster.directive_for(incarnation, self.state)
+
+    @property
+    def leader(self) -> str:
+        """The agent of the worker with rank 0 in the latest iteration."""
+        return self._roster.host_of(self.state.order[0]).incarnation
 
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
         """Return a worker's rank in the latest iteration, ``None`` if it had none."""
@@ -193,34 +188,32 @@ class Iterations:
         state, roster = self.state, self._roster
         state.check_invariants()
         roster.check_invariants()
-        assert self._missing.keys() <= roster.live.keys(), "waits for a host that is gone"
-        assert self._running.keys() <= roster.live.keys(), "waits for a host that is gone"
+        for barrier in (self._completion, self._entry):
+            assert barrier.missing.keys() <= roster.live.keys(), "waits for a host that is gone"
         assert len(self._faults) <= FAULTS_KEPT_MAX, "too many faults"
         ranks = [roster.ranks[worker] for worker in state.order]
         assert ranks == list(range(len(state.order))), "ranks are not those of the order"
         if state.phase is IterationPhase.RUNNING and not self._faults:
-            assert roster.gone.isdisjoint(state.order), "who is gone takes part"
+            assert roster.gone.isdisjoint(state.order), "a worker that is gone takes part"
 
     # Reports.
 
     def _note_progress(self, host: Host, report: InprocessReport, now: float) -> None:
         """Take in what a report says of the iteration that began last."""
-        phase = self.state.phase
+        phase, done = self.state.phase, self._completion
         if phase is IterationPhase.RUNNING:
             found = self._add_faults(host, report.interruptions)
             if report.step is InprocessStep.INTERRUPTED:
                 if not found and not self._faults:
                     self._cause = self._cause or f"{host.name} did not say why"
             elif report.step is InprocessStep.COMPLETED:
-                self._running.pop(host.incarnation, None)
-                # One of spares has only heard that it began.
-                is_first = self._completed_since is None
-                if is_first and self._roster.has_active(host, self.state.active_world_size):
-                    self._completed_since = now
-        elif phase is IterationPhase.INTERRUPTED:
-            wait = self._present_spec().last_call_wait_s
-            if now <= self._interrupted_since + wait:
-                self._add_faults(host, report.interruptions)
+                done.missing.pop(host.incarnation, None)
+                # A host of spares has only heard that it began.
+                active = self.state.active_world_size
+                if done.since is None and self._roster.has_active(host, active):
+                    done.since = now
+        elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
+            self._add_faults(host, report.interruptions)
 
     def _add_faults(self, host: Host, interruptions: Iterable[Interruption]) -> bool:
         """Keep what is new of workers with a rank; tell whether there was any."""
@@ -236,21 +229,19 @@ class Iterations:
 
     def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
-        state, who = self.state, host.incarnation
+        state, who, done = self.state, host.incarnation, self._completion
         if not report.ahead or who not in self._roster.live:
             return
         if report.step is InprocessStep.RUNNING:
-            if who in self._running and report.iteration == state.iteration:
-                self._completed[who] = frozenset(report.ahead)
-                if self._completed_since is None:
-                    self._completed_since = now
+            if who in done.missing and report.iteration == state.iteration:
+                done.ahead[who] = frozenset(report.ahead)
+                done.since = now if done.since is None else done.since
             return
         is_first = report.step is InprocessStep.OUTSIDE
         entered = report.iteration if is_first else report.iteration + 1
-        if entered == state.next_iteration and who in self._missing:
-            self._open_barrier(now)
-            self._take_entry(host, report)
-            self._entered[who] = frozenset(report.ahead)
+        if entered == state.next_iteration and who in self._entry.missing:
+            self._take_entry(host, report, now)
+            self._entry.ahead[who] = frozenset(report.ahead)
 
     def _take_terminated(self, host: Host, terminated: Iterable[Interruption], now: float) -> None:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
@@ -262,26 +253,23 @@ class Iterations:
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
-                if self._exited_since is None and interruption.is_exit:
+                if self._exited_since is None and interruption.kind is InterruptionKind.EXITED:
                     self._exited_since = now
 
     def _enter(self, host: Host, report: InprocessReport, now: float) -> None:
         """Count a host that waits for the next iteration."""
-        self._open_barrier(now)
-        self._take_entry(host, report)
-        self._entered.pop(host.incarnation, None)
-        if self._missing.pop(host.incarnation, None) is not None:  # else repeated
+        self._take_entry(host, report, now)
+        self._entry.ahead.pop(host.incarnation, None)
+        if self._entry.missing.pop(host.incarnation, None) is not None:  # else repeated
             self._note_overtaken(host)
 
-    def _open_barrier(self, now: float) -> None:
-        """Begin to wait for those that have not entered, with the first one that has."""
+    def _take_entry(self, host: Host, report: InprocessReport, now: float) -> None:
+        """Take what a host brings to the next iteration; the first one starts the barrier."""
         if not self._is_any_entered():
-            self._entered_since, self._spec = now, None
-
-    def _take_entry(self, host: Host, report: InprocessReport) -> None:
+            self._entry.since, self._spec = now, None
         if report.spec is not None:
             self._agree(host, report.spec)
-        if report.groups and host.incarnation in self._missing:
+        if report.groups and host.incarnation in self._entry.missing:
             groups = report.groups[: host.size]
             self._groups[host.first : host.first + len(groups)] = groups
 
@@ -322,88 +310,102 @@ class Iterations:
             self._roster.remove(host, worker)
         self._ready = None
         if not host.alive:
-            for waited_for in (self._missing, self._running, self._entered, self._completed):
-                waited_for.pop(host.incarnation, None)
+            self._completion.forget(host)
+            self._entry.forget(host)
 
     def _expect_all(self) -> None:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
         self._forget_entries()
         is_running = self.state.phase is IterationPhase.RUNNING
-        self._running = dict(self._roster.live) if is_running else {}
+        self._completion = Barrier(dict(self._roster.live) if is_running else {})
 
     def _forget_entries(self) -> None:
-        """Nobody has entered the next iteration yet."""
-        self._missing, self._entered = dict(self._roster.live), {}
-        self._entered_since = self._spec = self._early = None
+        self._entry = Barrier(dict(self._roster.live))
+        self._spec = self._early = None
         self._is_deserted = False
 
     # Decisions.
 
-    def _decide_running(self, now: float) -> Interrupt | Complete | Wait | None:
-        iteration = self.state.iteration
-        faults = tuple(self._faults.values())
+    def _decide_running(self, now: float) -> IterationRecord | Wait | None:
+        state, faults = self.state, tuple(self._faults.values())
         if not self._cause and all(fault.is_exit for fault in faults):
-            if not self._running:
-                return Complete(iteration=iteration)
-            if faults and now < (until := self._exits_over_at()):
-                return Wait(reason=reasons.exits(faults, until - now), until=until)
+            if not self._completion.missing:
+                return IterationCompleted(
+                    round_id=state.round_id, iteration=state.iteration, at_s=now
+                )
+            if faults and now < (until := self._last_call_until()):
+                return _wait(reasons.exits(faults, until - now), until)
             if not faults:
                 wait = self._wait_for_completion(now)
                 if not self._cause:
                     return wait
         why = reasons.faults_named(faults) or self._cause
-        reason = reasons.interrupted(iteration, why)
-        return Interrupt(iteration=iteration, faults=faults, reason=reason)
+        return self._interrupted(state.iteration, why, now, faults[:FAULTS_NAMED_MAX])
+
+    def _interrupted(
+        self, iteration: int, why: str, now: float, faults: tuple[Fault, ...] = ()
+    ) -> IterationInterrupted:
+        return IterationInterrupted(
+            round_id=self.state.round_id,
+            iteration=iteration,
+            faults=faults,
+            reason=reasons.interrupted(iteration, why),
+            at_s=now,
+        )
 
     def _wait_for_completion(self, now: float) -> Wait | None:
         """Wait for those that have not completed; if that took too long, note it as the cause."""
-        iteration, done = self.state.iteration, self._completed_since
+        done = self._completion.since
         if done is None:
             return None
         limit = self._present_spec().completion_timeout_s
-        late = self._late(self._running, self._completed)
         if now >= done + limit:
-            self._cause = reasons.completion_over(limit, late)
+            self._cause = reasons.completion_over(limit, self._late(self._completion))
             return None
-        count, live = len(self._roster.live) - len(self._running), len(self._roster.live)
-        why = reasons.completion(iteration, count, live, late, done + limit - now)
-        return Wait(reason=why, until=done + limit)
+        iteration, until = self.state.iteration, done + limit
+        return self._wait_at(self._completion, "completed", iteration, until=until, now=now)
 
-    def _exits_over_at(self) -> float:
-        """Return until when others may follow those that have exited, having done their part."""
+    def _last_call_until(self) -> float:
+        """Return until when more is heard of an interruption, or others may exit as well."""
         since = self._interrupted_since if self._exited_since is None else self._exited_since
         return since + self._present_spec().last_call_wait_s
 
-    def _decide_barrier(self, now: float) -> Begin | Complete | GiveUp | Wait:
-        leavers = self._leavers.values()
-        is_deserted = not self._roster.live and bool(leavers) and bool(self.state.order)
+    def _decide_barrier(
+        self, find_address: FindAddress, now: float
+    ) -> IterationRecord | GiveUp | Wait:
+        state, entry, leavers = self.state, self._entry, self._leavers.values()
+        is_deserted = not self._roster.live and bool(leavers) and bool(state.order)
         if is_deserted and all(fault.is_exit for fault in leavers):
-            return Complete(iteration=self.state.iteration)
-        iteration, until = self.state.next_iteration, self._barrier_deadline()
-        if self._missing and now < until:
-            count, live = len(self._roster.live) - len(self._missing), len(self._roster.live)
-            late = self._late(self._missing, self._entered)
-            why = reasons.barrier(iteration, count, live, late, until - now)
-            return Wait(reason=why, until=until)
-        limit = self._present_spec().barrier_timeout_s
-        for host in list(self._missing.values()):
+            return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
+        iteration, limit = state.next_iteration, self._present_spec().barrier_timeout_s
+        until = self._barrier_deadline()
+        if entry.missing and now < until:
+            return self._wait_at(entry, "entered", iteration, until=until, now=now)
+        for host in list(entry.missing.values()):
             why = f"did not enter iteration {iteration} within {limit:g} s"
-            entered = self._entered.get(host.incarnation, ())
+            entered = entry.ahead.get(host.incarnation, ())
             self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why, but=entered)
-            self._missing.pop(host.incarnation, None)
+            entry.missing.pop(host.incarnation, None)
         if self._ready is None:
             self._ready = self._rank_all()
-        return self._ready
+        if isinstance(self._ready, GiveUp):
+            return self._ready
+        leader, record = self._ready
+        match find_address(leader):
+            case GiveUp(reason=why):
+                return GiveUp(reason=f"{record.reason}; {why}")
+            case Wait() as wait:
+                return replace(wait, reason=f"iteration {iteration} is {wait.reason}")
+            case address, port:
+                return replace(record, master_addr=address, master_port=port, at_s=now)
 
-    def _rank_all(self) -> Begin | GiveUp:
-        """Look for an order of those that are left. Linear in workers."""
+    def _rank_all(self) -> tuple[str, IterationBegan] | GiveUp:
+        """Look for an order of those that are left, and its leader. Linear in workers."""
         state, spec, is_in_call = self.state, self._present_spec(), self._is_in_call()
         why = self._interrupted_why() if is_in_call else ""
-        known = dict.fromkeys((*self._faults.values(), *self._leavers.values()))
-        causes = tuple(known)[:FAULTS_NAMED_MAX]
         used = state.next_iteration - state.call_first if is_in_call else 0
         if spec.iterations_max and used >= spec.iterations_max:
-            return GiveUp(reason=reasons.iterations_spent(used, why), causes=causes)
+            return GiveUp(reason=reasons.iterations_spent(used, why))
         found = assign(
             state.workers,
             gone=self._roster.gone,
@@ -413,24 +415,22 @@ class Iterations:
             active_world_size_min=spec.active_world_size_min,
         )
         discarded = found.discarded if isinstance(found, Ranking) else ()
-        told = [fault for worker, fault in self._leavers.items() if worker in self._faults]
-        untold = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
-        untold += self._discarded(discarded)
-        reason = reasons.without(
-            reasons.begun(len(self._roster.live), state.next_iteration, why),
-            told,
-            untold,
-            len(self._leavers) + len(discarded),
-        )
+        known = [fault for worker, fault in self._leavers.items() if worker in self._faults]
+        others = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
+        others += self._discarded(discarded)
+        gone = len(self._leavers) + len(discarded)
+        begun = why or reasons.all_entered(len(self._roster.live), state.next_iteration)
+        reason = reasons.without(begun, known, others, gone)
         if isinstance(found, Shortage):
-            return GiveUp(reason=f"{reason}; {found.reason}", causes=causes)
-        return Begin(
+            return GiveUp(reason=f"{reason}; {found.reason}")
+        return self._roster.host_of(found.order[0]).incarnation, IterationBegan(
+            round_id=state.round_id,
             iteration=state.next_iteration,
-            leader=self._roster.host_of(found.order[0]).incarnation,
-            world_size=len(found.order),
             active_world_size=found.active_world_size,
+            master_addr="",
+            master_port=0,
             cuts=found.cuts,
-            terminated=(*told, *untold)[:FAULTS_NAMED_MAX],
+            terminated=(*known, *others)[:FAULTS_NAMED_MAX],
             spec=None if is_in_call and spec == state.spec else spec,
             reason=reason,
             exited=sum(fault.is_exit for fault in self._leavers.values()),
@@ -449,11 +449,19 @@ class Iterations:
 
     # What is asked above.
 
-    def _late(self, hosts: dict[str, Host], ahead: dict[str, Collection[int]]) -> str:
-        return reasons.hosts_named(self._roster.late(hosts, ahead), len(hosts))
+    def _wait_at(
+        self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
+    ) -> Wait:
+        live = len(self._roster.live)
+        so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
+        what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
+        return _wait(f"{what}, {until - now:.0f} s left", until)
+
+    def _late(self, barrier: Barrier) -> str:
+        return reasons.hosts_named(self._roster.late(barrier), len(barrier.missing))
 
     def _is_any_entered(self) -> bool:
-        return bool(self._entered) or len(self._missing) < len(self._roster.live)
+        return bool(self._entry.ahead) or len(self._entry.missing) < len(self._roster.live)
 
     def _is_in_call(self) -> bool:
         """Return whether the next iteration is of the same call as the present one."""
@@ -466,7 +474,7 @@ class Iterations:
         return self._spec[0] if self._spec is not None else InprocessSpec()
 
     def _barrier_deadline(self) -> float:
-        since = self._entered_since
+        since = self._entry.since
         if self.state.phase is IterationPhase.INTERRUPTED or since is None:
             since = self._interrupted_since
         return since + self._present_spec().barrier_timeout_s
@@ -475,10 +483,14 @@ class Iterations:
         """Return why the latest iteration was interrupted, with what was heard since."""
         if not self._faults:
             return self.state.reason
-        named = reasons.faults_named(list(self._faults.values()))
+        named = reasons.faults_named(tuple(self._faults.values()))
         return reasons.interrupted(self.state.iteration, named)
 
     def _faults_of(self, host: Host, interruptions: Iterable[Interruption]) -> str:
         known = (i for i in interruptions if i.local_rank < host.size)
         few = islice(known, FAULTS_NAMED_MAX)
         return reasons.faults_named([self._roster.fault(host, found) for found in few])
+
+
+def _wait(reason: str, until: float) -> Wait:
+    return Wait(reason=reason, agents_wanted=0, until=until)

@@ -1,4 +1,4 @@
-"""Pure. Why an iteration waits, begins, ends or is given up, in words for people."""
+"""Pure. The sentences that say why an iteration waits, begins, ends or is given up."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ def interrupted(iteration: int, why: str) -> str:
     return f"iteration {iteration} was interrupted: {why}"
 
 
-def barrier(iteration: int, entered: int, live: int, waiting_for: str, left_s: float) -> str:
-    """Say who keeps an iteration from beginning."""
-    so_far = f"{entered} of {words.count(live, 'host')} entered iteration {iteration}"
-    return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
-
-
-def completion(iteration: int, completed: int, live: int, waiting_for: str, left_s: float) -> str:
-    """Say who keeps an iteration from being complete."""
-    so_far = f"{completed} of {words.count(live, 'host')} completed iteration {iteration}"
-    return f"{so_far}, waiting for {waiting_for}, {left_s:.0f} s left"
-
-
 def exits(faults: Sequence[Fault], left_s: float) -> str:
     """Say who has ended although nothing was wrong."""
     return f"{faults_named(faults)}; waiting for others to follow, {left_s:.1f} s left"
@@ -48,27 +36,26 @@ def completion_over(limit_s: float, late: str) -> str:
     return f"not completed by {late} within {limit_s:g} s of the first that did"
 
 
-def begun(entered: int, iteration: int, why: str) -> str:
-    """Say why an iteration begins; ``why`` is empty if it follows no interruption."""
-    return why or f"{words.count(entered, 'host')} entered iteration {iteration}"
+def all_entered(hosts: int, iteration: int) -> str:
+    """Say why an iteration begins that follows no interruption."""
+    return f"{words.count(hosts, 'host')} entered iteration {iteration}"
 
 
-def without(text: str, told: Sequence[Fault], untold: Sequence[Fault], count: int) -> str:
-    """Add who takes no part any more, ``count`` in all; of the ``told`` the text says why."""
+def without(text: str, known: Sequence[Fault], others: Sequence[Fault], count: int) -> str:
+    """Add who takes no part any more, ``count`` in all; of the ``known`` the text says why."""
     if not count:
         return text
-    names = [*(fault.who() for fault in told), *(str(fault) for fault in untold)]
+    names = [*(fault.who() for fault in known), *(str(fault) for fault in others)]
     return f"{text}; without {_first(names[:FAULTS_NAMED_MAX], count, sep=', ')}"
 
 
 def spec_differs(host: str, found: InprocessSpec, whose: str, expected: InprocessSpec) -> str:
     """Name the fields in which two specs differ."""
-    names = [f.name for f in fields(InprocessSpec)]
+    pairs = [(f.name, getattr(found, f.name), getattr(expected, f.name)) for f in fields(found)]
     differing = [
-        f"{name} {_value(getattr(found, name))} on {host}, "
-        f"{_value(getattr(expected, name))} {whose}"
-        for name in names
-        if getattr(found, name) != getattr(expected, name)
+        f"{name} {_value(one)} on {host}, {_value(other)} {whose}"
+        for name, one, other in pairs
+        if one != other
     ]
     return f"workers disagree on how to restart in process: {'; '.join(differing)}"
 
@@ -79,7 +66,7 @@ def iterations_spent(limit: int, why: str) -> str:
 
 
 def ahead(host: str, step: str, iteration: int, next_iteration: int) -> str:
-    """Say that a host is where nobody can have told it to go."""
+    """Say that a host is further than this coordinator can have told it to go."""
     where = f"{host} is {step} in iteration {iteration}"
     return f"{where}, but the next one to begin is {next_iteration}: the round's state was lost"
 

@@ -73,6 +73,8 @@ class Membership:
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
         self.missed: set[str] = set()
+        self.latest_arrival = 0.0
+        """When the latest member was admitted."""
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
         self._reading_s = 0.0

@@ -1,62 +1,86 @@
-"""Pure. A run that has failed: whom it still waits for before its verdict."""
+"""Pure. The end of a run: whom a failed one waits for, and until when a verdict is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from coordinator.core.failures.intake import known_failures
+from coordinator.core.failures.root_cause import root_causes
+from coordinator.core.model import Beat
+from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import End, EndRound, RunPhase
+from coordinator.core.run import reasons
+from coordinator.core.run.records import MembersForgotten, RoundEnd
 
-from coordinator.core.membership.leases import Membership
-from coordinator.core.run.policy import RunPolicy
-from coordinator.core.run.state import RunState
 
+class Ending(RunPhase):
+    """The run has failed; waits for live workers to stop and for failure records to arrive."""
 
-class EndingWatch:
-    """Notes which members still have live workers or failure records that are not in."""
+    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
+        super().__init__(run, now=now, done=done)
+        self._until = now + run.state.spec.shutdown_timeout_s + run.policy.report_wait_s
+        self._unfinished = {i for i in run.members.presences if not self._is_finished(i)}
+        self._lost_before: str | None = None
 
-    def __init__(
-        self, state: RunState, members: Membership, policy: RunPolicy, *, now: float
-    ) -> None:
-        self._state = state
-        self._members = members
-        self._policy = policy
-        self._unfinished: set[str] = set()
-        self._since = now
+    def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
+        """Stop waiting for a member that has nothing left to stop or to say."""
+        self.recorded(incarnation)
 
-    def begin(self, *, now: float) -> None:
-        """Begin to wait. Linear in members."""
-        self._since = now
-        self._unfinished = {i for i in self._members.presences if not self._is_finished(i)}
-
-    def resume(self) -> None:
-        """Go on with the ending of an earlier life of the coordinator: all are missed."""
-        self._unfinished = set(self._state.members)
-
-    def note(self, incarnation: str) -> None:
+    def recorded(self, incarnation: str) -> None:
         """Stop waiting for a member that has nothing left to stop or to say."""
         if self._is_finished(incarnation):
             self._unfinished.discard(incarnation)
 
-    def forget(self, incarnation: str) -> None:
+    def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
         """Stop waiting for a member that is given up."""
         self._unfinished.discard(incarnation)
+        return False
 
-    def review(self, unheard: Collection[str], *, now: float) -> float | None:
-        """Return until when to wait at most, ``None`` if the verdict is due.
+    def lost_before_failure(self, incarnation: str) -> None:
+        """Go on with another round: a machine was lost before the failure that decided it."""
+        self._lost_before = incarnation
 
-        ``unheard`` are participants that may have been lost before the failure.
-        """
-        until = self._since + self._state.spec.shutdown_timeout_s + self._policy.report_wait_s
-        return until if (self._unfinished or unheard) and now < until else None
+    def review(self, *, now: float, judged_at: float) -> End | EndRound | None:
+        """Give the verdict once all is said, or take the failure back."""
+        current = self.state.round
+        assert current is not None, "a run without a round fails at once"
+        if self._lost_before is not None:
+            reason = reasons.lost_before(current, self._lost_before, self.state.reason)
+            return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)
+        if (self._unfinished or self.run.silent.charged) and judged_at < self._until:
+            self.review_at = self._until
+            return None
+        causes = root_causes(known_failures(self.state, self.members), current.round_id)
+        reason = reasons.run_failed(self.state.reason, causes, self.state.where)
+        return End(is_success=False, reason=reason)
 
     def _is_finished(self, incarnation: str) -> bool:
-        presence = self._members.presences.get(incarnation)
+        presence = self.members.presences.get(incarnation)
         if presence is None or presence.session_id is None:
             return presence is None
-        heard = self._state.failures_heard.get(incarnation, 0)
+        heard = self.state.failures_heard.get(incarnation, 0)
         return presence.beat.workers_alive == 0 and heard >= presence.beat.failures_written
 
 
-def verdict_wanted_until(state: RunState, policy: RunPolicy) -> float | None:
-    """Return until when members of an ended run may come for the verdict; ``None`` if none can."""
-    if not state.members or state.ended_at is None:
-        return None
-    return state.ended_at + state.spec.coordinator_grace_s + policy.restart_grace_s
+class Ended(RunPhase):
+    """The run has its verdict; members may come for it for a while."""
+
+    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
+        super().__init__(run, now=now, done=done)
+        for incarnation in list(run.members.missed):
+            run.members.forget(incarnation)
+        if not run.state.members:
+            self.review_at = None
+
+    def disconnected(self, incarnation: str, *, now: float) -> None:
+        """Forget a member: it has its verdict."""
+        self.members.forget(incarnation)
+
+    def review(self, *, now: float, judged_at: float) -> None:
+        """Forget the members once none of them can come for the verdict any more."""
+        state, self.review_at = self.state, None
+        if not state.members or state.ended_at is None:
+            return
+        grace_s = state.spec.coordinator_grace_s + self.run.policy.restart_grace_s
+        if judged_at >= state.ended_at + grace_s:
+            self.run.commit(MembersForgotten())
+        else:
+            self.review_at = state.ended_at + grace_s

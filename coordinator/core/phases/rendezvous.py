@@ -13,7 +13,7 @@ AWAITED_MAX_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathering:
+class Rendezvous:
     """What counts for closing a round. Instants are the coordinator's clock.
 
     ``agents_present`` hold a session and were heard of late. ``agents_missed`` lost
@@ -54,7 +54,7 @@ class GiveUp:
     reason: str
 
 
-def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wait | GiveUp:
+def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | Wait | GiveUp:
     """Decide whether the round can close at ``now``.
 
     Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last
@@ -81,15 +81,15 @@ def close_round(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | W
     return _last_call(spec, gathering, now=now)
 
 
-def _quorum_since(gathering: Gathering, now: float) -> float:
+def _quorum_since(gathering: Rendezvous, now: float) -> float:
     return now if gathering.quorum_since is None else gathering.quorum_since
 
 
-def _join_deadline(spec: RunSpec, gathering: Gathering) -> float:
+def _join_deadline(spec: RunSpec, gathering: Rendezvous) -> float:
     return gathering.since + spec.join_timeout_s
 
 
-def _awaited_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
+def _awaited_until(spec: RunSpec, gathering: Rendezvous, *, now: float) -> float:
     """Return until when missed and silent agents can hold up the round."""
     if gathering.agents_present >= spec.agents_min:
         return _quorum_since(gathering, now) + AWAITED_MAX_S
@@ -97,7 +97,7 @@ def _awaited_until(spec: RunSpec, gathering: Gathering, *, now: float) -> float:
     return deadline if now < deadline else deadline + AWAITED_MAX_S
 
 
-def _awaited(gathering: Gathering) -> str:
+def _awaited(gathering: Rendezvous) -> str:
     """Say which agents hold the round up."""
     missed, suspect = gathering.agents_missed, gathering.agents_suspect
     total = gathering.agents_present + missed + suspect
@@ -107,7 +107,7 @@ def _awaited(gathering: Gathering) -> str:
     return f"{suspect} of {count(total, 'agent')} went silent{lost} a moment ago"
 
 
-def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait | GiveUp:
+def _wait_for_quorum(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Wait | GiveUp:
     present, wanted = gathering.agents_present, spec.agents_min
     deadline = _join_deadline(spec, gathering)
     if now >= deadline:
@@ -122,7 +122,7 @@ def _wait_for_quorum(spec: RunSpec, gathering: Gathering, *, now: float) -> Wait
     )
 
 
-def _last_call(spec: RunSpec, gathering: Gathering, *, now: float) -> Close | Wait:
+def _last_call(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | Wait:
     present, room = gathering.agents_present, spec.agents_max - gathering.agents_present
     deadline = last_call_deadline(
         spec, first=_quorum_since(gathering, now), latest=gathering.latest_arrival

@@ -1,248 +1,201 @@
-"""Pure. What a running round comes to: who failed, was lost or came late, and what follows."""
+"""Pure. A running round: who failed, was lost or came late, and what follows."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
+from coordinator.core.effects import Instruct
+from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
-from coordinator.core.inprocess.run_part import Iterating
-from coordinator.core.membership.leases import Membership
-from coordinator.core.model import FailureRecord, Round
+from coordinator.core.inprocess.restarts import InProcessRestarts
+from coordinator.core.model import Beat, FailureRecord, GroupState
+from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.exit_barrier import ExitBarrier
+from coordinator.core.phases.phase import End, EndRound, Fail, RunPhase
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
 from coordinator.core.progress.stragglers import standings
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from coordinator.core.progress.worker_progress import Standings
 from coordinator.core.run import reasons
-from coordinator.core.run.policy import RunPolicy
-from coordinator.core.run.records import RoundEnd
-from coordinator.core.run.state import RunState
+from coordinator.core.run.records import GroupSucceeded, RoundEnd
 
 
-@dataclass(frozen=True, slots=True)
-class RunSucceeds:
-    """Every participant's workers exited with 0."""
+class Running(RunPhase):
+    """Waits for the round to succeed, to fail or to lose an agent.
 
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunFails:
-    """No further round would help, or none is allowed. ``where`` is who was where."""
-
-    reason: str
-    where: Standings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundIsOver:
-    """The run has to gather for another round. ``where`` is who was where, if a worker failed."""
-
-    cause: RoundEnd
-    reason: str
-    where: Standings = NOWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class RoundGoesOn:
-    """Nothing yet; look again at ``until`` if nothing happens before (``None``: never).
-
-    ``waits`` says what a decision that is due waits for. ``released`` are participants that
-    need not wait for the others any more, with the reason.
+    ``_failed`` are participants whose group failed, ``_lost`` those given up before they
+    succeeded, ``_extras`` connected members that are not in the round.
     """
 
-    until: float | None = None
-    waits: Wait | None = None
-    released: Mapping[str, str] = field(default_factory=dict)
-
-
-_GOES_ON = RoundGoesOn()  # the answer at nearly every beat
-
-Outcome = RunSucceeds | RunFails | RoundIsOver | RoundGoesOn
-
-
-class RoundWatch:
-    """Notes what befalls the participants of the current round, and judges it.
-
-    ``failed`` are participants whose group failed; ``lost`` those given up before
-    they succeeded; ``extras`` connected members that are not in the round; ``done``
-    how many workers of a participant exited with 0 before they were told to stop.
-    ``unheard`` are participants of the round that failed last which were not heard
-    since, each with the restarts charged meanwhile.
-    """
-
-    def __init__(
-        self, state: RunState, members: Membership, policy: RunPolicy, iterating: Iterating
-    ) -> None:
-        self.failed: set[str] = set()
-        self.lost: set[str] = set()
-        self.extras: set[str] = set()
-        self.done: dict[str, int] = {}
-        self.unheard: dict[str, int] = {}
-        self._state = state
-        self._members = members
-        self._policy = policy
-        self._iterating = iterating
-        self.barrier = ExitBarrier(state)
-        # Instants from which timeouts count.
-        self._failed_since: float | None = None
+    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
+        super().__init__(run, now=now, done={})
+        assert run.state.round is not None, "running without a round"
+        state, members = run.state, run.members
+        self._round = run.state.round
+        self._failed: set[str] = set()
+        self._lost = state.lost_participants()
+        self._extras = members.connected - (self._round.seats.keys() - state.given_up)
+        self._barrier = ExitBarrier(state, now=now)
+        self.released = self._barrier.released
+        self._inprocess = InProcessRestarts(run, self._round, now=now)
         self._extra_since: float | None = None
-        # What a failure waits for before it is judged.
-        self._undecided: Wait | None = None
+        self._undecided: Wait | None = None  # what a failure waits for before it is judged
 
-    def begin(self) -> None:
-        """Start anew with the round that has just started. Linear in members."""
-        self.failed, self.lost, self.done = set(), set(), {}
-        self.extras = self._members.connected - self._state.group_ranks().keys()
-        self.barrier.clear()
-        self._failed_since = self._extra_since = None
-        self._undecided = None
-
-    def resume(self, *, now: float) -> None:
-        """Go on with the round of an earlier life of the coordinator."""
-        self.lost = self._state.lost_participants()
-        self.barrier.resume(now=now)
-
-    def end(self) -> None:
-        """Forget who failed and who was lost: the round is over."""
-        self.failed, self.lost = set(), set()
-        self.barrier.clear()
-
-    def note_connected(self, incarnation: str) -> None:
+    def connected(self, incarnation: str) -> None:
         """Take in that a member has a session."""
-        if not self._state.is_seated(incarnation):
-            self.extras.add(incarnation)
+        if not self.state.is_seated(incarnation):
+            self._extras.add(incarnation)
+        self._inprocess.connected(incarnation)
 
-    def forget(self, incarnation: str) -> None:
-        """Drop what is noted of a member."""
-        self.extras.discard(incarnation)
-        self.failed.discard(incarnation)
-        self.barrier.forget(incarnation)
+    def disconnected(self, incarnation: str, *, now: float) -> None:
+        """Take in that a member's session ended."""
+        self._extras.discard(incarnation)
 
-    def check_invariants(self, current: Round) -> None:
-        """Assert what must hold between events while ``current`` runs; for tests."""
-        assert self.lost == self._state.lost_participants(), "lost participants are not noted"
-        extras = self._members.connected - (current.seats.keys() - self._state.given_up)
-        assert self.extras == extras, "extras are not noted"
+    def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
+        """Take in what a participant says of this round; of another it will hear of this one."""
+        state = self.state
+        if beat.round_id != self._round.round_id or not state.is_seated(incarnation):
+            return
+        if beat.observations:
+            self.run.learning.observe(beat.observations, now=now)
+        if beat.inprocess is not None:
+            self._inprocess.reported(incarnation, beat.inprocess, now=now)
+        if beat.workers_done:
+            self.done[incarnation] = beat.workers_done
+        if beat.state is GroupState.FAILED:
+            if incarnation not in state.excused:
+                self._failed.add(incarnation)
+            if beat.failure is not None:
+                presence = self.members.presences[incarnation]
+                presence.failure = state.accepted(beat.failure, sent_at)
+        elif beat.state is GroupState.SUCCEEDED and state.is_awaited(incarnation):
+            round_id = self._round.round_id
+            self.run.commit(GroupSucceeded(round_id=round_id, incarnation=incarnation))
+            self._barrier.succeeded(incarnation, now=now)
+            self._inprocess.finished(incarnation)
 
-    def failures(self) -> list[FailureRecord]:
-        """Return the failures that count, those whose records are under way in short. Linear."""
-        heard, known = self._state.failures_heard, self._state.counted_failures()
-        told = (p.failure for p in self._members.presences.values() if p.failure is not None)
-        return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
+    def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
+        """Take in that a member is given up; return whether the round goes on without it."""
+        self._extras.discard(incarnation)
+        self._failed.discard(incarnation)
+        self._barrier.lost(incarnation)
+        is_excused = self._inprocess.lost(incarnation, reason)
+        if self.state.is_awaited(incarnation) and not is_excused:
+            self._lost.add(incarnation)
+        return is_excused
 
-    def causes(self, current: Round) -> list[FailureRecord]:
-        """Return what explains the failure of the round, as far as it is known. Linear."""
-        return root_causes(self.failures(), current.round_id)
+    def instructions(self) -> list[Instruct]:
+        """Return what to tell workers that restart in process, once."""
+        return self._inprocess.instructions()
 
-    def note_unheard(self, current: Round, *, charged: int) -> None:
-        """Note participants that perhaps were lost before the round failed. Linear."""
-        since, presences = self._failed_since, self._members.presences
-        silent = [
-            i
-            for i in current.seats.keys() & presences.keys()
-            if since is not None and presences[i].silent_since < since
-        ]
-        self.unheard = {i: self.unheard.get(i, 0) + charged for i in silent}
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in agents; for tests."""
+        assert self._lost == self.state.lost_participants(), "lost participants are not noted"
+        extras = self.members.connected - (self._round.seats.keys() - self.state.given_up)
+        assert self._extras == extras, "extras are not noted"
+        self._inprocess.check_invariants()
 
-    def take_back(self, incarnation: str) -> int | None:
-        """Return the restarts that the loss of this agent gives back.
-
-        ``None`` if it was heard after the latest failure. What is given back once
-        is not given back for another agent.
-        """
-        returned = self.unheard.get(incarnation)
-        if returned is not None:
-            self.unheard.clear()
-        return returned
-
-    def review(self, current: Round, *, latest_arrival: float, now: float) -> Outcome:
-        """Judge the round as it is at ``now``."""
-        state = self._state
-        if state.succeeded and len(state.succeeded) + len(state.excused) == len(current.seats):
+    def review(self, *, now: float, judged_at: float) -> End | Fail | EndRound | None:
+        """Journal what follows for iterations, then judge the round."""
+        inprocess, state = self._inprocess, self.state
+        self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
+        if state.succeeded and len(state.succeeded) + len(state.excused) == len(self._round.seats):
             lost = state.iterations.lost if state.iterations is not None else 0
-            return RunSucceeds(reasons.all_succeeded(current, state.excused, lost))
-        if self.failed and (unable := self._unable()):
-            reason = reasons.start_impossible(current, self.causes(current), unable)
-            return RunFails(reason, self._where(current, now))
-        if self.lost:
-            reason = reasons.round_lost(current, self.lost)
-            return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
-        if self.failed or self._iterating.give_up is not None:
-            return self._review_failure(current, now)
-        if self.barrier.deadline() is not None:
-            released = self.barrier.release(current, now=now)
-            return RoundGoesOn(self.barrier.deadline(), released=released)
-        return self._review_scale_up(current, latest_arrival, now)
+            reason = reasons.all_succeeded(self._round, state.excused, lost)
+            return End(is_success=True, reason=reason)
+        if self._failed and (unable := self._unable()):
+            reason = reasons.start_impossible(self._round, self._causes(), unable)
+            return Fail(reason, self._where(judged_at))
+        if self._lost:
+            reason = reasons.round_lost(self._round, self._lost)
+            return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)
+        if self._failed or inprocess.give_up is not None:
+            return self._review_failure(judged_at)
+        if self._barrier.deadline() is not None:
+            self.run.publisher.some(self._barrier.release(self._round, now=judged_at))
+            self._review_until(self._barrier.deadline())
+            return None
+        return self._review_scale_up(judged_at)
+
+    def _review_until(self, until: float | None) -> None:
+        if until is not None:
+            self.review_at = until if self.review_at is None else min(until, self.review_at)
+
+    def _causes(self) -> list[FailureRecord]:
+        """Return what explains the failure of the round, as far as it is known. Linear."""
+        return root_causes(known_failures(self.state, self.members), self._round.round_id)
 
     def _unable(self) -> list[str]:
         """Return failed members that can't start the command; no restart would help."""
-        presences = self._members.presences
-        founders = self._state.founders
-        return [i for i in self.failed & founders if presences[i].beat.is_start_impossible]
+        presences, founders = self.members.presences, self.state.founders
+        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
 
-    def _review_failure(self, current: Round, now: float) -> Outcome:
+    def _review_failure(self, now: float) -> Fail | EndRound | None:
         """Judge a failed group, once it is known whether a machine died before it.
 
         A machine's death makes workers elsewhere fail, before its own lease is over.
         """
-        self._failed_since = now if self._failed_since is None else self._failed_since
-        until = self._failed_since + self._policy.restart_grace_s
-        if now < until and any(self._unsure(current)):
-            self._undecided = self._undecided or self._await_certainty(current, until)
-            return RoundGoesOn(until, waits=self._undecided)
-        if self._iterating.give_up is not None:
-            return self._review_give_up(current, self._iterating.give_up, now)
-        where = self._where(current, now)
-        what = reasons.round_failed(current, self.causes(current), self.failed, where)
+        self.failed_since = now if self.failed_since is None else self.failed_since
+        until = self.failed_since + self.run.policy.restart_grace_s
+        if now < until and any(self._unsure()):
+            if self._undecided is None:
+                self._undecided = self._await_certainty(until)
+                self.run.log("decision waits", self._undecided.reason)
+            self.wait = self._undecided
+            self._review_until(until)
+            return None
+        if (why := self._inprocess.give_up) is not None:
+            return self._review_give_up(why, now)
+        where = self._where(now)
+        what = reasons.round_failed(self._round, self._causes(), self._failed, where)
         return self._after_failure(what, where)
 
-    def _unsure(self, current: Round) -> Iterator[str]:
+    def _unsure(self) -> Iterator[str]:
         """Find participants that may be lost: their stream broke, or they are silent."""
-        unsure = itertools.chain(self._members.missed, self._members.suspects)
-        return (incarnation for incarnation in unsure if incarnation in current.seats)
+        unsure = itertools.chain(self.members.missed, self.members.suspects)
+        return (incarnation for incarnation in unsure if incarnation in self._round.seats)
 
-    def _await_certainty(self, current: Round, until: float) -> Wait:
+    def _await_certainty(self, until: float) -> Wait:
         """Say what a failure waits for. Linear, so not at every beat meanwhile."""
-        unsure = list(self._unsure(current))
-        reason = reasons.undecided(current, self.causes(current), self.failed, unsure)
+        unsure = list(self._unsure())
+        reason = reasons.undecided(self._round, self._causes(), self._failed, unsure)
         return Wait(reason=reason, agents_wanted=0, until=until)
 
-    def _review_give_up(self, current: Round, why: str, now: float) -> Outcome:
-        """Judge a round that can't go on in process: it failed, unless nobody is left."""
-        if len(self._state.given_up) == len(current.seats):
-            reason = reasons.nobody_left(current, why)
-            return RoundIsOver(cause=RoundEnd.AGENT_LOST, reason=reason)
-        what = reasons.iterations_over(current, why, self.causes(current))
-        return self._after_failure(what, self._where(current, now))
+    def _review_give_up(self, why: str, now: float) -> Fail | EndRound:
+        """Judge a round that can't go on in process: it failed, unless no agent is left."""
+        if len(self.state.given_up) == len(self._round.seats):
+            reason = reasons.all_lost(self._round, why)
+            return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)
+        what = reasons.iterations_over(self._round, why, self._causes())
+        return self._after_failure(what, self._where(now))
 
-    def _after_failure(self, what: str, where: Standings) -> Outcome:
+    def _after_failure(self, what: str, where: Standings) -> Fail | EndRound:
         """Charge a failed round to the budget."""
-        state = self._state
+        state = self.state
         allowed, used = state.spec.restarts_max, state.restarts_used
         in_process = state.iterations_restarted
         reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
         if used < allowed:
-            return RoundIsOver(cause=RoundEnd.WORKER_FAILED, reason=reason, where=where)
-        return RunFails(reason, where)
+            return EndRound(cause=RoundEnd.WORKER_FAILED, reason=reason, where=where)
+        return Fail(reason, where)
 
-    def _where(self, current: Round, now: float) -> Standings:
-        limit = self._policy.standings_shown_max
-        presences, rank_of = self._members.presences, self._iterating.rank_of
-        return standings(current, presences, rank_of=rank_of, shown_max=limit, now=now)
+    def _where(self, now: float) -> Standings:
+        limit = self.run.policy.standings_shown_max
+        presences, rank_of = self.members.presences, self._inprocess.rank_of
+        return standings(self._round, presences, rank_of=rank_of, shown_max=limit, now=now)
 
-    def _review_scale_up(self, current: Round, latest_arrival: float, now: float) -> Outcome:
-        """End the round for agents that came late, if there is room and nobody has finished."""
-        spec, suspects = self._state.spec, self._members.suspects
-        has_room = len(current.seats) < spec.agents_max
-        extras = len(self.extras) - len(self.extras & suspects)
-        if not extras or not has_room or self._state.succeeded:
+    def _review_scale_up(self, now: float) -> EndRound | None:
+        """End the round for agents that came late, if there is room and none has finished."""
+        spec, size, suspects = self.state.spec, len(self._round.seats), self.members.suspects
+        extras = len(self._extras) - len(self._extras & suspects)
+        if not extras or size >= spec.agents_max or self.state.succeeded:
             self._extra_since = None
-            return _GOES_ON
+            return None
         self._extra_since = now if self._extra_since is None else self._extra_since
-        due = last_call_deadline(spec, first=self._extra_since, latest=latest_arrival)
-        if len(current.seats) + extras < spec.agents_max and now < due:
-            return RoundGoesOn(due)
-        reason = f"{extras} more joined the {len(current.seats)} of the round"
-        return RoundIsOver(cause=RoundEnd.AGENT_JOINED, reason=reason)
+        latest = self.members.latest_arrival
+        due = last_call_deadline(spec, first=self._extra_since, latest=latest)
+        if size + extras < spec.agents_max and now < due:
+            self._review_until(due)
+            return None
+        reason = f"{extras} more joined the {size} of the round"
+        return EndRound(cause=RoundEnd.AGENT_JOINED, reason=reason)

@@ -11,20 +11,15 @@ from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.desired_state import desired_state
 from coordinator.core.run.state import RunState
 
-NOBODY: Mapping[str, str] = {}
 
-
-class Telling:
+class Publisher:
     """Collects who may not know its desired state; ``effects`` then pushes what changed.
 
-    Telling everyone costs time linear in members, so arrivals and losses while a
-    run gathers only schedule it: waiting agents hear how it goes, but not of each.
+    Telling everyone costs time linear in members.
     """
 
-    def __init__(self, members: Membership, *, progress_interval_s: float) -> None:
-        self.progress_at: float | None = None
+    def __init__(self, members: Membership) -> None:
         self._members = members
-        self._progress_interval_s = progress_interval_s
         self._untold: set[str] = set()
         self._is_for_all = False
 
@@ -40,17 +35,6 @@ class Telling:
         """Tell all members."""
         self._is_for_all = True
 
-    def schedule_progress(self, now: float) -> None:
-        """Tell all members before long."""
-        if self.progress_at is None:
-            self.progress_at = now + self._progress_interval_s
-
-    def progress_if_due(self, now: float) -> None:
-        """Tell all members if that was scheduled for now."""
-        if self.progress_at is not None and now >= self.progress_at:
-            self.progress_at = None
-            self._is_for_all = True
-
     def pace(self, pace: Pace) -> list[SetPace]:
         """Give all members another pace, and return the pushes. Linear in members."""
         self._members.set_pace(pace)
@@ -60,7 +44,7 @@ class Telling:
         self,
         state: RunState,
         wait: Wait | None,
-        released: Mapping[str, str] = NOBODY,
+        released: Mapping[str, str],
         *,
         now: float,
     ) -> list[Direct]:

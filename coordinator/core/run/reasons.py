@@ -39,7 +39,7 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
     return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{hosts}"
 
 
-def nobody_left(current: Round, why: str) -> str:
+def all_lost(current: Round, why: str) -> str:
     """Say that a round lost all of its hosts while they restarted in process."""
     return f"round {current.round_id} lost all hosts: {why}"
 

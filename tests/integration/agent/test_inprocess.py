@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from tests.support.fake_coordinator import DEADLINE_S, FakeCoordinator, Session, fake_coordinator
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +91,7 @@ async def begin(session: Session, iteration: int, local_ranks: list[int], spent:
 
 
 def interrupt(session: Session, iteration: int) -> None:
-    session.direct(iteration, interrupt=inprocess_pb2.IterationInterrupt(reason="rank 1 failed"))
+    session.direct(iteration, interrupt=iteration_pb2.IterationInterrupt(reason="rank 1 failed"))
 
 
 async def succeed(session: Session, process: asyncio.subprocess.Process) -> str:
@@ -115,14 +116,14 @@ async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -
 
         report = await session.reached(0, INTERRUPTED)
         [interruption] = report.interruptions
-        assert interruption == inprocess_pb2.Interruption(
+        assert interruption == iteration_pb2.Interruption(
             local_rank=1,
-            kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION,
+            kind=iteration_pb2.INTERRUPTION_KIND_EXCEPTION,
             message="RuntimeError: boom",
         )
         record = await coordinator.record()
         assert (record.exit_code, record.iteration) == (0, 0)
-        assert record.interruption == inprocess_pb2.INTERRUPTION_KIND_EXCEPTION
+        assert record.interruption == iteration_pb2.INTERRUPTION_KIND_EXCEPTION
         assert record.traceback == "Traceback: here"
         assert record.pid > 0
         interrupt(session, 0)
@@ -132,7 +133,7 @@ async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -
         second = await begin(session, 1, [1, 0], first)
         assert second not in (first, round_port)
         await session.reached(1, COMPLETED)
-        session.direct(1, complete=inprocess_pb2.IterationComplete())
+        session.direct(1, complete=iteration_pb2.IterationComplete())
         log = await succeed(session, process)
     assert log.count('"event": "restarted in process"') == 1
     assert log.count('"round started"') == 1
@@ -142,14 +143,14 @@ async def test_a_worker_that_fails_begins_again_and_all_complete(folder: Path) -
 @pytest.mark.parametrize(
     ("how", "kind", "exit_code", "message"),
     [
-        ("die", inprocess_pb2.INTERRUPTION_KIND_TERMINATED, -9, "its process ended: SIGKILL"),
-        ("leave", inprocess_pb2.INTERRUPTION_KIND_UNHEALTHY, 3, "GPU gone"),
+        ("die", iteration_pb2.INTERRUPTION_KIND_TERMINATED, -9, "its process ended: SIGKILL"),
+        ("leave", iteration_pb2.INTERRUPTION_KIND_UNHEALTHY, 3, "GPU gone"),
     ],
 )
 async def test_the_others_go_on_without_a_worker_that_dies(
     folder: Path,
     how: str,
-    kind: inprocess_pb2.InterruptionKind.ValueType,
+    kind: iteration_pb2.InterruptionKind.ValueType,
     exit_code: int,
     message: str,
 ) -> None:
@@ -176,7 +177,7 @@ async def test_the_others_go_on_without_a_worker_that_dies(
         await session.wait_for(lambda beat: beat.workers_alive == 1)
         await begin(session, 1, [0], first)
         await session.reached(1, COMPLETED)
-        session.direct(1, complete=inprocess_pb2.IterationComplete())
+        session.direct(1, complete=iteration_pb2.IterationComplete())
         await succeed(session, process)
         while not coordinator.records.empty():
             again = coordinator.records.get_nowait()
@@ -192,10 +193,10 @@ async def test_workers_that_the_others_go_on_without_are_ended(folder: Path) -> 
         beat = await session.wait_for(lambda beat: beat.workers_alive == 0)
         assert beat.state == session_pb2.GROUP_STATE_RUNNING
         kinds = [left.kind for left in beat.inprocess.terminated]
-        assert kinds == [inprocess_pb2.INTERRUPTION_KIND_BARRIER_TIMEOUT] * 2
+        assert kinds == [iteration_pb2.INTERRUPTION_KIND_BARRIER_TIMEOUT] * 2
         for _ in kinds:
             assert (await coordinator.record()).signal_name in ("SIGTERM", "SIGKILL")
-        session.direct(0, complete=inprocess_pb2.IterationComplete())
+        session.direct(0, complete=iteration_pb2.IterationComplete())
         session.say(desired=session_pb2.Desired(exit=SUCCESS))
         async with asyncio.timeout(DEADLINE_S):
             await process.communicate()

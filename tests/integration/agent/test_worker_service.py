@@ -16,7 +16,7 @@ from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrd
 from agent.session.convert import duration
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
-from drumbeat.v1 import inprocess_pb2, worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context
 
@@ -243,16 +243,16 @@ async def test_a_stream_begins_with_a_greeting(
 
 
 KEY = WorkerKey(ROUND, 0)
-EXCEPTION = inprocess_pb2.INTERRUPTION_KIND_EXCEPTION
+EXCEPTION = iteration_pb2.INTERRUPTION_KIND_EXCEPTION
 INTERRUPT = WorkerOrder(iteration=4, kind=Interrupt(reason="rank 7 failed"))
 COMPLETE = WorkerOrder(iteration=5, kind=Complete())
 INTERRUPT_MESSAGE = worker_pb2.AttachResponse(
     order=worker_pb2.WorkerOrder(
-        iteration=4, interrupt=inprocess_pb2.IterationInterrupt(reason="rank 7 failed")
+        iteration=4, interrupt=iteration_pb2.IterationInterrupt(reason="rank 7 failed")
     )
 )
 COMPLETE_MESSAGE = worker_pb2.AttachResponse(
-    order=worker_pb2.WorkerOrder(iteration=5, complete=inprocess_pb2.IterationComplete())
+    order=worker_pb2.WorkerOrder(iteration=5, complete=iteration_pb2.IterationComplete())
 )
 
 
@@ -278,7 +278,7 @@ async def test_a_step_is_handed_on(bench: Bench) -> None:
 
 async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
     stream = await bench.greeted()
-    said = inprocess_pb2.Interruption(message="x" * 5000, kind=EXCEPTION)
+    said = iteration_pb2.Interruption(message="x" * 5000, kind=EXCEPTION)
     step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
     await stream.write(worker_pb2.AttachRequest(step=step))
     code, details = await refused(stream.read())
@@ -289,7 +289,7 @@ async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
 
 async def test_the_longest_step_fits(bench: Bench) -> None:
     stream = await bench.greeted()
-    said = inprocess_pb2.Interruption(message="x" * 4096, traceback="y" * 65536, kind=EXCEPTION)
+    said = iteration_pb2.Interruption(message="x" * 4096, traceback="y" * 65536, kind=EXCEPTION)
     step = worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
     await stream.write(worker_pb2.AttachRequest(step=step))
     await heard(bench)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from coordinator.config import Limits
+from coordinator.core import effects as fx
 from coordinator.core.events import (
     BeatReceived,
     FailureReported,
@@ -17,12 +18,10 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.failures.queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
-    Desired,
     FailureRecord,
     GroupState,
     RunSpec,
@@ -42,7 +41,7 @@ from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.sqlite import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
 from coordinator.shell.driver import BATCH_MAX, Driver
-from coordinator.shell.outbox import Welcome
+from coordinator.shell.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coordinator.core.run.state import RunState
-    from coordinator.shell.outbox import Item, Outbox
+    from coordinator.shell.outbox import Outbox
 
 DEADLINE_S = 20_000 * MS
 AGENT = AgentIdentity(
@@ -148,15 +147,15 @@ def failure(sequence: int, request_id: int = 0, size_bytes: int = 0) -> FailureR
     return FailureReported(run_id="r", request_id=request_id or sequence, record=record)
 
 
-async def take(outbox: Outbox, count: int) -> list[Item]:
-    items: list[Item] = []
+async def take(outbox: Outbox, count: int) -> list[fx.Push]:
+    items: list[fx.Push] = []
 
     async def collect() -> None:
         while len(items) < count:
             items.append(await outbox.next())
 
     async with asyncio.timeout(DEADLINE_S):
-        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
+        await until_one_ends(collect(), outbox.ended())
     return items
 
 
@@ -177,9 +176,9 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         assert not told.done()
         scene.journal.gate.set()
         welcome, desired = await told
-        assert isinstance(welcome, Welcome)
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
+        assert isinstance(welcome, fx.Welcome)
+        assert isinstance(desired, fx.Direct)
+        assert isinstance(desired.desired.state, Assignment)
         assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]
 
 
@@ -255,8 +254,8 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
         scene.driver.submit(BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat))
         scene.journal.gate.set()
         (desired,) = await take(outbox, 1)
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
+        assert isinstance(desired, fx.Direct)
+        assert isinstance(desired.desired.state, Assignment)
         first = kinds(scene.journal.writes[written])
         assert first[:2] == [RoundEnded, RoundStarted]
         assert len(first) <= 2 + TAKEN_MAX
@@ -420,9 +419,9 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     driver.submit(failure(1, request_id=2))  # its acknowledgement may have been lost
     items = await take(outbox, 2)
     desired = items[-1]
-    assert isinstance(desired, Desired)
-    assert isinstance(desired.state, Assignment)
-    assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
+    assert isinstance(desired, fx.Direct)
+    assert isinstance(desired.desired.state, Assignment)
+    assert (desired.desired.state.round_id, desired.desired.state.round.restart_count) == (1, 1)
     assert await asyncio.wait_for(again, DEADLINE_S) is False
     state = driver.registry.runs["r"].state
     assert (state.restart_count, state.failures_count) == (1, 1)
@@ -435,7 +434,7 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One accepted before it would make it look like one that was counted before."""
-    monkeypatch.setattr("coordinator.core.failures.queue.COUNT_MAX", 2)
+    monkeypatch.setattr("coordinator.shell.failure_queue.COUNT_MAX", 2)
     async with Scene() as scene:
         sessions = Sessions(scene.driver, Limits())
         await take(scene.open(), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.fake_agents import Fleet
+from bench.scale.fake_agents import Fleet
 from drumbeat.v1 import run_pb2, session_pb2
 from tests.support.wire import coordinator
 

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.config import Limits
+from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
 from coordinator.core.events import SessionOpened as Opened
-from coordinator.core.model import Assignment, Beat, Desired, GroupState
+from coordinator.core.model import Assignment, Beat, GroupState
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
@@ -28,7 +29,6 @@ from coordinator.journal import outage as outage_module
 from coordinator.journal import writer as writer_module
 from coordinator.journal.sqlite import Change, MemoryJournal, SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.outbox import Welcome
 from coordinator.shell.server import _crash_if_failed
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.core import effects as fx
     from coordinator.core.run.state import RunState
     from coordinator.shell.outbox import Outbox
 
@@ -181,7 +180,7 @@ async def take(outbox: Outbox, count: int) -> list[object]:
             items.append(await outbox.next())
 
     async with asyncio.timeout(DEADLINE_S):
-        await until_one_ends(collect(), asyncio.shield(outbox.ended()))
+        await until_one_ends(collect(), outbox.ended())
     return items
 
 
@@ -210,9 +209,9 @@ async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterward
 
         scene.clear()
         (desired,) = await told
-        assert isinstance(desired, Desired)
-        assert isinstance(desired.state, Assignment)
-        assert desired.state.round_id == 1
+        assert isinstance(desired, fx.Direct)
+        assert isinstance(desired.desired.state, Assignment)
+        assert desired.desired.state.round_id == 1
         assert await asyncio.wait_for(answer, DEADLINE_S) is True
         assert scene.serving == [False, True]
         kept = scene.journal.kept.load_run("r")
@@ -230,7 +229,7 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
         await scene.journal.wait_for_tries(scene.journal.tries + 1)
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
         (welcome, *_) = await take(scene.open("c"), 1)
-        assert isinstance(welcome, Welcome)
+        assert isinstance(welcome, fx.Welcome)
 
 
 async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
@@ -408,10 +407,10 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             await wait_until(lambda: scene.driver.registry.runs["r"].is_sound, DEADLINE_S)
             assert scene.driver.registry.runs["r"].state.restart_count == 1
             welcome, desired = await take(scene.open("a"), 2)
-            assert isinstance(welcome, Welcome)
-            assert isinstance(desired, Desired)
-            assert isinstance(desired.state, Assignment)
-            assert desired.state.round_id == 1
+            assert isinstance(welcome, fx.Welcome)
+            assert isinstance(desired, fx.Direct)
+            assert isinstance(desired.desired.state, Assignment)
+            assert desired.desired.state.round_id == 1
 
             refused, writes = scene.driver.expect_answer(1), scene.journal.writes
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
@@ -420,7 +419,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
                 await asyncio.wait_for(refused, DEADLINE_S)
             await wait_until(lambda: scene.journal.writes > writes, DEADLINE_S)
             assert "ZeroDivisionError" in scene.verdict()
-            assert not other.ended().done()
+            assert not other.error
             assert scene.driver.registry.runs["q"].state.phase is Phase.RUNNING
 
 
@@ -435,9 +434,9 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
         with pytest.raises(Unavailable):
             await take(outbox, 9)
     _, desired = await take(open_session(driver), 2)
-    assert isinstance(desired, Desired)
-    assert isinstance(desired.state, Assignment)
-    assert desired.state.round_id == 0
+    assert isinstance(desired, fx.Direct)
+    assert isinstance(desired.desired.state, Assignment)
+    assert desired.desired.state.round_id == 0
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.config import Limits
+from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import Unavailable
 from coordinator.journal.sqlite import MemoryJournal
 from coordinator.shell.driver import BATCH_MAX, Driver
-from coordinator.shell.outbox import Welcome
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
@@ -85,7 +85,7 @@ async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_o
         quiet = driver.open_outbox("quiet")
         driver.submit(hello("quiet"))  # there is room
         welcome = await asyncio.wait_for(quiet.next(), DEADLINE_S)
-        assert isinstance(welcome, Welcome)
+        assert isinstance(welcome, fx.Welcome)
         (presence,) = (
             at for name, at in driver.registry.runs["r"].members.presences.items() if "loud" in name
         )

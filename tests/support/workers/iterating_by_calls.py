@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from drumbeat.v1 import inprocess_pb2, worker_pb2, worker_pb2_grpc
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from worker_sdk.context import WORKER_SOCKET, WORKER_TOKEN
 
 if TYPE_CHECKING:
     from types import FrameType
 
-SPEC = inprocess_pb2.InprocessSpec(rules=[inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks())])
-CAUSE = inprocess_pb2.Interruption(
-    kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION,
+SPEC = iteration_pb2.InprocessSpec(rules=[iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())])
+CAUSE = iteration_pb2.Interruption(
+    kind=iteration_pb2.INTERRUPTION_KIND_EXCEPTION,
     message="RuntimeError: boom",
     traceback="Traceback: here",
 )
@@ -75,8 +75,8 @@ def misfortune(how: str, agent: Agent) -> None:
     if how == "raise":
         agent.say(0, interrupted=worker_pb2.Interrupted(interruption=CAUSE))
     elif how == "leave":
-        cause = inprocess_pb2.Interruption(
-            kind=inprocess_pb2.INTERRUPTION_KIND_UNHEALTHY, message="GPU gone"
+        cause = iteration_pb2.Interruption(
+            kind=iteration_pb2.INTERRUPTION_KIND_UNHEALTHY, message="GPU gone"
         )
         agent.say(0, terminated=worker_pb2.Terminated(interruption=cause))
         agent.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig, Program
 from agent.telemetry.api import (
@@ -18,7 +18,6 @@ from agent.telemetry.api import (
     WorkerState,
     worker_group,
     worker_spec,
-    worker_state,
 )
 
 
@@ -90,25 +89,6 @@ def test_all_that_is_impossible_is_named_at_once() -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         spec(role="", local_world_size=0)
     assert len(caught.value.violations) == 2
-
-
-def test_which_states_are_running() -> None:
-    assert {state for state in WorkerState if WorkerState.is_running(state)} == {
-        WorkerState.HEALTHY,
-        WorkerState.UNHEALTHY,
-    }
-    assert WorkerState("HEALTHY") == "HEALTHY"
-
-
-def test_every_state_of_the_group_has_one_for_training_code() -> None:
-    assert {state: worker_state(state) for state in GroupState} == {
-        GroupState.IDLE: WorkerState.INIT,
-        GroupState.STARTING: WorkerState.INIT,
-        GroupState.RUNNING: WorkerState.HEALTHY,
-        GroupState.STOPPING: WorkerState.STOPPED,
-        GroupState.SUCCEEDED: WorkerState.SUCCEEDED,
-        GroupState.FAILED: WorkerState.FAILED,
-    }
 
 
 def test_a_group_has_as_many_workers_as_its_spec_says_before_there_are_ranks() -> None:

@@ -6,18 +6,17 @@ import pytest
 
 from agent.core.model import (
     Beat,
-    Desired,
     Exit,
     Failure,
     GroupState,
     Pace,
-    RootCause,
     Standby,
     Stop,
 )
 from agent.session import convert
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 
@@ -57,28 +56,24 @@ MESSAGE_RUN = session_pb2.Assignment(
                     verdict=session_pb2.Verdict(is_success=True, reason="all succeeded")
                 )
             ),
-            Exit(is_success=True, reason="all succeeded", report=""),
+            Exit(is_success=True, reason="all succeeded"),
         ),
         (
             session_pb2.Desired(release=session_pb2.Release(reason="60 s are over")),
-            Exit(is_success=True, reason="60 s are over", report="", is_released=True),
+            Exit(is_success=True, reason="60 s are over", is_released=True),
         ),
     ],
 )
 def test_every_desired_state_is_read(message: session_pb2.Desired, state: object) -> None:
-    message.master_port_spent = 4001
-    read = convert.desired_from(message, name="train.py")
-    assert read == Desired(state=state, master_port_spent=4001)  # type: ignore[arg-type]
+    assert convert.desired_from(message) == state
 
 
 def test_a_failed_verdict_comes_with_its_report() -> None:
     verdict = session_pb2.Verdict(is_success=False, reason="round 0 failed")
     message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
-    read = convert.desired_from(message, name="train.py")
-    assert read is not None
-    assert isinstance(read.state, Exit)
-    assert "train.py FAILED" in read.state.report
-    assert "round 0 failed" in read.state.report
+    read = convert.desired_from(message)
+    assert isinstance(read, Exit)
+    assert read.report == FailureReport(reason="round 0 failed")
 
 
 def test_a_failed_verdict_names_its_root_causes() -> None:
@@ -92,16 +87,18 @@ def test_a_failed_verdict_names_its_root_causes() -> None:
     )
     verdict = session_pb2.Verdict(report=failure_pb2.FailureReport(root_causes=[record]))
     message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
-    read = convert.desired_from(message, name="train.py")
-    assert read is not None
-    assert isinstance(read.state, Exit)
-    assert read.state.root_causes == (
-        RootCause(rank=5, local_rank=1, host="a", pid=71, exit_code=-9, message="m", traceback="t"),
+    read = convert.desired_from(message)
+    assert isinstance(read, Exit)
+    assert read.report is not None
+    assert read.report.root_causes == (
+        FailedWorker(
+            rank=5, local_rank=1, host="a", pid=71, exit_code=-9, message="m", traceback="t"
+        ),
     )
 
 
 def test_a_kind_of_a_later_version_is_nothing() -> None:
-    assert convert.desired_from(session_pb2.Desired(), name="train.py") is None
+    assert convert.desired_from(session_pb2.Desired()) is None
 
 
 def test_a_pace_is_read_in_seconds() -> None:

@@ -32,6 +32,7 @@ from agent.errors import (
     SupervisorLost,
 )
 from agent.workers.failures.records import ended_by, killed_with_supervisor, not_started
+from agent.workers.failures.report import FailureReport
 from tests.support.agents import (
     NOW,
     PACE,
@@ -47,8 +48,9 @@ from tests.support.agents import (
 
 S = GroupState
 TERM, INT = 15, 2
-SUCCEEDED = Exit(is_success=True, reason="all workers succeeded", report="")
-FAILED = Exit(is_success=False, reason="round 0 failed", report="rank 0 failed")
+SUCCEEDED = Exit(is_success=True, reason="all workers succeeded")
+REPORT = FailureReport(reason="round 0 failed")
+FAILED = Exit(is_success=False, reason="round 0 failed", report=REPORT)
 LOST = SessionLost(attempt=1, reason="connection reset")
 STALE = SessionLost(attempt=1, reason="lease over", is_stale=True)
 
@@ -96,7 +98,7 @@ def test_it_stands_by_when_it_is_told_to() -> None:
     story = AgentStory().connected()
     waiting = desired(Standby(reason="1 of 2 agents", time_left_s=9.0))
     assert story.feed(waiting) == []
-    assert story.core.situation().desired == waiting.desired
+    assert story.core.situation().desired == waiting.state
 
 
 def test_a_round_from_its_assignment_to_success() -> None:
@@ -112,7 +114,7 @@ def test_a_round_from_its_assignment_to_success() -> None:
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=1, workers_done=2),
     ]
-    assert story.feed(WorkersStopped(round_id=0)) == [fx.CloseSession(), fx.Finish(exit_code=0)]
+    assert story.feed(WorkersStopped(round_id=0)) == [fx.Finish(exit_code=0)]
     assert story.feed(SignalReceived(signum=TERM), LOST) == []
 
 
@@ -179,8 +181,7 @@ def test_a_failed_run_ends_with_its_report() -> None:
     story = AgentStory().running()
     story.feed(an_exit(0, 1), WorkersStopped(round_id=0))
     assert story.feed(desired(FAILED)) == [
-        fx.CloseSession(),
-        fx.Finish(exit_code=1, report="rank 0 failed"),
+        fx.Finish(exit_code=1, report=REPORT),
     ]
 
 
@@ -228,7 +229,7 @@ def test_an_agent_that_is_done_and_released_leaves_with_success() -> None:
     """A repeated word, or the verdict that comes after it, changes nothing."""
     story = AgentStory().running()
     story.feed(an_exit(0, 0), an_exit(1, 0))
-    released = Exit(is_success=True, reason="waited 60 s", report="", is_released=True)
+    released = Exit(is_success=True, reason="waited 60 s", is_released=True)
     assert of(story.feed(desired(released)), fx.SendGoodbye)
     assert not of(story.feed(desired(released), desired(FAILED)), fx.SendGoodbye)
     assert of(story.feed(WorkersStopped(round_id=0)), fx.Finish) == [fx.Finish(exit_code=0)]
@@ -247,9 +248,8 @@ def test_a_run_that_begins_anew_ends_the_agent() -> None:
     story = AgentStory().running(5)
     story.feed(desired(Standby(reason="waiting")), WorkersStopped(round_id=5))
     effects = story.feed(desired(an_assignment(0)))
-    goodbye, closed, finish = effects
+    goodbye, finish = effects
     assert isinstance(goodbye, fx.SendGoodbye)
-    assert closed == fx.CloseSession()
     assert isinstance(finish, fx.Finish)
     assert isinstance(finish.error, RunForgotten)
 
@@ -301,7 +301,7 @@ def test_a_refusal_is_final() -> None:
     story = AgentStory()
     error = RunRefused("job", "it has ended")
     lost = SessionLost(attempt=1, reason="it has ended", refusal=error)
-    assert story.feed(lost) == [fx.CloseSession(), fx.Finish(exit_code=2, error=error)]
+    assert story.feed(lost) == [fx.Finish(exit_code=2, error=error)]
 
 
 def test_a_coordinator_that_never_answers_is_given_up_at_the_join_timeout() -> None:
@@ -376,13 +376,12 @@ def test_the_first_signal_says_goodbye_and_stops_with_it_the_second_kills() -> N
     assert story.feed(SignalReceived(signum=INT)) == [fx.KillWorkers()]
     assert story.feed(desired(FAILED)) == []
     effects = story.feed(WorkersStopped(round_id=0))
-    assert effects == [fx.CloseSession(), fx.Finish(exit_code=130)], "the first reason counts"
+    assert effects == [fx.Finish(exit_code=130)], "the first reason counts"
 
 
 def test_a_signal_to_an_idle_agent_ends_it_at_once() -> None:
     assert AgentStory().connected().feed(SignalReceived(signum=TERM)) == [
         fx.SendGoodbye(reason="ended by signal 15"),
-        fx.CloseSession(),
         fx.Finish(exit_code=143),
     ]
 

@@ -6,7 +6,7 @@ from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import (
     DeadlineReached,
-    DesiredReceived,
+    DirectiveReceived,
     Event,
     GpuMemoryFree,
     PortReserved,
@@ -18,9 +18,12 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import AgentPolicy, Assignment, Desired, Exit, GroupState, Pace, Standby, Stop
+from agent.core.model import AgentPolicy, Assignment, Exit, GroupState, Pace, Standby, Stop
+from agent.workers.failures.report import FailureReport
 
 SIGTERM = 15
+
+REPORT = FailureReport(reason="spent")
 
 
 def a_round(round_id: int) -> Assignment:
@@ -65,8 +68,7 @@ class Agent:
         return effects
 
     def want(self, state: Assignment | Standby | Stop | Exit) -> list[fx.Effect]:
-        desired = Desired(state=state)
-        return self.give(DesiredReceived(attempt=self.core._connection.attempt, desired=desired))
+        return self.give(DirectiveReceived(attempt=self.core._connection.attempt, state=state))
 
     def run(self, round_id: int) -> None:
         """Bring a first round to life."""
@@ -168,15 +170,15 @@ def test_a_standby_waits_only_when_it_is_to_start() -> None:
 def test_a_signal_ends_the_wait_and_the_agent() -> None:
     agent = waiting_agent()
     effects = agent.give(SignalReceived(signum=SIGTERM))
-    assert kinds(effects) == [fx.SendGoodbye, fx.CloseSession, fx.Finish]
+    assert kinds(effects) == [fx.SendGoodbye, fx.Finish]
     assert effects[-1] == fx.Finish(exit_code=128 + SIGTERM)
     assert agent.give(GpuMemoryFree()) == []
 
 
 def test_a_verdict_ends_the_wait_and_the_agent() -> None:
     agent = waiting_agent()
-    effects = agent.want(Exit(is_success=False, reason="spent", report="r"))
-    assert effects[-1] == fx.Finish(exit_code=1, report="r")
+    effects = agent.want(Exit(is_success=False, reason="spent", report=REPORT))
+    assert effects[-1] == fx.Finish(exit_code=1, report=REPORT)
 
 
 def test_a_stop_during_the_wait_keeps_the_round_from_starting() -> None:

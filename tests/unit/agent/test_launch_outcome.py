@@ -8,15 +8,17 @@ from agent.core import effects as fx
 from agent.core.events import WorkerExited
 from agent.core.inprocess.model import Interruption, InterruptionKind
 from agent.core.inprocess.worker import Fault
-from agent.core.model import Exit, RootCause
+from agent.core.model import Exit
 from agent.errors import RunForgotten
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.workers.failures.records import interrupted_by, left_by
+from agent.workers.failures.report import FailedWorker, FailureReport
 from tests.support.agents import WORKERS, an_assignment, desired
 
-SUCCEEDED = Exit(is_success=True, reason="all succeeded", report="")
-CAUSE = RootCause(rank=0, local_rank=0, host="a", pid=1, exit_code=9, message="m")
-FAILED = Exit(is_success=False, reason="round 0 failed", report="r", root_causes=(CAUSE,))
+SUCCEEDED = Exit(is_success=True, reason="all succeeded")
+CAUSE = FailedWorker(rank=0, local_rank=0, host="a", pid=1, exit_code=9, message="m")
+REPORT = FailureReport(reason="round 0 failed", root_causes=(CAUSE,))
+FAILED = Exit(is_success=False, reason="round 0 failed", report=REPORT)
 
 
 def exited(local_rank: int, round_id: int = 0, exit_code: int = 0) -> WorkerExited:
@@ -68,7 +70,7 @@ def test_only_the_last_round_counts() -> None:
 
 
 def test_a_failed_run_has_its_root_causes() -> None:
-    outcome = recorder(verdict=FAILED).outcome(fx.Finish(exit_code=1, report="r"))
+    outcome = recorder(verdict=FAILED).outcome(fx.Finish(exit_code=1, report=REPORT))
     assert outcome == Outcome(
         exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True
     )

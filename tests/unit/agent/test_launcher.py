@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from agent.core.effects import Finish
 from agent.core.model import Exit, WorkerError
-from agent.runtime.parent_error_file import tell_launcher
+from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.session.convert import desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
@@ -40,14 +41,14 @@ def test_nobody_to_tell_and_no_place_for_it_change_nothing(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def exit_of(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> Exit:
+def told(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> WorkerError | None:
     report = failure_pb2.FailureReport(root_causes=causes)
     verdict = session_pb2.Verdict(is_success=is_success, reason="r", report=report)
     message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
-    desired = desired_from(message, name="train.py")
+    desired = desired_from(message)
     assert desired is not None
-    assert isinstance(desired.state, Exit)
-    return desired.state
+    assert isinstance(desired, Exit)
+    return cause_of(Finish(exit_code=1, report=desired.report))
 
 
 def test_a_failed_verdict_brings_its_first_root_cause() -> None:
@@ -56,13 +57,13 @@ def test_a_failed_verdict_brings_its_first_root_cause() -> None:
         host="node7", worker=worker, exit_code=-11, message=CAUSE.message, traceback="Traceback"
     )
     other = failure_pb2.FailureRecord(host="node8", exit_code=1, message="other")
-    assert exit_of(first, other).cause == CAUSE
+    assert told(first, other) == CAUSE
     first.ClearField("message")
     first.ClearField("traceback")
     silent = WorkerError(message="rank 4 on node7 recorded no error", error_code=-11)
-    assert exit_of(first).cause == silent
-    assert exit_of().cause is None
-    assert exit_of(first, is_success=True).cause is None
+    assert told(first) == silent
+    assert told() is None
+    assert told(first, is_success=True) is None
 
 
 def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -> None:

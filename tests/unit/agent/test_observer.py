@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core import events as ev
-from agent.core.model import Desired, Pace, Standby, WorkerError
+from agent.core.model import Pace, Standby, WorkerError
 from agent.errors import RunRefused
-from agent.telemetry.model import Metric
+from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import Hang, HangKind, Standing
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,
@@ -356,7 +356,7 @@ def test_what_is_repeated_or_late_is_told_once() -> None:
     story = Watched()
     story.run()
     story.want(a_round(), after_s=1)
-    late = ev.DesiredReceived(attempt=story.attempt - 1, desired=Desired(state=a_round(7)))
+    late = ev.DirectiveReceived(attempt=story.attempt - 1, state=a_round(7))
     story.see(late)
     story.exit(0)
     story.exit(0)
@@ -411,7 +411,7 @@ def operations(story: Watched) -> dict[str, Callable[[int], None]]:
             story.gone(round_id)
 
     def stopped(rank: int) -> None:
-        if story.core._group._residue == "DOOMED":
+        if story.core._group._residue == "STOPPING":
             story.exit(rank, -15, round_id, is_stopped=True)
 
     def fenced(_: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.report import WIDTH, render_report
-from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
+from agent.workers.failures.report import WIDTH, FailureReport, render_report
+from agent.workers.failures.verdict import read_report
+from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.worker.v1 import iteration_pb2
 
 BAR, LINE = "=" * WIDTH, "-" * WIDTH
 
@@ -21,12 +23,12 @@ def rendered(**report: object) -> list[str]:
         reason="round 0 failed",
         report=failure_pb2.FailureReport(**report),  # type: ignore[arg-type]
     )
-    return render_report(verdict, "train.py").splitlines()
+    return render_report(read_report(session_pb2.Exit(verdict=verdict)), "train.py").splitlines()
 
 
 def test_a_run_without_a_failed_worker_has_its_reason_only() -> None:
-    verdict = session_pb2.Verdict(reason="join timeout: 1 of 2 agents")
-    assert render_report(verdict, "train.py").splitlines() == [
+    report = FailureReport(reason="join timeout: 1 of 2 agents")
+    assert render_report(report, "train.py").splitlines() == [
         BAR,
         "train.py FAILED",
         "join timeout: 1 of 2 agents",
@@ -137,7 +139,7 @@ def test_a_cause_says_which_iteration_it_interrupted() -> None:
         3,
         pid=77,
         exit_code=0,
-        interruption=inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT,
+        interruption=iteration_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT,
         iteration=12,
         message="slow",
     )
@@ -148,7 +150,7 @@ def test_a_cause_says_which_iteration_it_interrupted() -> None:
 
 
 def test_a_cause_that_ended_its_process_says_both() -> None:
-    kind = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+    kind = iteration_pb2.INTERRUPTION_KIND_TERMINATED
     cause = a_record(3, exit_code=-9, signal_name="SIGKILL", interruption=kind)
     lines = rendered(root_causes=[cause], world_size=1)
     at = lines.index("  iteration : 0, interrupted by the end of the worker")

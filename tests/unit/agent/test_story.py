@@ -122,7 +122,7 @@ def test_the_last_failure_says_what_is_left_of_the_budget_and_leaves_the_rest_to
         assert told.feed(BOOM, desired(Stop(reason="round 0 failed: a worker on b"))) == [
             f"rank 1 failed: exit code 1, ValueError: boom; {left}"
         ]
-        verdict = Exit(is_success=False, reason="round 0 failed", report="=====")
+        verdict = Exit(is_success=False, reason="round 0 failed")
         assert told.feed(desired(verdict), WorkersStopped(round_id=0)) == []
 
 
@@ -194,7 +194,7 @@ def test_a_worker_that_could_not_be_started_is_no_exit_code() -> None:
 def test_success_is_one_line() -> None:
     told = Told().running()
     told.now += 12
-    verdict = desired(Exit(is_success=True, reason="all workers succeeded", report=""))
+    verdict = desired(Exit(is_success=True, reason="all workers succeeded"))
     assert told.feed(exited(0, 0), exited(1, 0), verdict, WorkersStopped(round_id=0)) == [
         "run succeeded after 12 s: all workers succeeded"
     ]
@@ -203,7 +203,7 @@ def test_success_is_one_line() -> None:
 def test_an_agent_that_is_released_says_for_whom_it_does_not_wait() -> None:
     told = Told().running()
     why = "exit barrier timeout: 1 agent not done after 60 s: b (group rank 1)"
-    released = desired(Exit(is_success=True, reason=why, report="", is_released=True))
+    released = desired(Exit(is_success=True, reason=why, is_released=True))
     assert told.feed(exited(0, 0), exited(1, 0), released) == [
         f"done, not waiting for the others any more: {why}"
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from coordinator.core.run.records import Record
+    from coordinator.core.run.state import RunState
 
 
 class Bug(Exception):
@@ -265,14 +266,14 @@ def test_what_was_read_and_not_asked_for_changes_nothing(story: BreakableStory) 
 def test_a_run_that_cannot_begin_after_a_restart_ends_and_the_others_go_on(
     story: BreakableStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Run._restore
+    original = Run.__init__
 
-    def restore(run: Run, now: float) -> None:
-        if run.state.run_id == "x" and run.state.phase is not Phase.ENDED:
+    def begin(run: Run, state: RunState, **arguments: Any) -> None:
+        if state.run_id == "x" and state.phase is not Phase.ENDED:
             raise Bug("of the test")
-        original(run, now)
+        original(run, state, **arguments)
 
-    monkeypatch.setattr(Run, "_restore", restore)
+    monkeypatch.setattr(Run, "__init__", begin)
     registry = Registry(story.policy)
     effects = registry.restore(list(fold(story.journal).values()), now=story.now)
     records: list[Record] = [e.record for e in effects if isinstance(e, fx.Persist)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.inprocess.decisions import Begin, Interrupt
 from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
 from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
@@ -14,15 +13,12 @@ from coordinator.core.inprocess.model import (
     InterruptionKind,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import (
-    SHIFT_RANKS,
-    Cut,
-    active_divisor,
-    active_max,
-    group_sizes,
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationInterrupted,
 )
-from coordinator.core.inprocess.records import IterationBegan, IterationInterrupted
-from tests.support.iteration import (
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -38,6 +34,7 @@ from tests.support.iteration import (
     given_up,
     only,
 )
+from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
 # The barrier.
 
@@ -47,16 +44,7 @@ def test_an_iteration_begins_when_the_last_host_entered() -> None:
     assert story.report("a", 0, ENTERED) == []
     assert story.report("b", 0, ENTERED) == []
     begin = only(story.report("c", 0, ENTERED))
-    assert begin == Begin(
-        iteration=0,
-        leader="a.1",
-        world_size=4,
-        active_world_size=4,
-        cuts=(),
-        terminated=(),
-        spec=SPEC,
-        reason="3 hosts entered iteration 0",
-    )
+    assert story.journal == [begin]
     assert story.ranks() == {"a": [(0, 0), (1, 1)], "b": [(2, 2)], "c": [(3, 3)]}
     assert (story.begin("b").master_addr, story.begin("b").master_port) == ("10.a", 30_001)
     assert story.journal == [
@@ -81,7 +69,7 @@ def test_people_hear_who_is_waited_for_and_how_long() -> None:
     story.advance(49)
     why = "3 of 4 hosts entered iteration 0, waiting for b, 41 s left"
     assert (story.wait.reason, story.wait.until) == (why, START + 120)
-    assert story.iterations.next_deadline() == START + 120
+    assert story.deadline() == START + 120
 
 
 def test_nothing_is_decided_or_awaited_while_nobody_restarts_in_process() -> None:
@@ -90,7 +78,7 @@ def test_nothing_is_decided_or_awaited_while_nobody_restarts_in_process() -> Non
     assert story.latest is None
     assert story.lose("b") == []
     assert not story.iterations.is_engaged
-    assert story.iterations.next_deadline() is None
+    assert story.deadline() is None
     assert story.directive("a") is None
 
 
@@ -100,7 +88,7 @@ def test_who_is_late_for_the_barrier_is_given_up() -> None:
     story.report("c", 0, ENTERED)
     assert story.advance(119.9) == []
     begin = only(story.advance(0.1))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     late = "2 workers on b: BARRIER_TIMEOUT: did not enter iteration 0 within 120 s"
     assert begin.reason == f"2 hosts entered iteration 0; without {late}"
     assert begin.cuts == (Cut(removed=(1, 2)),)
@@ -147,8 +135,8 @@ def test_a_worker_that_ends_at_the_barrier_is_no_interruption() -> None:
     story.report("a", 0, ENTERED)
     story.report("a", 0, ENTERED, terminated=(KILLED,))
     begin = only(story.report("b", 0, ENTERED))
-    assert isinstance(begin, Begin)
-    assert begin.leader == "a.1"
+    assert isinstance(begin, IterationBegan)
+    assert begin.master_addr == "10.a"
     without = "without rank 0 on a: TERMINATED: SIGKILL"
     assert begin.reason == f"2 hosts entered iteration 0; {without}"
     assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1)]}
@@ -158,24 +146,23 @@ def test_the_leader_is_the_host_of_active_rank_0() -> None:
     story = IterationStory(1, 1)
     story.report("b", 0, ENTERED)
     begin = only(story.report("a", 0, ENTERED, terminated=(KILLED,)))
-    assert isinstance(begin, Begin)
-    assert (begin.leader, story.begin("b").master_addr) == ("b.1", "10.b")
+    assert isinstance(begin, IterationBegan)
+    assert begin.master_addr == story.begin("b").master_addr == "10.b"
 
 
 def test_a_begin_waits_for_its_leaders_port_and_costs_nothing_meanwhile() -> None:
     story = IterationStory(1, 1, 1)
     story.is_portless = True
     assert story.all_report(0, ENTERED) == []
-    pending = story.latest
-    assert isinstance(pending, Begin)
-    assert story.iterations.next_deadline() is None
+    assert story.wait.reason == "iteration 0 is waiting for a free port of a.1"
+    assert story.deadline() is None
     story.advance(500)
-    assert story.latest is pending
     story.lose("a")
-    assert isinstance(story.latest, Begin)
-    assert (story.latest.leader, story.latest.world_size) == ("b.1", 2)
+    assert story.wait.reason == "iteration 0 is waiting for a free port of b.1"
     story.is_portless = False
-    assert only(story.settle()) == pending or story.state.master_addr == "10.b"
+    begin = only(story.settle())
+    assert isinstance(begin, IterationBegan)
+    assert (begin.master_addr, story.state.order) == ("10.b", [1, 2])
 
 
 def test_standing_by_is_a_matter_of_rules() -> None:
@@ -194,7 +181,7 @@ def test_groups_come_with_the_reports() -> None:
     dead = replace(KILLED, local_rank=1)
     story.report("a", 0, ENTERED, groups=("x", "y"), terminated=(dead,))
     begin = only(story.report("b", 0, ENTERED, groups=("y", "y", "too many")))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     discarded = "DISCARDED: its group 'x' has a size that is not allowed"
     why = "2 hosts entered iteration 0; without rank 1 on a: TERMINATED: SIGKILL"
     assert begin.reason == f"{why}, rank 0 on a: {discarded}"
@@ -213,9 +200,10 @@ def test_an_interruption_interrupts_everybody_at_once() -> None:
     interrupt = only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,)))
     reason = "iteration 0 was interrupted: rank 2 on b: EXCEPTION: ValueError: no loss"
     fault = Fault(rank=2, host="b", kind=InterruptionKind.EXCEPTION, message=ERROR.message)
-    assert interrupt == Interrupt(iteration=0, faults=(fault,), reason=reason)
-    assert story.journal[-1] == IterationInterrupted(
-        round_id=0, iteration=0, faults=(fault,), reason=reason, at_s=START
+    assert (
+        story.journal[-1]
+        == interrupt
+        == IterationInterrupted(round_id=0, iteration=0, faults=(fault,), reason=reason, at_s=START)
     )
     for name in "ab":
         assert story.directive(name) == InprocessDirective(
@@ -227,7 +215,7 @@ def test_the_next_iteration_has_all_that_are_left() -> None:
     story = an_interrupted_story(2, 2)
     assert story.report("a", 1, ENTERED, terminated=(KILLED,)) == []
     begin = only(story.report("b", 1, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert (begin.iteration, begin.spec) == (1, None)
     why = "iteration 0 was interrupted: rank 2 on b: EXCEPTION: ValueError: no loss"
     assert begin.reason == f"{why}; without rank 0 on a: TERMINATED: SIGKILL"
@@ -243,7 +231,7 @@ def test_a_rank_is_named_as_it_is_in_the_iteration() -> None:
     story.report("a", 1, ENTERED, terminated=(KILLED,))
     story.report("b", 1, ENTERED)
     interrupt = only(story.report("b", 1, INTERRUPTED, interruptions=(ERROR,)))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     assert interrupt.faults[0].rank == 1
 
 
@@ -254,7 +242,7 @@ def test_others_that_fail_in_the_last_call_are_told_of_when_the_next_begins() ->
     story.advance(0.1)
     story.report("c", 0, INTERRUPTED, interruptions=(ERROR,))
     begin = only(story.all_report(1, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     text = "EXCEPTION: ValueError: no loss"
     both = f"rank 1 on b: {text}; rank 0 on a: {text}"
     assert begin.reason == f"iteration 0 was interrupted: {both}"
@@ -264,7 +252,7 @@ def test_what_was_told_already_is_not_told_twice() -> None:
     story = a_running_story(2, 1)
     story.report("a", 0, INTERRUPTED, interruptions=(KILLED,), terminated=(KILLED,))
     begin = only(story.all_report(1, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     why = "iteration 0 was interrupted: rank 0 on a: TERMINATED: SIGKILL"
     assert begin.reason == f"{why}; without rank 0 on a"
 
@@ -272,7 +260,9 @@ def test_what_was_told_already_is_not_told_twice() -> None:
 def test_a_terminated_worker_interrupts_whatever_its_host_says_of_the_step() -> None:
     for step in (RUNNING, COMPLETED, ENTERED):
         story = a_running_story(2, 2)
-        assert isinstance(only(story.report("b", 0, step, terminated=(KILLED,))), Interrupt)
+        assert isinstance(
+            only(story.report("b", 0, step, terminated=(KILLED,))), IterationInterrupted
+        )
 
 
 def test_a_worker_that_takes_no_part_interrupts_nothing() -> None:
@@ -293,7 +283,7 @@ def test_workers_that_do_not_exist_are_ignored() -> None:
 def test_an_interruption_without_a_worker_says_so() -> None:
     story = a_running_story(1, 1)
     interrupt = only(story.report("b", 0, INTERRUPTED))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     assert interrupt.reason == "iteration 0 was interrupted: b did not say why"
 
 
@@ -303,7 +293,7 @@ def test_who_left_before_is_not_told_of_again() -> None:
     story.report("b", 1, ENTERED)
     story.report("b", 1, INTERRUPTED, interruptions=(ERROR,))
     begin = only(story.all_report(2, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     text = "rank 1 on b: EXCEPTION: ValueError: no loss"
     assert begin.reason == f"iteration 1 was interrupted: {text}"
     assert begin.terminated == ()
@@ -313,14 +303,14 @@ def test_a_host_without_workers_interrupts_nothing_that_has_not_begun() -> None:
     story = an_interrupted_story(1, 1)
     story.report("a", 1, ENTERED)
     begin = only(story.report("b", 1, INTERRUPTED, terminated=(KILLED,)))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert begin.iteration == 1
 
 
 def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
     story = a_running_story(1, 3, 1)
     interrupt = only(story.lose("b", "nothing was heard of it for 5 s"))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     lost = "3 workers on b: HOST_LOST: nothing was heard of it for 5 s"
     assert interrupt.reason == f"iteration 0 was interrupted: {lost}"
     story.all_report(1, ENTERED)
@@ -331,51 +321,51 @@ def test_a_lost_host_interrupts_and_its_workers_are_gone() -> None:
 def test_a_host_lost_after_it_completed_interrupts_too() -> None:
     story = a_running_story(1, 1)
     story.report("a", 0, COMPLETED)
-    assert isinstance(only(story.lose("a")), Interrupt)
+    assert isinstance(only(story.lose("a")), IterationInterrupted)
 
 
 def test_a_host_lost_at_the_barrier_holds_nobody_up() -> None:
     story = an_interrupted_story(1, 1, 1)
     story.report("a", 1, ENTERED)
     story.report("c", 1, ENTERED)
-    assert isinstance(only(story.lose("b")), Begin)
+    assert isinstance(only(story.lose("b")), IterationBegan)
 
 
 def test_a_report_that_overtook_the_interruption_interrupts() -> None:
     story = a_running_story(1, 1)
     interrupt = only(story.report("a", 1, ENTERED))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     assert interrupt.reason == "iteration 0 was interrupted: a entered the next one"
-    assert isinstance(only(story.report("b", 1, ENTERED)), Begin)
+    assert isinstance(only(story.report("b", 1, ENTERED)), IterationBegan)
 
 
 def test_an_iteration_can_be_interrupted_before_it_began() -> None:
     story = an_interrupted_story(1, 1)
     story.report("a", 1, ENTERED)
     interrupt = only(story.report("b", 1, INTERRUPTED, interruptions=(ERROR,)))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     assert interrupt.iteration == 1
     assert story.report("a", 1, ENTERED) == []
     assert story.report("b", 2, ENTERED) == []
     begin = only(story.report("a", 2, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert begin.iteration == 2
 
 
 def test_a_host_may_be_two_interruptions_on() -> None:
     story = a_running_story(1, 1)
     both = story.report("b", 1, INTERRUPTED)
-    assert [d.iteration for d in both if isinstance(d, Interrupt)] == [0, 1]
+    assert [d.iteration for d in both if isinstance(d, IterationInterrupted)] == [0, 1]
     assert story.report("a", 1, ENTERED) == []
-    assert isinstance(only(story.all_report(2, ENTERED)), Begin)
+    assert isinstance(only(story.all_report(2, ENTERED)), IterationBegan)
 
 
 def test_so_can_the_first_one_of_a_call() -> None:
     story = IterationStory(1, 1, spec=replace(SPEC, iterations_max=2))
     story.report("a", 0, ENTERED)
-    assert isinstance(only(story.report("b", 0, INTERRUPTED)), Interrupt)
+    assert isinstance(only(story.report("b", 0, INTERRUPTED)), IterationInterrupted)
     begin = only(story.all_report(1, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert begin.spec is not None
     story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
     assert "all 2 iterations of the call are used" in given_up(story.all_report(2, ENTERED))
@@ -385,8 +375,8 @@ def test_faults_are_bounded_in_number_and_length() -> None:
     story = a_running_story(FAULTS_KEPT_MAX + 10, 1)
     faults = tuple(a_fault(i, message="x" * 10_000) for i in range(FAULTS_KEPT_MAX + 10))
     interrupt = only(story.report("a", 0, INTERRUPTED, interruptions=faults))
-    assert isinstance(interrupt, Interrupt)
-    assert len(interrupt.faults) == FAULTS_KEPT_MAX
+    assert isinstance(interrupt, IterationInterrupted)
+    assert len(story.iterations._faults) == FAULTS_KEPT_MAX
     assert len(interrupt.faults[0].message) == FAULT_CHARACTERS_MAX
     assert interrupt.reason.endswith(f"; {FAULTS_KEPT_MAX - 4} more")
     record = story.journal[-1]

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.inprocess.decisions import Begin, Complete, GiveUp, Interrupt
 from coordinator.core.inprocess.model import (
     InprocessDirective,
     InprocessReport,
     InprocessSpec,
-    InterruptionKind,
     IterationComplete,
 )
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max, group_sizes
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -22,7 +20,8 @@ from coordinator.core.inprocess.records import (
     IterationPhase,
     IterationState,
 )
-from tests.support.iteration import (
+from coordinator.core.phases.rendezvous import GiveUp
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -34,9 +33,11 @@ from tests.support.iteration import (
     IterationStory,
     a_running_story,
     an_interrupted_story,
+    completed,
     given_up,
     only,
 )
+from tests.support.inprocess.rules import active_max, group_sizes
 
 # Completion.
 
@@ -47,7 +48,7 @@ def test_an_iteration_is_complete_when_every_host_completed_it() -> None:
     why = "1 of 2 hosts completed iteration 0, waiting for a, 120 s left"
     assert story.wait.reason == why
     assert story.report("b", 0, COMPLETED) == []
-    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
+    assert only(story.report("a", 0, COMPLETED)) == completed(story)
     assert story.journal[-1] == IterationCompleted(round_id=0, iteration=0, at_s=START)
     for name in "ab":
         assert story.directive(name) == InprocessDirective(
@@ -69,9 +70,11 @@ def test_a_fault_after_completion_is_outside_the_iteration() -> None:
 def test_who_completed_is_interrupted_like_the_others() -> None:
     story = a_running_story(1, 1)
     story.report("a", 0, COMPLETED)
-    assert isinstance(only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))), Interrupt)
+    assert isinstance(
+        only(story.report("b", 0, INTERRUPTED, interruptions=(ERROR,))), IterationInterrupted
+    )
     assert story.all_report(0, COMPLETED) == []
-    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
+    assert isinstance(only(story.all_report(1, ENTERED)), IterationBegan)
 
 
 def test_completion_has_its_time() -> None:
@@ -80,7 +83,7 @@ def test_completion_has_its_time() -> None:
     story.report("b", 0, COMPLETED)
     assert story.advance(119.9) == []
     interrupt = only(story.advance(0.1))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     late = "not completed by a, c within 120 s of the first that did"
     assert interrupt.reason == f"iteration 0 was interrupted: {late}"
 
@@ -100,11 +103,11 @@ def test_another_call_goes_on_counting_and_may_have_another_spec() -> None:
     story.all_report(0, COMPLETED)
     story.spec = replace(SPEC, iterations_max=2)
     begin = only(story.all_report(1, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert (begin.iteration, begin.spec) == (1, story.spec)
     assert (story.state.call_first, story.state.restarted) == (1, 0)
     story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
-    assert isinstance(only(story.all_report(2, ENTERED)), Begin)
+    assert isinstance(only(story.all_report(2, ENTERED)), IterationBegan)
 
 
 # What can't go on.
@@ -119,11 +122,9 @@ def test_too_few_are_left() -> None:
     assert (
         give_up.reason == f"{why}; without rank 1 on b; 2 workers left, at least 3 must take part"
     )
-    kinds = [fault.kind for fault in give_up.causes]
-    assert kinds == [InterruptionKind.EXCEPTION, InterruptionKind.TERMINATED]
     assert story.settle() == []
     assert story.latest is give_up
-    assert story.iterations.next_deadline() is None
+    assert story.deadline() is None
 
 
 def test_all_hosts_are_lost() -> None:
@@ -179,7 +180,7 @@ def test_a_call_that_was_interrupted_before_it_began_is_bound_by_no_other() -> N
     story.report("a", 1, INTERRUPTED, interruptions=(ERROR,))
     story.spec = replace(SPEC, world_size_min=1)
     begin = only(story.all_report(2, ENTERED))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert (begin.spec, story.state.call_first) == (story.spec, 1)
 
 
@@ -191,10 +192,10 @@ def test_a_spec_may_not_change_within_a_call() -> None:
 
 def test_later_reports_of_a_call_need_no_spec() -> None:
     story = an_interrupted_story(1, 1)
-    assert isinstance(only(story.all_report(1, ENTERED)), Begin)
+    assert isinstance(only(story.all_report(1, ENTERED)), IterationBegan)
     story = IterationStory(1, 1)
     assert story.report("a", 0, ENTERED, spec=None) == []
-    assert isinstance(only(story.report("b", 0, ENTERED)), Begin)
+    assert isinstance(only(story.report("b", 0, ENTERED)), IterationBegan)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_a_restarted_coordinator_waits_for_all_to_report_again() -> None:
     assert story.wait.until == START + 220
     assert story.report("b", 1, ENTERED) == []
     begin = only(story.report("a", 1, ENTERED, spec=None))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     why = "iteration 0 was interrupted: rank 1 on b: EXCEPTION: ValueError: no loss"
     assert begin.reason == why
 
@@ -255,14 +256,14 @@ def test_completions_are_counted_anew_after_a_restart() -> None:
     story.report("a", 0, COMPLETED)
     story.restart()
     assert story.report("b", 0, COMPLETED) == []
-    assert only(story.report("a", 0, COMPLETED)) == Complete(iteration=0)
+    assert only(story.report("a", 0, COMPLETED)) == completed(story)
 
 
 def test_a_host_lost_before_a_restart_interrupts_after_it() -> None:
     story = a_running_story(1, 1)
     story.lost.add("b")
     interrupt = only(story.restart())
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     assert interrupt.reason == "iteration 0 was interrupted: rank 1 on b: HOST_LOST: it was lost"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.inprocess.decisions import Begin, Complete, GiveUp, Interrupt, Wait
 from coordinator.core.inprocess.model import InprocessStep, InterruptionKind
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationInterrupted,
+)
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.phases.ranks import assign_seats
-from tests.support.iteration import (
+from coordinator.core.phases.rendezvous import GiveUp, Wait
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -21,8 +25,10 @@ from tests.support.iteration import (
     a_fault,
     a_round,
     a_running_story,
+    completed,
     only,
 )
+from tests.support.inprocess.rules import active_max
 from tests.support.world import an_agent
 
 OUTSIDE = InprocessStep.OUTSIDE
@@ -40,8 +46,8 @@ def test_only_the_worker_that_is_late_for_the_barrier_is_given_up() -> None:
         "1 of 2 hosts entered iteration 1, waiting for rank 1 on a, 120 s left"
     )
     begin = only(story.advance(120))
-    assert isinstance(begin, Begin)
-    assert begin.world_size == 2
+    assert isinstance(begin, IterationBegan)
+    assert len(story.state.order) == 2
     assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1)]}
     assert "without rank 1 on a: BARRIER_TIMEOUT" in begin.reason
     directive = story.directive("a")
@@ -61,7 +67,7 @@ def test_a_worker_that_never_calls_the_function_is_waited_for_aloud_and_not_for_
     story.advance(50)
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == [], "repeated"
     begin = only(story.advance(70))
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, IterationBegan)
     assert story.ranks() == {"a": [(0, 0)]}
 
 
@@ -69,7 +75,7 @@ def test_a_call_that_only_some_make_again_is_waited_for_as_well() -> None:
     story = a_running_story(2)
     story.report("a", 0, COMPLETED)
     assert story.report("a", 0, COMPLETED, spec=SPEC, ahead=(0,)) == []
-    assert isinstance(only(story.advance(120)), Begin)
+    assert isinstance(only(story.advance(120)), IterationBegan)
 
 
 def test_a_worker_that_enters_late_but_in_time_is_not_given_up() -> None:
@@ -77,8 +83,8 @@ def test_a_worker_that_enters_late_but_in_time_is_not_given_up() -> None:
     story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,))
     story.advance(119)
     begin = only(story.report("a", 0, ENTERED))
-    assert isinstance(begin, Begin)
-    assert begin.world_size == 2
+    assert isinstance(begin, IterationBegan)
+    assert len(story.state.order) == 2
     assert story.report("a", 0, OUTSIDE, spec=SPEC, ahead=(1,)) == [], "an old report"
 
 
@@ -99,7 +105,7 @@ def test_completion_is_waited_for_from_the_first_worker_on() -> None:
         "0 of 1 host completed iteration 0, waiting for rank 1 on a, 120 s left"
     )
     interrupt = only(story.advance(120))
-    assert isinstance(interrupt, Interrupt)
+    assert isinstance(interrupt, IterationInterrupted)
     late = "not completed by rank 1 on a within 120 s of the first that did"
     assert interrupt.reason == f"iteration 0 was interrupted: {late}"
 
@@ -110,7 +116,7 @@ def test_spares_that_stand_by_do_not_begin_the_wait_for_completion() -> None:
     assert story.report("b", 0, COMPLETED) == []
     assert story.latest is None
     assert story.advance(1000) == []
-    assert story.report("a", 0, COMPLETED) == [Complete(iteration=0)]
+    assert story.report("a", 0, COMPLETED) == [completed(story)]
 
 
 # Workers that exit and have failed at nothing.
@@ -122,7 +128,7 @@ def test_all_that_exit_with_0_have_completed() -> None:
     assert story.report("a", 0, RUNNING, terminated=exits[:1]) == []
     assert isinstance(story.latest, Wait)
     assert story.report("b", 0, COMPLETED, terminated=exits[:1]) == []
-    assert story.report("a", 0, COMPLETED, terminated=exits) == [Complete(iteration=0)]
+    assert story.report("a", 0, COMPLETED, terminated=exits) == [completed(story)]
     assert not story.iterations.is_engaged
     assert story.restart() == []
 
@@ -131,24 +137,24 @@ def test_who_has_returned_and_who_exits_with_0_complete_together() -> None:
     story = a_running_story(1, 1)
     story.report("a", 0, COMPLETED)
     exited = (a_fault(0, EXIT, "0"),)
-    assert story.report("b", 0, COMPLETED, terminated=exited) == [Complete(iteration=0)]
+    assert story.report("b", 0, COMPLETED, terminated=exited) == [completed(story)]
 
 
 def test_the_others_go_on_without_one_that_exits_with_0() -> None:
     """Once those that do the same at the same time have had a moment."""
     story = a_running_story(1, 1)
     assert story.report("a", 0, COMPLETED, terminated=(a_fault(0, EXIT, "0"),)) == []
-    assert isinstance(only(story.advance(SPEC.last_call_wait_s)), Interrupt)
-    assert isinstance(only(story.report("b", 1, ENTERED)), Begin)
+    assert isinstance(only(story.advance(SPEC.last_call_wait_s)), IterationInterrupted)
+    assert isinstance(only(story.report("b", 1, ENTERED)), IterationBegan)
     exited = (a_fault(0, EXIT, "0"),)
-    assert story.report("b", 1, COMPLETED, terminated=exited) == [Complete(iteration=1)]
+    assert story.report("b", 1, COMPLETED, terminated=exited) == [completed(story, 1)]
 
 
 def test_a_failure_beside_an_exit_with_0_interrupts_at_once() -> None:
     story = a_running_story(1, 1)
     story.report("a", 0, COMPLETED, terminated=(a_fault(0, EXIT, "0"),))
     decisions = story.report("b", 0, INTERRUPTED, terminated=(KILLED,))
-    assert [type(decision) for decision in decisions] == [Interrupt, GiveUp]
+    assert [type(decision) for decision in decisions] == [IterationInterrupted, GiveUp]
 
 
 def test_the_last_of_an_interrupted_iteration_may_still_exit_with_0() -> None:
@@ -156,7 +162,7 @@ def test_the_last_of_an_interrupted_iteration_may_still_exit_with_0() -> None:
     exited = (a_fault(0, EXIT, "0"),)
     story.report("a", 0, COMPLETED, terminated=exited)
     story.advance(SPEC.last_call_wait_s)
-    assert story.report("b", 0, COMPLETED, terminated=exited) == [Complete(iteration=0)]
+    assert story.report("b", 0, COMPLETED, terminated=exited) == [completed(story)]
     assert story.restart() == []
 
 
@@ -165,7 +171,7 @@ def test_who_has_exited_with_0_is_not_counted_as_lost() -> None:
     story.report("a", 0, COMPLETED, terminated=(a_fault(0, EXIT, "0"),))
     story.advance(SPEC.last_call_wait_s)
     story.report("b", 0, INTERRUPTED, terminated=(KILLED,))
-    assert isinstance(only(story.report("c", 1, ENTERED)), Begin)
+    assert isinstance(only(story.report("c", 1, ENTERED)), IterationBegan)
     assert (story.state.lost, story.state.exited) == (1, 1)
 
 

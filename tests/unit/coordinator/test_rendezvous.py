@@ -9,8 +9,8 @@ import pytest
 from coordinator.core.phases.rendezvous import (
     AWAITED_MAX_S,
     Close,
-    Gathering,
     GiveUp,
+    Rendezvous,
     Wait,
     close_round,
     last_call_deadline,
@@ -20,7 +20,7 @@ from tests.support.world import a_spec
 SPEC = a_spec(2, 4, join_timeout_s=600.0, last_call_s=30.0)
 
 
-def gathering(present: int, **fields: Any) -> Gathering:
+def gathering(present: int, **fields: Any) -> Rendezvous:
     given: dict[str, Any] = {
         "agents_missed": 0,
         "since": 0.0,
@@ -28,7 +28,7 @@ def gathering(present: int, **fields: Any) -> Gathering:
         "latest_arrival": 100.0,
         "is_reforming": False,
     }
-    return Gathering(agents_present=present, **(given | fields))
+    return Rendezvous(agents_present=present, **(given | fields))
 
 
 def test_it_closes_at_the_maximum_at_once() -> None:

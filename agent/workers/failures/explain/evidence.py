@@ -12,7 +12,8 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from agent.workers.failures.explain.explain import explain, signal_within
+from agent.workers.failures.exit_status import signal_within
+from agent.workers.failures.explain.explain import explain
 from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
 from agent.workers.failures.explain.model import (

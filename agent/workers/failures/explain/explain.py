@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from signal import Signals
 
+from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain.model import Ending, Evidence, MemoryGroup
-
-EXIT_SIGNAL = 128
-"""What shells add to a signal's number."""
 
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
 
-_SIGNALS = {int(number): number for number in Signals}
 _MIB = 1024 * 1024
 _DOCKER_SHARED_MEMORY_BYTES = 64 * _MIB
 
@@ -60,13 +57,6 @@ _SHELLS = {
 def explain(ending: Ending, evidence: Evidence) -> str:
     """Return why the worker likely ended as it did; empty if it ended well."""
     return _explain(ending, evidence)[:EXPLANATION_CHARACTERS_MAX]
-
-
-def signal_within(exit_code: int) -> Signals | None:
-    """Return the signal that an exit code tells of, also if a shell in between folded it."""
-    if exit_code < 0:
-        return _SIGNALS.get(-exit_code)
-    return _SIGNALS.get(exit_code - EXIT_SIGNAL)
 
 
 def _explain(ending: Ending, evidence: Evidence) -> str:

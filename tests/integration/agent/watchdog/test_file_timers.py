@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from structlog.testing import capture_logs
 
 from agent.errors import TimerFileUnusable
 from agent.watchdog import file_timers
+from agent.watchdog.calls import Refusal, TooManyTimers
 from agent.watchdog.core.events import TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.file_timers import FileTimers, requested_path
@@ -26,7 +28,6 @@ from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 WORKER = WorkerKey(round_id=3, local_rank=1)
 WALL = 1_000.0
@@ -64,12 +65,24 @@ class Scene:
     wall: float = WALL
     workers: dict[int, WorkerKey] = field(default_factory=lambda: {PID: WORKER})
     events: list[TimerAcquired | TimerReleased] = field(default_factory=list)
-    timers: FileTimers = field(init=False)
+    refusal: Refusal | None = None
+    _timers: FileTimers | None = None
 
-    def __post_init__(self) -> None:
-        self.timers = FileTimers(
-            self.path, self.events.append, self.workers.get, wall_clock=lambda: self.wall
+    def open(self) -> None:
+        self._timers = FileTimers(
+            self.path, self.submit, self.workers.get, wall_clock=lambda: self.wall
         )
+        self.timers.resume()
+
+    @property
+    def timers(self) -> FileTimers:
+        assert self._timers is not None
+        return self._timers
+
+    def submit(self, event: TimerAcquired | TimerReleased) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.events.append(event)
 
     def write(self, *lines: bytes) -> None:
         fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
@@ -86,7 +99,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     scene = Scene(tmp_path / "fifo")
-    scene.timers.open()
+    scene.open()
     yield scene
     scene.timers.close()
 
@@ -178,21 +191,15 @@ async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) ->
     ]
 
 
-async def test_whoever_is_about_to_judge_can_catch_up(
+async def test_the_agent_can_catch_up_before_a_verdict(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_timers, "LINES_PER_TURN", 2)
+    monkeypatch.setattr(file_timers, "READ_BYTES", 100)
     scene.write(*(line(f"{number}", -1) for number in range(5)))
     scene.timers.catch_up()
     assert [event.scope for event in scene.events] == ["0", "1", "2", "3", "4"]
-    scene.write(*(line(f"{number}", -1) for number in range(5)))
-    await scene.wait_for(6)  # a portion was worked off, and the next one is due
-    scene.timers.catch_up()
-    assert len(scene.events) == 10
     await asyncio.sleep(0)
-    assert len(scene.events) == 10
-    scene.timers.close()
-    scene.timers.catch_up()
+    assert len(scene.events) == 5
 
 
 async def test_a_line_may_come_in_pieces(scene: Scene) -> None:
@@ -214,49 +221,36 @@ async def test_garbage_is_told_once_and_skipped(scene: Scene) -> None:
     ]
 
 
-async def test_a_process_becomes_known_after_it_spoke(scene: Scene) -> None:
+async def test_requests_wait_until_their_processes_are_known(scene: Scene) -> None:
     pid = os.getpid()
-    scene.write(line("early", WALL + 60, pid), line("gone", WALL + 60, pid), line("mark", -1))
-    await scene.wait_for(1)
-    scene.write(line("gone", -1, pid), line("mark", -1))
-    await scene.wait_for(2)
+    scene.timers.pause()
+    scene.write(line("early", WALL + 60, pid), line("gone", WALL + 60, pid), line("gone", -1, pid))
+    await asyncio.sleep(5 * MS)
+    assert scene.events == []
     scene.workers[pid] = WORKER
-    scene.timers.workers_changed()
-    early, gone = scene.events[2:]
+    scene.timers.resume()
+    early, gone = await scene.wait_for(2)
     assert isinstance(early, TimerAcquired)
     assert 60 - SLACK_S < early.timeout_s <= 60
     assert gone == TimerReleased(worker=WORKER, scope="gone")
-    scene.timers.workers_changed()
-    assert len(scene.events) == 4
 
 
-async def test_a_process_that_stays_unknown_is_told(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_timers, "HOLD_S", 5 * MS)
-    with capture_logs() as logs:
-        scene.write(line("a", WALL + 60, os.getpid()), line("b", WALL + 60, os.getpid()))
-        await wait_until(lambda: logs, WAIT_S)
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [
-        ("a file timer is not watched", f"process {os.getpid()} is not below a worker")
-    ]
-    scene.workers[os.getpid()] = WORKER
-    scene.timers.workers_changed()
-    assert scene.events == []
-
-
-async def test_what_is_kept_of_unknown_processes_is_bounded(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_timers, "HELD_MAX", 2)
+async def test_a_process_that_is_not_below_a_worker_is_told(scene: Scene) -> None:
     pid = os.getpid()
     with capture_logs() as logs:
-        scene.write(*(line(f"{number}", WALL + 60, pid) for number in range(4)), line("mark", -1))
-        await scene.wait_for(1)
-    assert len(logs) == 1
-    scene.workers[pid] = WORKER
-    scene.timers.workers_changed()
-    assert [event.scope for event in scene.events] == ["mark", "0", "1"]
+        scene.write(line("a", WALL + 60, pid), line("b", WALL + 60, pid), line("mark", -1))
+        assert [event.scope for event in await scene.wait_for(1)] == ["mark"]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [
+        ("a file timer is not watched", f"process {pid} is not below a worker")
+    ]
+
+
+async def test_a_timer_too_many_is_told_once(scene: Scene) -> None:
+    with capture_logs() as logs:
+        scene.refusal = TooManyTimers("1024 timers are open")
+        scene.write(line("a", WALL + 60), line("b", WALL + 60))
+        await wait_until(lambda: logs, WAIT_S)
+    assert [entry["reason"] for entry in logs] == ["1024 timers are open"]
 
 
 async def test_a_process_that_has_gone_is_nobodys(scene: Scene) -> None:
@@ -265,68 +259,31 @@ async def test_a_process_that_has_gone_is_nobodys(scene: Scene) -> None:
     with capture_logs() as logs:
         scene.write(line("step", WALL + 60, process.pid), line("mark", -1))
         assert [event.scope for event in await scene.wait_for(1)] == ["mark"]
-    scene.workers[process.pid] = WORKER
-    scene.timers.workers_changed()
-    assert (len(scene.events), logs) == (1, [])
+    assert logs == []
 
 
-async def test_timers_of_a_process_below_a_worker_are_its_own_and_end_with_it(
-    scene: Scene,
-) -> None:
+async def test_timers_of_a_process_below_a_worker_are_its_own(scene: Scene) -> None:
     wrapper = ("sh", "-c", '"$@"; true', "wrapper")
     async with client(PLAIN_CLIENT, scene.timers, *wrapper) as worker:
         scene.workers[worker.pid] = WORKER
         scene.write(line("step", WALL + 60, worker.pid))
         await scene.wait_for(1)
-        for scope, at in (("step", WALL + 60), ("other", WALL + 60), ("other", -1)):
-            await tell(worker, f"{scope} {at}")
-            await scene.wait_for(len(scene.events))
-        await wait_until(lambda: scene.events[-1:], WAIT_S)
-        await wait_until(
-            lambda: any(
-                isinstance(event, TimerReleased) and event.scope.startswith("other")
-                for event in scene.events
-            ),
-            WAIT_S,
-        )
-        name = scene.events[1].scope
-        assert name.startswith("step (process ")
-        assert name != f"step (process {worker.pid})"
-        assert {event.worker for event in scene.events} == {WORKER}
-        before = len(scene.events)
-    assert (await scene.wait_for(before + 1))[before:] == [TimerReleased(worker=WORKER, scope=name)]
-
-
-async def test_timers_and_processes_below_a_worker_are_bounded(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.workers[os.getpid()] = WORKER
-    monkeypatch.setattr(file_timers, "SCOPES_MAX", 1)
-    monkeypatch.setattr(file_timers, "DESCENDANTS_MAX", 1)
-    one = await asyncio.create_subprocess_exec("sleep", "600")
-    two = await asyncio.create_subprocess_exec("sleep", "600")
-    try:
-        with capture_logs() as logs:
-            scene.write(
-                line("a", WALL + 60, one.pid), line("b", WALL + 60, one.pid), line("mark", -1)
-            )
-            await scene.wait_for(2)
-            scene.write(line("c", WALL + 60, two.pid), line("mark", -1))
-            await scene.wait_for(3)
-    finally:
-        for process in (one, two):
-            process.kill()
-            await process.wait()
-    names = [event.scope for event in await scene.wait_for(4)]
-    a = f"a (process {one.pid})"
-    assert names == [a, "mark", "mark", a]
-    assert [entry["reason"] for entry in logs] == [f"process {one.pid} has too many"]
+        await tell(worker, f"step {WALL + 60}")
+        own, below = await scene.wait_for(2)
+        assert isinstance(own, TimerAcquired)
+        assert isinstance(below, TimerAcquired)
+        assert (own.scope, own.pid, own.worker) == ("step", 0, WORKER)
+        assert (below.scope, below.worker) == (f"step (process {below.pid})", WORKER)
+        assert below.pid not in (0, worker.pid)
+        await tell(worker, "step -1")
+        released = (await scene.wait_for(3))[2]
+        assert released == TimerReleased(worker=WORKER, scope=below.scope)
 
 
 async def test_the_fifo_is_private_large_and_removed_at_the_end(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "fifo")
     assert not scene.path.exists()
-    scene.timers.open()
+    scene.open()
     mode = scene.path.stat().st_mode
     assert (stat.S_ISFIFO(mode), stat.S_IMODE(mode)) == (True, 0o600)
     fd = os.open(scene.path, os.O_WRONLY | os.O_NONBLOCK)
@@ -339,8 +296,8 @@ async def test_the_fifo_is_private_large_and_removed_at_the_end(tmp_path: Path) 
 
 async def test_a_fifo_that_an_earlier_agent_left_is_replaced(tmp_path: Path) -> None:
     old, new = Scene(tmp_path / "fifo"), Scene(tmp_path / "fifo")
-    old.timers.open()
-    new.timers.open()
+    old.open()
+    new.open()
     old.timers.close()
     try:
         new.write(line("step", -1))
@@ -359,10 +316,8 @@ async def test_a_path_that_cannot_be_a_fifo_is_named(tmp_path: Path, kind: str) 
         path.symlink_to(tmp_path / "elsewhere")
     else:
         path = tmp_path / "missing" / "fifo"
-    scene = Scene(path)
     with pytest.raises(TimerFileUnusable, match=str(path)):
-        scene.timers.open()
-    scene.timers.close()
+        Scene(path).open()
     assert kind != "file" or path.read_text() == "precious"
 
 
@@ -375,10 +330,14 @@ def test_timers_are_served_if_the_environment_asks_for_it(tmp_path: Path) -> Non
     path = requested_path(asked, tmp_path)
     assert path is not None
     assert path.parent == tmp_path
-    path = requested_path({**asked, **named}, tmp_path)
-    assert path is not None
-    timers = FileTimers(path, lambda _: None, lambda _: None)
-    assert timers.environment() == {**asked, **named}
+    assert requested_path({**asked, **named}, tmp_path) == Path("/a/b")
+
+
+async def test_workers_are_told_of_the_fifo(scene: Scene) -> None:
+    assert scene.timers.environment() == {
+        "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+        "TORCHELASTIC_TIMER_FILE": str(scene.path),
+    }
 
 
 @pytest.mark.torch

@@ -11,12 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.watchdog import runner as host
+from agent.watchdog.core.events import TimerAcquired
 from agent.watchdog.core.model import Evidence, WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from tests.support.waiting import MS
 from worker_sdk.context import FILE_TIMER_ENABLE
 
 KEY = WorkerKey(3, 0)
+ACQUIRED = TimerAcquired(worker=KEY, scope="step", timeout_s=0.001, signal=10)
 DEADLINE_S = 20_000 * MS
 
 PARENT = """
@@ -66,7 +68,7 @@ async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
     monkeypatch.setattr(host, "take_evidence", fail)
     scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
     with capture_logs() as logs:
-        scene.watchdog.acquire(KEY, "step", 0.001, 10)
+        scene.watchdog.submit(ACQUIRED)
         async with asyncio.timeout(DEADLINE_S):
             await scene.signalled.wait()
     assert scene.signals == [10]
@@ -84,7 +86,7 @@ async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
     asyncio.get_running_loop().set_exception_handler(hear)
     scene.mistake = RuntimeError("a mistake")
     scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
-    scene.watchdog.acquire(KEY, "step", 0.001, 10)
+    scene.watchdog.submit(ACQUIRED)
     async with asyncio.timeout(DEADLINE_S):
         await heard.wait()
     assert told == [scene.mistake]

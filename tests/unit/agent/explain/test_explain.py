@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain.explain import (
     EXPLANATION_CHARACTERS_MAX,
     explain,
-    signal_within,
 )
 from agent.workers.failures.explain.model import (
     Ending,

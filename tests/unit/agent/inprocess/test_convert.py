@@ -14,39 +14,38 @@ from agent.core.inprocess.model import (
     HostStep,
     InprocessDirective,
     InprocessReport,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
 from agent.core.model import Failure, GroupState
 from agent.session import convert_inprocess as convert
 from agent.session.convert import beat_message, failure_message
-from agent.watchdog.refusals import InvalidField
-from drumbeat.v1 import failure_pb2, inprocess_pb2, worker_pb2
+from agent.watchdog.calls import InvalidField
+from drumbeat.v1 import failure_pb2, inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import a_beat
 
-SPEC = inprocess_pb2.InprocessSpec(
+SPEC = iteration_pb2.InprocessSpec(
     rules=[
-        inprocess_pb2.RankRule(shift=inprocess_pb2.ShiftRanks()),
-        inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=b"\x02")),
+        iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks()),
+        iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=b"\x02")),
     ],
     world_size_min=2,
     barrier_timeout=Duration(seconds=120),
 )
-SAID = inprocess_pb2.Interruption(
+SAID = iteration_pb2.Interruption(
     local_rank=9,
-    kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION,
+    kind=iteration_pb2.INTERRUPTION_KIND_EXCEPTION,
     message="boom",
     traceback="T",
 )
-TERMINATED = inprocess_pb2.INTERRUPTION_KIND_TERMINATED
+TERMINATED = iteration_pb2.INTERRUPTION_KIND_TERMINATED
 READ = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION, message="boom", traceback="T")
 
 
@@ -55,7 +54,7 @@ READ = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION, message="boom
     [
         (
             worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=SPEC, group="g")),
-            Entered(spec=InprocessSpec(SPEC.SerializeToString(deterministic=True)), group="g"),
+            Entered(spec=SPEC.SerializeToString(deterministic=True), group="g"),
         ),
         (worker_pb2.WorkerStep(completed=worker_pb2.Completed()), Completed()),
         (worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted()), Interrupted()),
@@ -81,18 +80,18 @@ def test_a_step_of_a_later_version_is_passed_over() -> None:
 
 
 def entered(**spec: object) -> worker_pb2.WorkerStep:
-    said = inprocess_pb2.InprocessSpec(**spec)  # type: ignore[arg-type]
+    said = iteration_pb2.InprocessSpec(**spec)  # type: ignore[arg-type]
     return worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=said))
 
 
 def interrupted(**fields: object) -> worker_pb2.WorkerStep:
     given = {"kind": SAID.kind} | fields
-    said = inprocess_pb2.Interruption(**given)  # type: ignore[arg-type]
+    said = iteration_pb2.Interruption(**given)  # type: ignore[arg-type]
     return worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=said))
 
 
 def terminated(**fields: object) -> worker_pb2.WorkerStep:
-    said = inprocess_pb2.Interruption(**fields)  # type: ignore[arg-type]
+    said = iteration_pb2.Interruption(**fields)  # type: ignore[arg-type]
     return worker_pb2.WorkerStep(terminated=worker_pb2.Terminated(interruption=said))
 
 
@@ -108,16 +107,16 @@ def terminated(**fields: object) -> worker_pb2.WorkerStep:
         (entered(last_call_wait=Duration(seconds=10**8)), "step.entered.spec.last_call_wait"),
         (
             entered(
-                rules=[inprocess_pb2.RankRule(groups=inprocess_pb2.GroupSizes(allowed=bytes(2049)))]
+                rules=[iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=bytes(2049)))]
             ),
             "step.entered.spec.rules[0].groups.allowed: has 2049 bytes",
         ),
-        (entered(rules=[inprocess_pb2.RankRule()] * 17), "step.entered.spec.rules: there are 17"),
+        (entered(rules=[iteration_pb2.RankRule()] * 17), "step.entered.spec.rules: there are 17"),
         (interrupted(message="x" * 4097), "step.interrupted.interruption.message: has 4097"),
         (interrupted(traceback="x" * 65537), "step.interrupted.interruption.traceback"),
         (interrupted(kind=0), "step.interrupted.interruption.kind"),
         (interrupted(kind=TERMINATED), "step.interrupted.interruption.kind"),
-        (terminated(kind=inprocess_pb2.INTERRUPTION_KIND_HOST_LOST), "step.terminated"),
+        (terminated(kind=iteration_pb2.INTERRUPTION_KIND_HOST_LOST), "step.terminated"),
         (
             worker_pb2.WorkerStep(terminated=worker_pb2.Terminated()),
             "step.terminated.interruption: is missing",
@@ -138,10 +137,9 @@ def test_the_longest_step_is_read() -> None:
 
 
 def test_every_order_is_written() -> None:
-    begin = WorkerBegin(
-        rank=3,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=3, active_rank=0),),
         world_size=8,
-        active_rank=0,
         active_world_size=4,
         master_addr="a",
         master_port=70,
@@ -168,10 +166,9 @@ def test_every_order_is_written() -> None:
 
 
 def test_a_spare_has_no_active_rank() -> None:
-    begin = WorkerBegin(
-        rank=3,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=3, active_rank=None),),
         world_size=8,
-        active_rank=None,
         active_world_size=3,
         master_addr="a",
         master_port=70,
@@ -181,7 +178,7 @@ def test_a_spare_has_no_active_rank() -> None:
 
 
 def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
-    spec = InprocessSpec(SPEC.SerializeToString(deterministic=True))
+    spec = SPEC.SerializeToString(deterministic=True)
     report = InprocessReport(
         iteration=4,
         step=HostStep.ENTERED,
@@ -191,8 +188,8 @@ def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
         groups=("", "g"),
     )
     message = beat_message(a_beat(GroupState.RUNNING, 0, inprocess=report)).inprocess
-    short = inprocess_pb2.Interruption(
-        local_rank=1, kind=inprocess_pb2.INTERRUPTION_KIND_EXCEPTION, message="boom"
+    short = iteration_pb2.Interruption(
+        local_rank=1, kind=iteration_pb2.INTERRUPTION_KIND_EXCEPTION, message="boom"
     )
     assert message == inprocess_pb2.InprocessReport(
         iteration=4,
@@ -206,7 +203,7 @@ def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
 
 
 def test_a_spec_of_defaults_is_there_all_the_same() -> None:
-    report = InprocessReport(iteration=0, step=HostStep.ENTERED, spec=InprocessSpec(b""))
+    report = InprocessReport(iteration=0, step=HostStep.ENTERED, spec=b"")
     assert convert.report_message(report).HasField("spec")
     report = InprocessReport(iteration=0, step=HostStep.RUNNING)
     assert not convert.report_message(report).HasField("spec")
@@ -225,7 +222,7 @@ def test_every_kind_goes_there_and_back(kind: InterruptionKind) -> None:
 
 
 def test_there_may_be_no_kind() -> None:
-    assert convert.kind_from(inprocess_pb2.INTERRUPTION_KIND_UNSPECIFIED) is None
+    assert convert.kind_from(iteration_pb2.INTERRUPTION_KIND_UNSPECIFIED) is None
 
 
 @pytest.mark.parametrize(
@@ -257,12 +254,12 @@ def test_there_may_be_no_kind() -> None:
         ),
         (
             inprocess_pb2.InprocessDirective(
-                interrupt=inprocess_pb2.IterationInterrupt(reason="r")
+                interrupt=iteration_pb2.IterationInterrupt(reason="r")
             ),
             Interrupt(reason="r"),
         ),
         (
-            inprocess_pb2.InprocessDirective(complete=inprocess_pb2.IterationComplete()),
+            inprocess_pb2.InprocessDirective(complete=iteration_pb2.IterationComplete()),
             Complete(),
         ),
     ],
@@ -296,11 +293,11 @@ def test_a_record_says_which_iteration_it_was() -> None:
     )
     record = failure_message(failure, run_id="r", incarnation="i", host="h", role="t")
     assert isinstance(record, failure_pb2.FailureRecord)
-    assert record.interruption == inprocess_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT
+    assert record.interruption == iteration_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT
     assert record.iteration == 12
 
 
-BEFORE = Entered(spec=InprocessSpec(b""))
+BEFORE = Entered(spec=b"")
 LEFT = Terminated(interruption=READ)
 TOLD = [
     (None, None, (0, "")),

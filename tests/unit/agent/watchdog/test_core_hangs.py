@@ -1,4 +1,4 @@
-"""What is done about a worker that hangs: evidence, signals, debuggers, failures."""
+"""What is done about a worker that hangs: evidence, signals, debuggers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from agent.watchdog.core import effects as fx
 from agent.watchdog.core.events import (
     BoardRead,
     EvidenceTaken,
-    SignalFailed,
     TimerAcquired,
     TimerReleased,
     WorkerGone,
@@ -19,7 +18,6 @@ from agent.watchdog.core.model import Evidence, HangKind
 from tests.support.watching import NOW, PID, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
-FAILED = SignalFailed(worker=WORKER, reason="EPERM")
 
 
 def hanging(kill_grace_s: float = 5.0) -> WatchStory:
@@ -168,78 +166,6 @@ def test_one_reading_of_a_board_is_asked_for_at_a_time() -> None:
     assert [type(each) for each in story.effects].count(fx.ReadBoard) == 1
     story.feed(BoardRead(worker=WORKER, snapshot=None))
     assert isinstance(story.effects[-1], fx.TakeEvidence)
-
-
-def attempts_at(story: WatchStory, count: int) -> list[float]:
-    """Let that many signals fail; return when each was sent, after the first."""
-    instants = []
-    for _ in range(count):
-        sent = len(story.signals())
-        story.feed(FAILED)
-        while len(story.signals()) == sent:
-            due = story.core.next_deadline()
-            assert due is not None
-            story.run(due)
-        instants.append(round(story.now - NOW, 3))
-    return instants
-
-
-def test_a_signal_that_fails_is_sent_again_ever_more_rarely() -> None:
-    story = hanging()
-    instants = attempts_at(story, 9)
-    gaps = [round(b - a, 3) for a, b in zip([2.0, *instants], instants, strict=False)]
-    assert gaps == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    assert story.signals() == [(0, SIGTERM)] * 10
-    assert story.told() == ["signal failed"]
-
-
-def test_the_grace_counts_from_the_signal_that_got_through() -> None:
-    story = hanging(kill_grace_s=3.0)
-    story.feed(FAILED)
-    story.run(NOW + 5.0)
-    assert story.signals() == [(0, SIGTERM)] * 2
-    story.run(NOW + 5.2)
-    assert story.signals() == [(0, SIGTERM)] * 2 + [(0, SIGKILL)]
-
-
-def test_a_kill_that_fails_is_sent_again() -> None:
-    story = hanging(kill_grace_s=3.0)
-    story.run(NOW + 5)
-    assert attempts_at(story, 3) == [5.1, 5.3, 5.7]
-    assert story.signals() == [(0, SIGTERM)] + [(0, SIGKILL)] * 4
-
-
-def test_a_named_signal_that_fails_is_sent_again() -> None:
-    story = WatchStory()
-    story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
-    story.run(NOW + 2)
-    assert attempts_at(story, 2) == [2.1, 2.3]
-    story.run(NOW + 100)
-    assert story.signals() == [(0, SIGUSR1)] * 3
-
-
-def test_who_goes_on_before_the_signal_gets_through_gets_none() -> None:
-    story = hanging()
-    story.feed(FAILED)
-    story.write(a_board())
-    story.run(NOW + 100)
-    assert story.signals() == [(0, SIGTERM)]
-    assert story.core.hang(WORKER) is None
-
-
-def test_the_wait_begins_anew_after_a_signal_that_got_through() -> None:
-    story = WatchStory()
-    story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
-    story.run(NOW + 2)
-    attempts_at(story, 4)
-    story.kick(a_board(a_slot(since=NOW + 10, limit_s=2.0, signal=SIGUSR1)))
-    story.run(NOW + 12)
-    assert attempts_at(story, 1) == [12.1]
-
-
-def test_a_failure_of_a_signal_that_was_never_sent_is_ignored() -> None:
-    story = WatchStory()
-    assert story.feed(FAILED) == []
 
 
 def test_a_release_while_the_last_reading_is_awaited_ends_the_case() -> None:

@@ -227,6 +227,7 @@ def test_a_standing_is_the_innermost_section_else_the_latest_timer() -> None:
     story.feed(TimerAcquired(worker=WORKER, scope="ü" * 100, timeout_s=60.0))
     standing = story.core.standing(WORKER)
     assert standing is not None
+    assert standing is not None
     assert (standing.scope, standing.scope_since) == ("ü" * 64, NOW + 3), "at most 128 bytes"
 
 
@@ -235,10 +236,12 @@ def test_the_latest_heartbeat_says_the_step() -> None:
     story.kick(a_board(step=4, heartbeats=1, heartbeat_at=NOW))
     story.now = NOW + 1
     story.feed(HeartbeatReceived(worker=WORKER, step=5))
-    standing = story.core.standings()[WORKER]
+    standing = story.core.standing(WORKER)
+    assert standing is not None
     assert (standing.step, standing.heartbeat_at) == (5, NOW + 1)
     story.kick(a_board(step=6, heartbeats=2, heartbeat_at=NOW + 2))
-    standing = story.core.standings()[WORKER]
+    standing = story.core.standing(WORKER)
+    assert standing is not None
     assert (standing.step, standing.heartbeat_at) == (6, NOW + 2)
 
 

@@ -74,32 +74,18 @@ def test_what_is_no_request_is_refused_with_a_reason(text: bytes, why: str) -> N
 
 def test_lines_come_whole_however_they_are_cut() -> None:
     lines = Lines()
-    taken = []
-    for byte in b"one\ntwo\n\nthr":
-        lines.feed(bytes([byte]))
-        taken += lines.take(10)
+    taken = [line for byte in b"one\ntwo\n\nthr" for line in lines.feed(bytes([byte]))]
     assert taken == [b"one", b"two", b""]
-    assert (lines.has_line, lines.bytes_held) == (False, 3)
-    lines.feed(b"ee\n")
-    assert lines.has_line
-    assert lines.take(10) == [b"three"]
-
-
-def test_no_more_lines_are_taken_than_asked_for() -> None:
-    lines = Lines()
-    lines.feed(b"1\n2\n3\n")
-    assert [lines.take(2), lines.take(2), lines.take(2)] == [[b"1", b"2"], [b"3"], []]
+    assert lines.feed(b"ee\n") == [b"three"]
 
 
 def test_of_an_endless_line_only_the_beginning_is_kept() -> None:
     lines = Lines()
     taken = []
     for _ in range(10):
-        lines.feed(b"x" * LINE_BYTES_MAX)
-        taken += lines.take(10)
-        assert lines.bytes_held <= LINE_BYTES_MAX
-    lines.feed(b"x\nnext\n")
-    assert [*taken, *lines.take(10)] == [b"x" * LINE_BYTES_MAX, b"next"]
+        taken += lines.feed(b"x" * LINE_BYTES_MAX)
+        assert len(lines._rest) <= LINE_BYTES_MAX
+    assert [*taken, *lines.feed(b"x\nnext\n")] == [b"x" * LINE_BYTES_MAX, b"next"]
 
 
 def test_only_the_last_request_about_a_timer_counts() -> None:

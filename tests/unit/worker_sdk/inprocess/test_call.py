@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
-from drumbeat.v1 import inprocess_pb2, worker_pb2
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.calls import Noted, kind_of
-from tests.support.iterations import Iterations
+from tests.support.inprocess.peers import Iterations
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
 
@@ -343,7 +343,7 @@ def test_an_exit_says_whether_it_is_a_failure(
     with pytest.raises(SystemExit):
         train()
     said = world.model.said[-1][1].terminated.interruption
-    assert said.kind == inprocess_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
+    assert said.kind == iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
 
 
 def test_the_caller_is_told_that_no_iteration_follows(make_world: Callable[..., World]) -> None:

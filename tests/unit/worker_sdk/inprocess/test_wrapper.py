@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
-from drumbeat.v1 import inprocess_pb2
+from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import context, inprocess
 from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, link, messages
 from worker_sdk.inprocess.ranks import policy
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 
-def spec_of(wrapper: Wrapper, world_size: int = 8) -> inprocess_pb2.InprocessSpec:
+def spec_of(wrapper: Wrapper, world_size: int = 8) -> iteration_pb2.InprocessSpec:
     plan = wrapper._plan
     return messages.spec(plan.policy, plan.timing, plan.limits, world_size)
 

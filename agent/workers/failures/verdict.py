@@ -1,0 +1,94 @@
+"""Shell. Reads the coordinator's verdict as a failure report, and fetches one that was cut."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from agent.session.convert_inprocess import kind_from
+from agent.session.transport import Connection, TransportError
+from agent.workers.failures.report import FailedWorker, FailureReport
+from agent.workers.failures.stragglers import Position
+from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+
+log = structlog.get_logger()
+
+# The workers are stopped by then, and what is known already is shown in any case.
+FETCH_TIMEOUT_S = 5.0
+
+_AS_THEY_ARE = (
+    "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
+    "is_stopped_by_agent", "iteration",
+)  # fmt: skip
+
+
+def read_report(message: session_pb2.Exit) -> FailureReport:
+    """Return the report of a failed run."""
+    report = message.verdict.report
+    return FailureReport(
+        reason=message.verdict.reason,
+        earlier=tuple(report.earlier),
+        root_causes=tuple(map(_worker, report.root_causes)),
+        victims=tuple(map(_worker, report.victims)),
+        victims_count=report.victims_count,
+        world_size=report.world_size,
+        positions=tuple(map(_position, report.standings)),
+        positions_count=report.standings_count,
+        more=_where_the_rest_is(message),
+    )
+
+
+def is_to_be_completed(message: session_pb2.Exit) -> bool:
+    """Return whether this agent shall ask for the rest of the report, and show it."""
+    return message.is_report_cut and message.shows_report
+
+
+async def complete(message: session_pb2.Exit, connection: Connection, *, run_id: str) -> None:
+    """Put the whole report in, if it can be had."""
+    request = run_pb2.GetVerdictRequest(run_id=run_id, generation=message.generation)
+    try:
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            verdict = await connection.verdict(request)
+    except (TransportError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {FETCH_TIMEOUT_S:g} s"
+        log.warning("rest of the failure report not fetched", reason=reason)
+        return
+    message.verdict.CopyFrom(verdict)
+    message.is_report_cut = False
+
+
+def _where_the_rest_is(message: session_pb2.Exit) -> str:
+    if not message.is_report_cut:
+        return ""
+    if message.shows_report:
+        return "Cut: the coordinator did not answer when it was asked for the rest."
+    return f"Cut: the whole report is on the console of the agent on {message.shown_on}."
+
+
+def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
+    return FailedWorker(
+        rank=record.worker.rank,
+        local_rank=record.worker.local_rank,
+        group_rank=record.worker.group_rank,
+        role=record.worker.role,
+        agent=record.name,
+        incarnation=record.fence.incarnation,
+        interruption=kind_from(record.interruption),
+        evidence=record.hang.evidence,
+        stacks=record.hang.stacks,
+        **{name: getattr(record, name) for name in _AS_THEY_ARE},
+    )
+
+
+def _position(standing: failure_pb2.Standing) -> Position:
+    progress = standing.progress
+    has_age = progress.HasField("heartbeat_age")
+    return Position(
+        rank=standing.rank,
+        host=standing.host,
+        step=progress.step if progress.HasField("step") else -1,
+        scope=progress.scope,
+        scope_age_s=progress.scope_age.ToNanoseconds() / 1e9,
+        heartbeat_age_s=progress.heartbeat_age.ToNanoseconds() / 1e9 if has_age else None,
+    )

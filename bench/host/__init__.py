@@ -1,0 +1,1 @@
+"""What happens on one machine: workers, their output and their timers."""

@@ -1,0 +1,177 @@
+"""How soon is a worker's end known, how fast do eight start, and what does waiting cost?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+
+import psutil
+
+from agent.workers.supervisor.client import SupervisorClient, become_subreaper
+from agent.workers.supervisor.messages import (
+    StartWorkers,
+    StopWorkers,
+    SupervisorEvent,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+)
+from bench.harness import Question, Scene
+
+WORKERS = 8
+EXITS = 200
+IDLE_S = 20.0
+
+
+class Host:
+    """A supervisor with its client, and what it has said, each with its instant."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, SupervisorEvent]] = []
+        self._change = asyncio.Event()
+        self.client = SupervisorClient(
+            on_event=self._on_event, on_death=lambda _: None, on_mistake=lambda _: None
+        )
+
+    def _on_event(self, event: SupervisorEvent) -> None:
+        self.heard.append((time.monotonic(), event))
+        self._change.set()
+
+    async def until(self, kind: type[SupervisorEvent], count: int) -> list[float]:
+        """Return the instants of so many events of a kind."""
+        while True:
+            instants = [at for at, event in self.heard if isinstance(event, kind)]
+            if len(instants) >= count:
+                return instants
+            self._change.clear()
+            await self._change.wait()
+
+    def start(self, count: int, *argv: str) -> None:
+        """Start workers that all run the same command."""
+        workers = tuple(WorkerStart(local_rank=rank, env={}) for rank in range(count))
+        self.client.send(StartWorkers(round_id=0, argv=argv, env=dict(os.environ), workers=workers))
+
+
+def with_host(measure: Callable[[Host], Awaitable[float]]) -> float:
+    """Run a measurement on a supervisor of its own."""
+
+    async def run() -> float:
+        become_subreaper()
+        host = Host()
+        await host.client.start()
+        try:
+            return await measure(host)
+        finally:
+            host.client.send(StopWorkers(round_id=0, signum=signal.SIGKILL, timeout_s=0))
+            await host.until(WorkersStopped, 1)
+            await host.client.close()
+
+    return asyncio.run(run())
+
+
+async def exit_latency(host: Host) -> float:
+    """Return the 99th percentile of kill → event, in milliseconds, over one exit at a time."""
+    host.start(EXITS, "sleep", "1000")
+    await host.until(WorkersStarted, 1)
+    started = next(event for _, event in host.heard if isinstance(event, WorkersStarted))
+    delays: list[float] = []
+    for count, pid in enumerate(started.pids.values(), 1):
+        killed_at = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        delays.append((await host.until(WorkerExit, count))[-1] - killed_at)
+    return sorted(delays)[int(len(delays) * 0.99)] * 1000
+
+
+async def first_instructions(start: Callable[[str], object], count: int) -> float:
+    """Return how long after ``start`` the last of ``count`` Pythons runs its first instruction."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/arrivals"
+        os.mkfifo(path)
+        end = os.open(path, os.O_RDWR)
+        try:
+            began, seen = time.monotonic(), 0
+            start(f"import os; os.write(os.open({path!r}, os.O_WRONLY), b'x')")
+            while seen < count:
+                seen += len(await asyncio.to_thread(os.read, end, count))
+            return time.monotonic() - began
+        finally:
+            os.close(end)
+
+
+async def spawn(host: Host) -> float:
+    """Return how many bare Python starts it takes until the last of eight workers runs."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def bare(code: str) -> None:
+        children.append(subprocess.Popen([sys.executable, "-c", code]))
+
+    def all_bare(code: str) -> None:
+        for _ in range(WORKERS):
+            bare(code)
+
+    singles = [await first_instructions(bare, 1) for _ in range(5)]
+    alone = sorted(singles)[2]
+    together = await first_instructions(all_bare, WORKERS)
+    for child in children:
+        child.wait()
+    took = await first_instructions(
+        lambda code: host.start(WORKERS, sys.executable, "-c", code), WORKERS
+    )
+    print(
+        f"spawn: one bare start {alone * 1000:.1f} ms, {WORKERS} at once without a supervisor "
+        f"{together / alone:.1f} times that",
+        file=sys.stderr,
+    )
+    return took / alone
+
+
+def idle() -> float:
+    """Return the share of a core that an agent takes beside eight silent workers, in percent."""
+    with Scene() as scene:
+        _, port = scene.start_coordinator()
+        agent = scene.start(
+            *("agent", "join", "--coordinator", f"127.0.0.1:{port}", "--run-id", "idle"),
+            *("--nproc-per-node", str(WORKERS), *scene.worker),
+            name="idle",
+        )
+        workers = {arrival.process for arrival in scene.require_ranks(WORKERS)}
+        ours = [agent, *(set(agent.children(recursive=True)) - workers)]
+        before, began = cpu_seconds(ours), time.monotonic()
+        time.sleep(IDLE_S)
+        return 100 * (cpu_seconds(ours) - before) / (time.monotonic() - began)
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+QUESTIONS = (
+    Question(
+        name="exit_latency",
+        text=f"a worker ends: the agent has the result after, p99 of {EXITS}",
+        unit="ms",
+        repeats=3,
+        ours=lambda: with_host(exit_latency),
+    ),
+    Question(
+        name="spawn",
+        text=f"{WORKERS} workers start: first instruction of the last, in bare Python starts",
+        unit="",
+        repeats=5,
+        ours=lambda: with_host(spawn),
+    ),
+    Question(
+        name="idle",
+        text=f"an agent beside {WORKERS} silent workers: share of a core",
+        unit="%",
+        repeats=1,
+        ours=idle,
+    ),
+)

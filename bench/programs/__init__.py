@@ -1,0 +1,1 @@
+"""Programs that the benchmarks start: workers, launchers, and what they are compared with."""

@@ -1,0 +1,1 @@
+"""What failures cost."""

@@ -1,0 +1,216 @@
+"""What if all workers of a large run fail in one moment, with a long record each?
+
+The driver, the sessions of failure records and the journal on a disk are real; only
+gRPC is not there. All agents report the failure and their records at once, and the
+decision has to pass 80,000 records that wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.harness import Question
+from bench.scale.core_cost import RUN, Fleet
+from coordinator.config import Limits
+from coordinator.core import effects as fx
+from coordinator.core.effects import Decided
+from coordinator.core.model import Assignment, GroupState, Pace
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.run.state import Phase
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.driver import Driver
+from coordinator.shell.sessions import Sessions
+from drumbeat.v1 import common_pb2, failure_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from coordinator.core.effects import Effect
+    from coordinator.core.events import Event
+    from coordinator.shell.outbox import Outbox
+
+AGENTS, WORKERS = 10_000, 8
+RECORD_BYTES = 64 * 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured of one mass failure."""
+
+    decided_s: float
+    """From the decision on the failure to the last assignment that was queued."""
+    reported_s: float
+    """The same from the first report of the failure."""
+    journal_mib: float
+    """All files of the journal after the run."""
+    journal_most_mib: float
+    """The same while it ran, at most."""
+    records_s: float
+    """Until the last record was acknowledged."""
+
+
+class MassFailure:
+    """One run whose agents share a clock, and fail together."""
+
+    def __init__(self, agents: int, record_bytes: int, directory: Path) -> None:
+        self.agents, self.directory = agents, directory
+        self.fleet = Fleet(agents)
+        self.fleet.spec = replace(self.fleet.spec, restarts_max=1)
+        # Nobody beats here, so nobody is silent.
+        pace = Pace(heartbeat_interval_s=1_000, lease_s=5_000, reconnect_delay_max_s=1)
+        registry = Registry(RegistryPolicy(base_pace=pace, agents_at_base_pace=10**9))
+        self.driver = Driver(registry, SqliteJournal(directory))
+        self.sessions = Sessions(self.driver, Limits())
+        self._told: Counter[str] = Counter()
+        self._news = asyncio.Event()
+        self.most_bytes = 0
+        self._acknowledged = 0
+        self._decided_at = self._told_at = 0.0
+        text = "x" * (record_bytes // 3)
+        record = failure_pb2.FailureRecord(
+            fence=common_pb2.Fence(run_id=RUN, has_round=True),
+            exit_code=1,
+            message=text,
+            traceback=text,
+            stderr_tail=text,
+        )
+        self._message = failure_pb2.ReportRequest(record=record).SerializeToString()
+
+    async def measure(self) -> Figures:
+        """Let the run begin, fail, restart and succeed."""
+        owner = asyncio.create_task(self.driver.run())
+        watch = asyncio.create_task(self._watch_journal())
+        for index in range(self.agents):
+            outbox = self.driver.open_outbox(f"node-{index}/0")
+            self._listen(outbox)
+            self.driver.submit(self.fleet.opened(index))
+        await self._until_all("round 0")
+        self._note_decision()
+        began_at = time.monotonic()
+        reports = [asyncio.create_task(self._report(index)) for index in range(self.agents)]
+        self.fleet.port += 1
+        for index in range(self.agents):
+            self.driver.submit(self.fleet.beat_of(index, GroupState.FAILED))
+        await self._until_all("round 1")
+        restarted_at = self._told_at
+        await asyncio.gather(*reports)
+        records_s = time.monotonic() - began_at
+        assert self._acknowledged == self.agents * WORKERS
+        self.fleet.round_id = 1
+        for index in range(self.agents):
+            self.driver.submit(self.fleet.beat_of(index, GroupState.SUCCEEDED))
+        await self._until_all("Exit")
+        assert self.driver.registry.runs[RUN].state.phase is Phase.ENDED
+        assert self.driver.registry.runs[RUN].state.failures_count == self.agents * WORKERS
+        after = self._journal_bytes()
+        watch.cancel()
+        owner.cancel()
+        await asyncio.wait({owner, watch})
+        return Figures(
+            decided_s=restarted_at - self._decided_at,
+            reported_s=restarted_at - began_at,
+            records_s=records_s,
+            journal_mib=after / MIB,
+            journal_most_mib=max(after, self.most_bytes) / MIB,
+        )
+
+    def _note_decision(self) -> None:
+        """Have the instant noted at which the failure is decided on."""
+        handle = self.driver.registry.handle
+
+        def noting(event: Event, *, now: float) -> list[Effect]:
+            effects = handle(event, now=now)
+            if any(isinstance(e, Decided) and e.decision == "round ended" for e in effects):
+                self._decided_at = time.monotonic()
+            return effects
+
+        self.driver.registry.handle = noting  # type: ignore[method-assign]
+
+    async def _report(self, index: int) -> None:
+        async def count(_response: failure_pb2.ReportResponse) -> None:
+            self._acknowledged += 1
+
+        await self.sessions.report(self._records(index), count)
+
+    async def _records(self, index: int) -> AsyncIterator[failure_pb2.ReportRequest]:
+        for local_rank in range(WORKERS):
+            request = failure_pb2.ReportRequest.FromString(self._message)
+            record = request.record
+            record.sequence = local_rank + 1
+            record.fence.incarnation = record.host = f"node-{index}"
+            record.worker.rank = index * WORKERS + local_rank
+            # In no order: which record tells most is found out only as they come.
+            record.age.FromMilliseconds(hash((index * 7919, local_rank)) % 1000)
+            yield request
+
+    def _listen(self, outbox: Outbox) -> None:
+        """Count what is queued for an agent; nothing is sent anywhere."""
+        put = outbox.put
+
+        def counting(effect: fx.Push | fx.Reject) -> None:
+            put(effect)
+            if isinstance(effect, fx.Direct):
+                self._told[_name(effect.desired.state)] += 1
+                self._told_at = time.monotonic()
+                self._news.set()
+
+        outbox.put = counting  # type: ignore[method-assign]
+
+    async def _until_all(self, what: str) -> None:
+        """Return once every agent was told this."""
+        while self._told[what] < self.agents:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _watch_journal(self) -> None:
+        while True:
+            self.most_bytes = max(self.most_bytes, self._journal_bytes())
+            await asyncio.sleep(0.05)
+
+    def _journal_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.iterdir() if path.is_file())
+
+
+def _name(state: object) -> str:
+    return f"round {state.round_id}" if isinstance(state, Assignment) else type(state).__name__
+
+
+@cache
+def mass_failure(agents: int = AGENTS, record_bytes: int = RECORD_BYTES) -> Figures:
+    """Return the figures of one run."""
+    with tempfile.TemporaryDirectory(prefix="drumbeat-bench-") as directory:
+        return asyncio.run(MassFailure(agents, record_bytes, Path(directory)).measure())
+
+
+QUESTIONS = (
+    Question(
+        name="mass_failure_decided",
+        text=f"{AGENTS:,} agents of {WORKERS} workers fail at once: until the last assignment",
+        unit="s",
+        repeats=1,
+        ours=lambda: mass_failure().decided_s,
+    ),
+    Question(
+        name="mass_failure_journal",
+        text="the same: journal after the run",
+        unit="MiB",
+        repeats=1,
+        ours=lambda: mass_failure().journal_mib,
+    ),
+)
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agents", type=int, default=AGENTS)
+    parser.add_argument("--record-bytes", type=int, default=RECORD_BYTES)
+    given = parser.parse_args()
+    print(mass_failure(given.agents, given.record_bytes))

@@ -1,0 +1,1 @@
+"""What the coordinator costs with many agents."""

@@ -1,0 +1,63 @@
+"""How much memory do the coordinator of a thousand agents and one agent need?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bench.harness import LOOPBACK, Question, Scene, free_port, memory_mb
+from bench.scale.fake_agents import Fleet
+
+if TYPE_CHECKING:
+    import psutil
+
+SESSIONS = 1000
+
+
+async def coordinator_with_sessions(scene: Scene) -> float:
+    process, port = scene.start_coordinator()
+    async with Fleet(f"{LOOPBACK}:{port}", SESSIONS) as fleet:
+        await fleet.time_to_assign()
+        return memory_mb([process])
+
+
+def coordinator() -> float:
+    with Scene() as scene:
+        return asyncio.run(coordinator_with_sessions(scene))
+
+
+def agent_memory(scene: Scene, agent: psutil.Process) -> float:
+    """Return the memory of ``agent`` and what it needs below it, without the workers."""
+    workers = {arrival.process for arrival in scene.require_ranks(2)}
+    below = set(agent.children(recursive=True)) - workers
+    return memory_mb([agent, *below])
+
+
+def our_agent() -> float:
+    with Scene() as scene:
+        _, port = scene.start_coordinator()
+        return agent_memory(scene, scene.start_ours("agent", port, "1"))
+
+
+def torchrun_agent() -> float:
+    with Scene() as scene:
+        return agent_memory(scene, scene.start_torchrun("agent", free_port(), "1"))
+
+
+QUESTIONS = (
+    Question(
+        name="memory_coordinator",
+        text=f"memory of the coordinator with {SESSIONS:,} agents",
+        unit="MB",
+        repeats=3,
+        ours=coordinator,
+    ),
+    Question(
+        name="memory_agent",
+        text="memory of one agent with 2 workers, without them",
+        unit="MB",
+        repeats=3,
+        ours=our_agent,
+        torchrun=torchrun_agent,
+    ),
+)

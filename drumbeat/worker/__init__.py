@@ -1,0 +1,1 @@
+"""Contracts of workers with the agent of their host; they age with users' environments."""

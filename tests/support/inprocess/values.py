@@ -1,0 +1,173 @@
+"""Values for tests of in-process restart on a host, short to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.core import effects as fx
+from agent.core.events import InprocessDirected, InprocessStepTaken, WorkerExited
+from agent.core.inprocess.model import (
+    Abort,
+    Begin,
+    Complete,
+    Completed,
+    Entered,
+    InprocessDirective,
+    Interrupt,
+    Interrupted,
+    Interruption,
+    InterruptionKind,
+    Seat,
+    Terminated,
+    WorkerOrder,
+    WorkerStep,
+)
+from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPEC = b"spec"
+OTHER_SPEC = b"another spec"
+K = InterruptionKind
+
+
+def why(local_rank: int, kind: K = K.EXCEPTION, message: str = "boom") -> Interruption:
+    """Return what went wrong with a worker."""
+    return Interruption(local_rank=local_rank, kind=kind, message=message)
+
+
+def a_step(
+    local_rank: int,
+    iteration: int,
+    kind: Entered | Completed | Interrupted | Terminated,
+    *,
+    round_id: int = 0,
+) -> InprocessStepTaken:
+    """Return a worker's word."""
+    step = WorkerStep(iteration=iteration, kind=kind)
+    return InprocessStepTaken(round_id=round_id, local_rank=local_rank, step=step)
+
+
+def enters(
+    local_rank: int,
+    iteration: int,
+    *,
+    spec: bytes = SPEC,
+    group: str = "",
+    round_id: int = 0,
+) -> InprocessStepTaken:
+    """Return a worker's entry."""
+    return a_step(local_rank, iteration, Entered(spec=spec, group=group), round_id=round_id)
+
+
+def completes(local_rank: int, iteration: int) -> InprocessStepTaken:
+    """Return that a worker's function has returned."""
+    return a_step(local_rank, iteration, Completed())
+
+
+def breaks(
+    local_rank: int, iteration: int, kind: K | None = K.EXCEPTION, message: str = "boom"
+) -> InprocessStepTaken:
+    """Return that a worker's iteration can't go on; ``None``: it only heard so."""
+    found = None if kind is None else why(local_rank, kind, message)
+    return a_step(local_rank, iteration, Interrupted(interruption=found))
+
+
+def leaves(
+    local_rank: int, iteration: int, kind: K = K.BASE_EXCEPTION, message: str = "boom"
+) -> InprocessStepTaken:
+    """Return that a worker takes no part any more."""
+    return a_step(local_rank, iteration, Terminated(interruption=why(local_rank, kind, message)))
+
+
+def a_begin(
+    iteration: int,
+    active: Sequence[int] = (0, 1),
+    spare: Sequence[int] = (),
+    *,
+    round_id: int = 0,
+    rank_first: int = 2,
+) -> InprocessDirective:
+    """Return that it begins, with these workers; ranks are in the order in which they are given."""
+    seated = [*active, *spare]
+    seats = tuple(
+        Seat(
+            local_rank=local_rank,
+            rank=rank_first + index,
+            active_rank=rank_first + index if index < len(active) else None,
+        )
+        for index, local_rank in enumerate(seated)
+    )
+    kind = Begin(
+        seats=seats,
+        world_size=9,
+        active_world_size=8,
+        master_addr="10.0.0.1",
+        master_port=7000 + iteration,
+    )
+    return InprocessDirective(round_id=round_id, iteration=iteration, kind=kind)
+
+
+def an_interrupt(
+    iteration: int, reason: str = "rank 0 failed", *, round_id: int = 0
+) -> InprocessDirective:
+    """Return that it was interrupted somewhere."""
+    kind = Interrupt(reason=reason)
+    return InprocessDirective(round_id=round_id, iteration=iteration, kind=kind)
+
+
+def a_complete(iteration: int, *, round_id: int = 0) -> InprocessDirective:
+    """Return that all have completed it."""
+    return InprocessDirective(round_id=round_id, iteration=iteration, kind=Complete())
+
+
+def directed(directive: InprocessDirective, *, attempt: int = 1) -> InprocessDirected:
+    """Return the coordinator's word."""
+    return InprocessDirected(attempt=attempt, directive=directive)
+
+
+def orders(effects: Sequence[fx.Effect]) -> list[tuple[int, int, str]]:
+    """Return who was told what: local rank, iteration, kind; with its rank if it begins."""
+    return [
+        (effect.local_rank, effect.order.iteration, _named(effect.order))
+        for effect in effects
+        if isinstance(effect, fx.OrderWorker)
+    ]
+
+
+def _named(order: WorkerOrder) -> str:
+    match order.kind:
+        case Begin(seats=seats):
+            rank, active_rank = seats[0].rank, seats[0].active_rank
+            return f"begin {rank}" if active_rank is not None else f"stand by {rank}"
+        case Interrupt():
+            return "interrupt"
+        case Complete():
+            return "complete"
+        case Abort(reason=reason):
+            return f"abort: {reason}"
+
+
+def exits(local_rank: int, code: int = 1, **more: object) -> WorkerExited:
+    """Return that a worker has ended."""
+    given = {
+        "round_id": 0,
+        "pid": 70 + local_rank,
+        "is_stopped": False,
+        "ended_at": 99.0,
+    } | more
+    return WorkerExited(local_rank=local_rank, exit_code=code, **given)  # type: ignore[arg-type]
+
+
+def a_hang(scope: str, *, purpose: Purpose = Purpose.USER, noticed_at: float = 98.0) -> Hang:
+    """Return what the watchdog found."""
+    return Hang(
+        kind=HangKind.TIMER,
+        purpose=purpose,
+        scope=scope,
+        limit_s=9.0,
+        elapsed_s=9.1,
+        standing=Standing(local_rank=0),
+        noticed_at=noticed_at,
+    )
