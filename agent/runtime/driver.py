@@ -30,7 +30,7 @@ from agent.session.session import Identity, Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.telemetry.history import Story
+from agent.telemetry.history import History
 from agent.telemetry.relay import Telemetry
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.devices.visible import VISIBLE_DEVICES
@@ -139,7 +139,7 @@ class Driver:
         now = time.monotonic()
         # The coordinator tells by it which run of its name this agent means.
         self._began_at = now - process_tree.age_s()
-        self._story = Story(
+        self._history = History(
             host=config.name or self._host,
             restarts_max=config.max_restarts,
             local_world_size=config.nproc_per_node,
@@ -202,7 +202,7 @@ class Driver:
             return
         self._arrived.clear()
         loop, timer = asyncio.get_running_loop(), None
-        instants = (self._core.next_deadline(), self._story.next_deadline())
+        instants = (self._core.next_deadline(), self._history.next_deadline())
         due = min((instant for instant in instants if instant is not None), default=None)
         if due is not None:
             timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
@@ -240,7 +240,7 @@ class Driver:
         self._recorder.saw(event, effects)
         self._execute(effects)
         # Last: what is said is not more pressing than what is done.
-        for line in self._story.saw(event, effects, self._core.situation(), now=now):
+        for line in self._history.saw(event, effects, self._core.situation(), now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
 
@@ -271,7 +271,7 @@ class Driver:
                 case fx.WriteFailure():
                     self._write_failure(effect.failure)
                 case fx.Tell():
-                    pass  # the story has it
+                    pass  # the history has it
                 case fx.Finish():
                     self._finish = effect
 
