@@ -298,11 +298,11 @@ class Observer:
             self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
         remaining = self._remaining_restarts()
         self._put_of_workers("remaining_restarts", remaining)
-        value = flakiness(remaining, self._config.restarts_max, is_failed=not is_success)
+        value = flakiness(remaining, self._config.max_restarts, is_failed=not is_success)
         self._put_of_workers("flakiness", value)
 
     def _remaining_restarts(self) -> int:
-        return max(0, self._config.restarts_max - self._restart_count)
+        return max(0, self._config.max_restarts - self._restart_count)
 
     def _metadata(self, state: str) -> dict[str, Value]:
         return {

@@ -6,7 +6,7 @@ All is read from files that the kernel makes up in memory, so that reading never
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -41,12 +41,12 @@ class Explainer:
     """Remembers how things stood when a round began, and explains ends by what is new.
 
     Args:
-        command: Command line of the workers.
+        script: That of the workers, if they run one.
         roots: Where to look.
     """
 
-    def __init__(self, command: Sequence[str] = (), roots: Roots | None = None) -> None:
-        self._script = _script_of(command)
+    def __init__(self, script: str | None = None, roots: Roots | None = None) -> None:
+        self._script = Path(script) if script else None
         self._roots = roots or Roots()
         self._kernel_log = KernelLog(self._roots.kernel_log)
         self._own: Cgroup | None = None
@@ -130,9 +130,3 @@ class Explainer:
 
 def _rise(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else max(0, now - before)
-
-
-def _script_of(command: Sequence[str]) -> Path | None:
-    """Return the script that Python was told to run, if it is one."""
-    is_script = len(command) > 2 and command[1] == "-u" and not command[2].startswith("-")
-    return Path(command[2]) if is_script else None
