@@ -111,7 +111,7 @@ class Workers:
         self._devices = devices
         self._submit = on_event
         self._base_environment = inherited_environment()
-        self._explainer = Explainer(config.command)
+        self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
             on_event=self._hear,
             on_death=self._on_supervisor_death,
@@ -162,7 +162,7 @@ class Workers:
 
     def tell_settings(self) -> None:
         """Tell people what they may not expect: once, before the first round."""
-        if needs_omp_default(self._base_environment, self._config.local_world_size):
+        if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
@@ -239,10 +239,10 @@ class Workers:
         host = Host(
             run_id=config.run_id,
             role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
+            local_world_size=config.nproc_per_node,
+            restarts_max=config.max_restarts,
             signals_to_handle=config.signals_to_handle,
-            is_local_rank_virtual=config.is_local_rank_virtual,
+            is_local_rank_virtual=config.virtual_local_rank,
         )
         # Each with all of the round, for whoever decides on files looks at names of it.
         of_round = round_environment(host, assignment)
@@ -305,7 +305,7 @@ class Workers:
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
         """Return the CPUs of each worker that is bound to some, and tell people what is new."""
-        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
                 log.warning("NUMA binding", reason=note)
@@ -318,7 +318,7 @@ class Workers:
     async def await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
         assert self._devices.memory is not None, "a wait for nobody's memory"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:

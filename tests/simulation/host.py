@@ -137,10 +137,10 @@ class Agent:
         self.core = host.make_core(
             AgentPolicy(
                 coordinator="head:1",
-                local_world_size=config.local_world_size,
-                join_timeout_s=config.join_timeout_s,
-                coordinator_grace_s=config.coordinator_grace_s,
-                shutdown_timeout_s=config.shutdown_timeout_s,
+                local_world_size=config.nproc_per_node,
+                join_timeout_s=config.join_timeout,
+                coordinator_grace_s=config.coordinator_grace,
+                shutdown_timeout_s=config.shutdown_timeout,
                 is_gpu_memory_awaited=host.awaits_gpu_memory,
             )
         )
@@ -308,10 +308,10 @@ class Agent:
         environment = HostEnvironment(
             run_id=RUN,
             role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
+            local_world_size=config.nproc_per_node,
+            restarts_max=config.max_restarts,
         )
-        files = dict.fromkeys(range(config.local_world_size), "")
+        files = dict.fromkeys(range(config.nproc_per_node), "")
         workers = worker_environments(environment, assignment, files)
         self._command(
             messages.StartWorkers(

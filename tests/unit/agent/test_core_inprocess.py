@@ -19,10 +19,11 @@ from agent.core.events import (
     WorkersStopped,
 )
 from agent.core.inprocess.model import (
+    Begin,
     HostStep,
     InprocessReport,
     InterruptionKind,
-    WorkerBegin,
+    Seat,
     WorkerOrder,
 )
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
@@ -99,10 +100,9 @@ def test_what_changes_is_reported_at_once() -> None:
     ]
     assert story.feed(enters(1, 0)) == []
     effects = story.feed(directed(a_begin(0)))
-    begin = WorkerBegin(
-        rank=2,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=2, active_rank=2),),
         world_size=9,
-        active_rank=2,
         active_world_size=8,
         master_addr="10.0.0.1",
         master_port=7000,
