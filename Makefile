@@ -12,7 +12,7 @@ JOBS ?= 3
 SEEDS ?= 5000
 KILLS ?= 1000
 
-.PHONY: demo test check lint types protos gen baseline bench soak floors clean
+.PHONY: demo test quick check lint types protos gen baseline bench soak floors clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,12 @@ demo: $(READY)
 test: export PYTHONDONTWRITEBYTECODE =
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# While one works: what needs neither processes nor gRPC, under a minute on two cores.
+quick: export PYTHONDONTWRITEBYTECODE =
+quick: $(READY)
+	DRUMBEAT_SEEDS=50 $(BIN)/python -m pytest -n 2 --dist worksteal \
+		tests/unit tests/scenarios tests/property tests/simulation
 
 check: lint types protos
 
@@ -41,6 +47,7 @@ protos: $(READY)
 
 gen: $(READY)
 	$(BIN)/python scripts/gen_protos.py
+	$(BIN)/python scripts/gen_settings.py
 
 # Part of a release, never of a change to the protocol.
 baseline: $(READY)

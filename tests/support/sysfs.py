@@ -15,6 +15,7 @@ class FakeSysfs:
 
     root: Path
     nodes: set[int] = field(default_factory=set)
+    folders: set[Path] = field(default_factory=set)
 
     def add_node(self, node: int, cpus: Iterable[int]) -> None:
         self.nodes.add(node)
@@ -45,7 +46,9 @@ class FakeSysfs:
         self.write(self.root / "bus/pci/devices" / address / "numa_node", str(node))
 
     def write(self, path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent not in self.folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folders.add(path.parent)
         path.write_text(f"{text}\n")
 
 

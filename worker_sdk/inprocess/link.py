@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
-from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
@@ -105,7 +104,7 @@ class BoardLimits:
     def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
         """Start one, or start it again."""
         board = runtime.start()
-        if board.is_full:
+        if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
         after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
         slot = board.open_slot(
@@ -136,9 +135,7 @@ class AttachedTransport:
     """The stream that this process holds with its agent anyway."""
 
     def __init__(self) -> None:
-        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy
-
-        self._attachment = attached()
+        self._attachment = runtime.attachment()
 
     def send_step(self, step: worker_pb2.WorkerStep) -> None:
         """Send a step."""
@@ -167,7 +164,7 @@ class Process:
 
 def why_none() -> str:
     """Say why this process has no link."""
-    if not WorkerConfig.from_env().directory:
+    if not runtime.has_agent():
         return "no agent, as there is under `agent join`"
     return "the agent watches another process of this worker, not this one"
 

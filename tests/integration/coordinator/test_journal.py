@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.core.effects import Effect, Forget, Persist
 from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, active_max, group_sizes
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -55,6 +55,7 @@ from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirecto
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal.runs import Change, Compact, JournaledRuns
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
+from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

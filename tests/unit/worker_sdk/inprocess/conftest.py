@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.iterations import InMemory, Iterations, Limits
+from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk.inprocess.link import Link, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _CHANGED = (
     "RANK",
@@ -34,6 +35,14 @@ class World:
     limits: Limits
     link: Link
     who: int
+
+
+@pytest.fixture(autouse=True)
+def _left_out_of_collections() -> Iterator[None]:
+    """What the tests before this one left; to look at all of it would take most of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.calls import Noted, kind_of
-from tests.support.iterations import Iterations
+from tests.support.inprocess.peers import Iterations
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
 
