@@ -23,8 +23,8 @@ from agent.core.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.calls import InvalidField
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.v1 import inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 

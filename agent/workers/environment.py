@@ -50,7 +50,7 @@ def worker_environments(
     """
     of_round: dict[str, object] = {
         context.WORLD_SIZE: assignment.world_size,
-        context.LOCAL_WORLD_SIZE: config.local_world_size,
+        context.LOCAL_WORLD_SIZE: config.nproc_per_node,
         context.GROUP_RANK: assignment.group_rank,
         context.GROUP_WORLD_SIZE: assignment.group_world_size,
         context.ROLE_NAME: config.role,
@@ -58,7 +58,7 @@ def worker_environments(
         context.MASTER_ADDR: assignment.master_addr,
         context.MASTER_PORT: assignment.master_port,
         context.RESTART_COUNT: assignment.restart_count,
-        context.MAX_RESTARTS: config.restarts_max,
+        context.MAX_RESTARTS: config.max_restarts,
         context.TORCH_RUN_ID: config.run_id,
         context.SIGNALS_TO_HANDLE: ",".join(config.signals_to_handle),
         context.USE_AGENT_STORE: False,
@@ -66,8 +66,8 @@ def worker_environments(
         context.ROUND: assignment.round_id,
     }
     environments = {}
-    for local_rank in range(config.local_world_size):
-        is_virtual = config.is_local_rank_virtual
+    for local_rank in range(config.nproc_per_node):
+        is_virtual = config.virtual_local_rank
         own: dict[str, object] = {
             context.LOCAL_RANK: 0 if is_virtual else local_rank,
             context.RANK: assignment.rank_first + local_rank,

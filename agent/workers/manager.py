@@ -109,7 +109,7 @@ class Workers:
         self._devices = devices
         self._submit = on_event
         self._base_environment = inherited_environment()
-        self._explainer = Explainer(config.command)
+        self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
             on_event=self._hear,
             on_death=self._on_supervisor_death,
@@ -160,7 +160,7 @@ class Workers:
 
     def tell_settings(self) -> None:
         """Tell people what they may not expect: once, before the first round."""
-        if needs_omp_default(self._base_environment, self._config.local_world_size):
+        if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
@@ -260,7 +260,7 @@ class Workers:
             StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
-                env=common_environment(base, config.local_world_size),
+                env=common_environment(base, config.nproc_per_node),
                 workers=tuple(
                     WorkerStart(
                         local_rank=local_rank,
@@ -291,7 +291,7 @@ class Workers:
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
         """Return the CPUs of each worker that is bound to some, and tell people what is new."""
-        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
                 log.warning("NUMA binding", reason=note)
@@ -304,7 +304,7 @@ class Workers:
     async def await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
         assert self._devices.memory is not None, "a wait for nobody's memory"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:

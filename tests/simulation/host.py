@@ -136,10 +136,10 @@ class Agent:
         self.core = host.make_core(
             AgentPolicy(
                 coordinator="head:1",
-                local_world_size=config.local_world_size,
-                join_timeout_s=config.join_timeout_s,
-                coordinator_grace_s=config.coordinator_grace_s,
-                shutdown_timeout_s=config.shutdown_timeout_s,
+                local_world_size=config.nproc_per_node,
+                join_timeout_s=config.join_timeout,
+                coordinator_grace_s=config.coordinator_grace,
+                shutdown_timeout_s=config.shutdown_timeout,
                 is_gpu_memory_awaited=host.awaits_gpu_memory,
             )
         )

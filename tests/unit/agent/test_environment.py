@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.workers.environment import (
     common_environment,
     inherited,
@@ -14,7 +14,11 @@ from agent.workers.environment import (
 from tests.support.agents import an_assignment
 
 CONFIG = AgentConfig(
-    run_id="job", role="trainer", local_world_size=2, restarts_max=3, command=("train",)
+    run_id="job",
+    role="trainer",
+    nproc_per_node=2,
+    max_restarts=3,
+    program=Program("script", "train.py"),
 )
 ASSIGNMENT = an_assignment(7, restart_count=1, role_rank_first=0, role_world_size=2)
 

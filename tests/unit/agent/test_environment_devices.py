@@ -3,7 +3,7 @@
 import pytest
 
 from agent.core.model import Assignment
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.workers.environment import worker_environments
 
 ASSIGNMENT = Assignment(
@@ -23,7 +23,10 @@ ASSIGNMENT = Assignment(
 
 def environments(visible_devices: str | None, *, is_virtual: bool) -> list[dict[str, str]]:
     config = AgentConfig(
-        run_id="r", local_world_size=2, is_local_rank_virtual=is_virtual, command=("train",)
+        run_id="r",
+        nproc_per_node=2,
+        virtual_local_rank=is_virtual,
+        program=Program("script", "train.py"),
     )
     return list(worker_environments(config, ASSIGNMENT, visible_devices).values())
 
