@@ -7,8 +7,8 @@ AgentError                    1  anything else
  │   ├─ PrivateDirectoryUnusable  2  the agent has no place for files of its own
  │   ├─ LogDirectoryUnusable  2  --log-dir cannot be written
  │   ├─ EventLogUnusable      2  --event-log-file cannot be written
- │   ├─ UnknownEventHandler   2  --event-log-handler names nobody
- │   ├─ UnknownLogsSpecs      2  --logs-specs names nobody
+ │   ├─ UnknownEventHandler   2  --event-log-handler names none that is installed
+ │   ├─ UnknownLogsSpecs      2  --logs-specs names none that is installed
  │   ├─ LogsSpecsUnusable     2  what --logs-specs names can't be loaded or made
  │   └─ TimerFileUnusable     2  no FIFO can be made at TORCHELASTIC_TIMER_FILE
  ├─ SpecRefused               2  the run was started with other settings
@@ -18,14 +18,16 @@ AgentError                    1  anything else
  ├─ SupervisorLost            1  the process that holds the workers dies again and again
  ├─ ProcessesStuck            1  processes of an old round can't be ended
  ├─ RunForgotten              1  the coordinator does not know the run any more
- ├─ FunctionNotPortable      1  ``agent.launch``: a function can't be handed to workers
- ├─ ValueNotReadable         1  ``agent.launch``: a worker's return value can't be read
- ├─ AgentProcessLost         1  ``agent.launch``: the agent's process was ended
- ├─ RunFailed                1  ``agent.launch``: and not because of a failed worker
- └─ ChildFailedError          1  workers failed; of the Python API, in ``process_failure``
+ ├─ FunctionNotPortable       1  ``agent.launch``: a function can't be handed to workers
+ ├─ ValueNotReadable          1  ``agent.launch``: a worker's return value can't be read
+ ├─ AgentProcessLost          1  ``agent.launch``: the agent's process was ended
+ ├─ RunFailed                 1  ``agent.launch``: and not because of a failed worker
+ └─ ChildFailedError          1  workers failed; of the Python API
 
 A failed run is not an error of the command: its exit code comes with the verdict.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,18 +35,27 @@ from drumbeat.durations import format_duration
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
-    from agent.workers.failures.process_failure import ChildFailedError as ChildFailedError  # noqa: PLC0414
+    from collections.abc import Mapping
+
     from agent.workers.failures.process_failure import ProcessFailure as ProcessFailure  # noqa: PLC0414
+
+_WIDTH_MAX = 60
 
 
 class AgentError(Exception):
-    """Base of everything that ends an agent on purpose."""
+    """Base of everything that ends an agent on purpose. Its ``args`` are what it is made of."""
 
     exit_code: ClassVar[int] = 1
     """Exit code of ``agent join``."""
 
     hint: str = ""
-    """What to do about it, as a line for people; empty if the error says it all."""
+    """What to do about it, as a line of its own; empty if the error says it all."""
+
+    text: ClassVar[str] = "{0}"
+    """What happened, with places for ``args``."""
+
+    def __str__(self) -> str:
+        return self.text.format(*self.args)
 
 
 class UsageError(AgentError):
@@ -54,12 +65,7 @@ class UsageError(AgentError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem, hint)
-        self.problem = problem
-        if hint:
-            self.hint = hint
-
-    def __str__(self) -> str:
-        return self.problem
+        self.hint = hint or self.hint
 
 
 class InvalidConfiguration(UsageError, ValueError):
@@ -69,24 +75,28 @@ class InvalidConfiguration(UsageError, ValueError):
     """
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
-        super().__init__("\n".join(str(violation) for violation in violations))
-        self.args = (violations,)
+        AgentError.__init__(self, violations)
         self.violations = violations
 
+    def __str__(self) -> str:
+        return "\n".join(str(violation) for violation in self.violations)
 
-class ScriptNotFound(UsageError):
+
+class _Unusable(UsageError):
+    def __init__(self, name: str, why: str) -> None:
+        """Say what was named, usually a path, and why it can't be used."""
+        AgentError.__init__(self, name, why)
+        self.name, self.why = name, why
+
+
+class ScriptNotFound(_Unusable):
     """What the workers shall run is not there, or cannot be run."""
 
+    text = "cannot run {0}: {1}"
     hint = (
         "agent options come before the script, the script's own options after it; "
         "see also --module and --no-python"
     )
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"cannot run {path}: {why}")
-        self.args = (path, why)
-        self.path = path
-        self.why = why
 
 
 class PrivateDirectoryUnusable(UsageError):
@@ -95,113 +105,96 @@ class PrivateDirectoryUnusable(UsageError):
     hint = "set TMPDIR to a directory of this host that you may write"
 
     def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__(f"no private directory can be made: {'; '.join(problems)}")
-        self.args = (problems,)
+        AgentError.__init__(self, problems)
         self.problems = problems
 
+    def __str__(self) -> str:
+        return f"no private directory can be made: {'; '.join(self.problems)}"
 
-class LogDirectoryUnusable(UsageError):
+
+class LogDirectoryUnusable(_Unusable):
     """The directory for the workers' files cannot be created or written."""
 
+    text = "the log directory {0} cannot be used: {1}"
     hint = "choose a directory that you may write, with --log-dir"
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the log directory {path} cannot be used: {why}")
-        self.args = (path, why)
-        self.path = path
-        self.why = why
 
-
-class EventLogUnusable(UsageError):
+class EventLogUnusable(_Unusable):
     """The file of structured events cannot be created or written."""
 
+    text = "the event log {0} cannot be used: {1}"
     hint = "choose a file that you may write, with --event-log-file"
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the event log {path} cannot be used: {why}")
-        self.args = (path, why)
-        self.path = path
-        self.why = why
 
-
-class UnknownEventHandler(UsageError):
-    """No event handler has that name; those there are are listed."""
-
-    hint = "a handler of your own is an entry point of the group drumbeat.event_handlers"
-
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        allowed = f"one of {', '.join(known)}"
-        super().__init__(str(Violation("--event-log-handler", name, allowed)))
-        self.args = (name, known)
-        self.name = name
-        self.known = known
-
-
-class UnknownLogsSpecs(UsageError):
-    """No installed package offers logs specs of that name; those there are are listed."""
-
-    hint = "logs specs are an entry point of the group drumbeat.logs_specs or torchrun.logs_specs"
-
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        allowed = f"one of {', '.join(known)}" if known else "nothing: no package offers any"
-        super().__init__(str(Violation("--logs-specs", name, allowed)))
-        self.args = (name, known)
-        self.name = name
-        self.known = known
-
-
-class LogsSpecsUnusable(UsageError):
+class LogsSpecsUnusable(_Unusable):
     """The logs specs of that name can't be loaded or made."""
 
+    text = "the logs specs {0} cannot be used: {1}"
     hint = "the package that offers them has to be repaired; without --logs-specs ours are used"
 
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"the logs specs {name} cannot be used: {why}")
-        self.args = (name, why)
-        self.name = name
-        self.why = why
 
-
-class TimerFileUnusable(UsageError):
+class TimerFileUnusable(_Unusable):
     """There can't be a FIFO for torch's file timers at that path."""
 
+    text = "the timer file {0} cannot be used: {1}"
     hint = "TORCHELASTIC_TIMER_FILE names a FIFO to be made; without it a private one is made"
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"the timer file {path} cannot be used: {why}")
-        self.args = (path, why)
-        self.path = path
-        self.why = why
+
+class _Unknown(UsageError):
+    option: ClassVar[str]
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        """Say which name was given, and which there are."""
+        AgentError.__init__(self, name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        names = ", ".join(self.known)
+        allowed = f"one of {names}" if names else "nothing: no package offers any"
+        return str(Violation(self.option, self.name, allowed))
 
 
-class SpecRefused(AgentError):
+class UnknownEventHandler(_Unknown):
+    """No event handler has that name; those there are are listed."""
+
+    option = "--event-log-handler"
+    hint = "a handler of your own is an entry point of the group drumbeat.event_handlers"
+
+
+class UnknownLogsSpecs(_Unknown):
+    """No installed package offers logs specs of that name; those there are are listed."""
+
+    option = "--logs-specs"
+    hint = "logs specs are an entry point of the group drumbeat.logs_specs or torchrun.logs_specs"
+
+
+class _OfRun(AgentError):
+    text = "run {0!r} refused this agent: {1}"
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        """Say which run it is about, and why it ends an agent."""
+        super().__init__(run_id, reason)
+        self.run_id, self.reason = run_id, reason
+
+
+class SpecRefused(_OfRun):
     """The coordinator knows the run with other settings; ``reason`` names the fields."""
 
     exit_code = 2
     hint = "start every agent of a run with the same options, or choose another --run-id"
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(run_id, reason)
-        self.run_id = run_id
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return f"run {self.run_id!r} refused this agent: {self.reason}"
-
-
-class RunRefused(AgentError):
+class RunRefused(_OfRun):
     """The run does not take this agent, e.g. because it has ended."""
 
     exit_code = 2
     hint = "jobs that run at the same time each need their own --run-id"
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(run_id, reason)
-        self.run_id = run_id
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return f"run {self.run_id!r} refused this agent: {self.reason}"
+class RunFailed(_OfRun):
+    """The run failed, and no record of a failed worker says why; ``reason`` does."""
+
+    text = "run {0!r} failed: {1}"
 
 
 class _CoordinatorAway(AgentError):
@@ -210,47 +203,34 @@ class _CoordinatorAway(AgentError):
     def __init__(self, address: str, waited_s: float, last_error: str) -> None:
         """Say who was waited for, for how many seconds, and what the last attempt met."""
         super().__init__(address, waited_s, last_error)
-        self.address = address
-        self.waited_s = waited_s
-        self.last_error = last_error
+
+    def __str__(self) -> str:
+        address, waited_s, last_error = self.args
+        return self.text.format(address, format_duration(waited_s), last_error)
 
 
 class CoordinatorUnreachable(_CoordinatorAway):
     """The coordinator did not answer once within the join timeout."""
 
+    text = "no coordinator answered at {0} within {1}: {2}"
     hint = "is `coordinator serve` running there, and may this machine reach its port?"
-
-    def __str__(self) -> str:
-        return (
-            f"no coordinator answered at {self.address} within "
-            f"{format_duration(self.waited_s)}: {self.last_error}"
-        )
 
 
 class CoordinatorLost(_CoordinatorAway):
     """The coordinator was away for longer than the grace; the workers were stopped."""
 
+    text = "the coordinator at {0} did not come back within {1}: {2}"
     hint = "how long an agent keeps its workers without a coordinator: --coordinator-grace"
-
-    def __str__(self) -> str:
-        return (
-            f"the coordinator at {self.address} did not come back within "
-            f"{format_duration(self.waited_s)}: {self.last_error}"
-        )
 
 
 class SupervisorLost(AgentError):
     """The process that holds the workers dies again and again on this host."""
 
+    text = "the agent's supervisor died {0} times; the last one {1}"
     hint = "something ends processes here: look for the kernel's out-of-memory killer"
 
     def __init__(self, deaths: int, ending: str) -> None:
         super().__init__(deaths, ending)
-        self.deaths = deaths
-        self.ending = ending
-
-    def __str__(self) -> str:
-        return f"the agent's supervisor died {self.deaths} times; the last one {self.ending}"
 
 
 class ProcessesStuck(AgentError):
@@ -260,84 +240,98 @@ class ProcessesStuck(AgentError):
 
     def __init__(self, round_id: int, pids: tuple[int, ...]) -> None:
         super().__init__(round_id, pids)
-        self.round_id = round_id
-        self.pids = pids
 
     def __str__(self) -> str:
-        listed = ", ".join(str(pid) for pid in self.pids)
-        return f"processes of round {self.round_id} outlived SIGKILL: pid {listed}"
+        round_id, pids = self.args
+        return f"processes of round {round_id} outlived SIGKILL: pid {', '.join(map(str, pids))}"
 
 
 class RunForgotten(AgentError):
     """The coordinator began the run anew: it assigned a round that this agent has left."""
 
+    text = "round {0} was assigned after round {1}: the coordinator does not know this run any more"
     hint = "was the coordinator's state directory removed? start the agents again"
 
     def __init__(self, assigned: int, latest: int) -> None:
         super().__init__(assigned, latest)
-        self.assigned = assigned
-        self.latest = latest
-
-    def __str__(self) -> str:
-        return (
-            f"round {self.assigned} was assigned after round {self.latest}: "
-            "the coordinator does not know this run any more"
-        )
 
 
 class FunctionNotPortable(AgentError):
     """The function or its arguments cannot be pickled for the workers."""
 
+    text = "{0} or its arguments cannot be handed to workers: {1}"
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, why)
-        self.name = name
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"{self.name} or its arguments cannot be handed to workers: {self.why}"
 
 
 class ValueNotReadable(AgentError):
     """A worker has returned a value that this process cannot read."""
 
+    text = "the return value of rank {0} cannot be read here: {1}"
+
     def __init__(self, rank: int, why: str) -> None:
         super().__init__(rank, why)
-        self.rank = rank
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the return value of rank {self.rank} cannot be read here: {self.why}"
 
 
 class AgentProcessLost(AgentError):
     """The process that a launch runs the agent in has ended before the run; so have its workers."""
 
+    text = "the agent's process {0}; its workers are gone with it"
+
     def __init__(self, ending: str) -> None:
         super().__init__(ending)
-        self.ending = ending
+
+
+class ChildFailedError(AgentError):
+    """Workers failed. ``failures`` has them by their rank in the world.
+
+    Of a launcher of one's own it has those of this host. Of ``agent.launch`` it has the
+    root causes of the run, of whatever host; several are too close in time to be told apart.
+
+    Raised within a function that ``worker_sdk.record`` decorates, it is the root
+    cause's own error file that reaches the launcher further out. Name, fields and text are
+    those of ``torch.distributed.elastic.multiprocessing.errors`` (2.13.0).
+    """
+
+    def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:
+        assert failures, "an error about failed workers needs one"
+        super().__init__(name, failures)
+        self.name = name
+        self.failures = dict(failures)
+        self._text = self.format_msg()
 
     def __str__(self) -> str:
-        return f"the agent's process {self.ending}; its workers are gone with it"
+        return self._text
 
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the earliest failure and its rank; of equals, the one listed first."""
+        return min(self.failures.items(), key=lambda item: item[1].timestamp)
 
-class RunFailed(AgentError):
-    """The run failed, and no record of a failed worker says why; ``reason`` does."""
-
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(run_id, reason)
-        self.run_id = run_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"run {self.run_id!r} failed: {self.reason}"
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return all failures as text; the arguments are what the lines are drawn with."""
+        title = f"{self.name} FAILED"
+        texts = {
+            rank: f"[{index}]:\n{failure.describe(rank)}"
+            for index, (rank, failure) in enumerate(self.failures.items())
+        }
+        lines = [title, *"\n".join(texts.values()).splitlines()]
+        width = min(max(map(len, lines)), _WIDTH_MAX)
+        border, section = boarder_delim * width, section_delim * width
+        root = texts.pop(self.get_first_failure()[0])
+        others = "\n".join(texts.values()) or "  <NO_OTHER_FAILURES>"
+        return (
+            f"\n{border}\n{title}\n{section}\nFailures:\n{others}\n{section}\n"
+            f"Root Cause (first observed failure):\n{root}\n{border}"
+        )
 
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
-        """Hand on what reads files; whoever only computes never asks for it."""
-        if name not in ("ChildFailedError", "ProcessFailure"):
+        """Load what reads files when it is asked for: most of the agent never does."""
+        if name != "ProcessFailure":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from agent.workers.failures.process_failure import ChildFailedError, ProcessFailure  # noqa: PLC0415
+        from agent.workers.failures.process_failure import ProcessFailure  # noqa: PLC0415
 
-        return {"ChildFailedError": ChildFailedError, "ProcessFailure": ProcessFailure}[name]
+        return ProcessFailure

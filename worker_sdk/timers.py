@@ -1,4 +1,4 @@
-"""Shell. Limits on the time of what a worker does: timers, and sections with their own.
+"""Shell. Timers, sections and heartbeats: how long things may take, and that they go on.
 
 Times are seconds or a ``timedelta``. A wrong argument raises ``TypeError`` or
 ``ValueError``; the agent, its absence and its end never raise.
@@ -11,6 +11,7 @@ import inspect
 import logging
 import sys
 from datetime import timedelta
+from operator import index
 from pathlib import PurePath
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
@@ -19,15 +20,22 @@ from weakref import ref
 from worker_sdk.board.board import REFUSED, Board, Thread
 from worker_sdk.board.layout import (
     AUTO,
+    GAP_MAX,
+    GAPS,
+    HEARTBEAT_AT,
+    HEARTBEATS,
     KIND_SECTION,
     KIND_TIMER,
+    NO_STEP,
     PROGRESS_SINCE,
     SIGNAL_DEFAULT,
     SLOT_WORDS,
     SLOTS_FROM,
+    STEP,
+    STEP_TIME,
 )
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
-from worker_sdk.runtime import STATE, start
+from worker_sdk.runtime import STATE, attachment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +51,7 @@ AFTER_MAX_S = 1e9
 """Longer limits, of more than thirty years, are taken for this one."""
 CONFIRM_TIMEOUT_S = 5.0
 """Longest wait for the agent to confirm a timer."""
+STEP_MAX = 2**63 - 1
 SCOPES_KEPT_MAX = 4096
 """Places in the code whose names are kept; beyond it all are forgotten, and named anew."""
 
@@ -81,7 +90,7 @@ class _Block:
             board = self._board
             board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
             self._slot = -1
-            board.nets[slot] = None
+            board.leak_guards[slot] = None
             held = board.holders[slot]
             if held and held[-1] == slot:
                 del held[-1]
@@ -146,9 +155,9 @@ class expires(_Block):  # noqa: N801 - used like a function
             self._refuse_reentry()
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
-        net = ref(self, board.on_lost)
+        guard = ref(self, board.on_lost)
         self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
-        board.nets[self._slot] = net
+        board.leak_guards[self._slot] = guard
         return self
 
     def _another(self) -> Self:
@@ -197,14 +206,14 @@ class section(_Block):  # noqa: N801 - used like a function
         around = tuple(mine.held)
         self._paused: list[tuple[int, int]] = []
         try:
-            net = ref(self, board.on_lost)
+            guard = ref(self, board.on_lost)
             self._began = monotonic_ns()
             self._thread = mine
             mine.sections += 1
             self._slot = board.open_slot(
                 self._name, self._after_ns, self._limit, SIGNAL_DEFAULT, KIND_SECTION
             )
-            board.nets[self._slot] = net
+            board.leak_guards[self._slot] = guard
             for slot in around:
                 self._paused.append((slot, board.words[SLOTS_FROM + slot * SLOT_WORDS]))
                 board.suspend(slot)
@@ -237,7 +246,7 @@ class section(_Block):  # noqa: N801 - used like a function
         mine.sections -= 1
         now = monotonic_ns()
         if slot != REFUSED:
-            board.nets[slot] = None
+            board.leak_guards[slot] = None
             began = board.opened_at(slot)
             board.close_slot(slot)
         else:
@@ -314,12 +323,61 @@ def release(scope: str) -> None:
         board.close_slot(slot)
 
 
+def heartbeat(step: int | None = None) -> None:
+    """Say that this worker makes progress. Costs about a microsecond.
+
+    From the first one on the agent may expect more of them.
+
+    Args:
+        step: The step it has reached, 0 or more; shown in reports, and used to tell how
+            long a step takes.
+    """
+    if step is None:
+        mark = NO_STEP
+    elif type(step) is int and 0 <= step <= STEP_MAX:
+        mark = step
+    else:
+        mark = checked_step(step)
+    board = STATE.board or start()
+    words = board.words
+    mine = board.threads.mine
+    before = board.beat_before
+    is_outside = not mine.sections
+    now = monotonic_ns()
+    if before and is_outside:
+        gap = now - before
+        if not board.has_section_between:
+            if words[GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
+                words[GAP_MAX] = gap
+            words[GAPS] += 1
+        steps = mark - board.step_before if mark >= 0 and board.step_before >= 0 else 1
+        if steps > 0:
+            words[STEP_TIME] = (gap - board.paused_ns) // steps
+    board.beat_before = now
+    board.step_before = mark
+    board.beater = mine
+    board.paused_ns = 0
+    board.has_section_between = not is_outside
+    words[STEP] = mark
+    words[HEARTBEAT_AT] = now
+    words[HEARTBEATS] += 1
+    words[PROGRESS_SINCE] = now if is_outside else 0
+
+
+def checked_step(step: object) -> int:
+    """Return ``step`` as a plain int. Raises ``TypeError``, ``ValueError``."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"step is {step!r}; it must be an int or None")
+    plain = index(step)
+    if not 0 <= plain <= STEP_MAX:
+        raise ValueError(f"step is {step!r}; it must be from 0 to {STEP_MAX}")
+    return plain
+
+
 def duration_ns(field: str, value: object, alternatives: str = "") -> int:
     """Return a duration in nanoseconds; ``AFTER_MAX_S`` for what is longer.
 
-    Raises:
-        TypeError: It is neither a number of seconds nor a ``timedelta``.
-        ValueError: It is not finite or not above 0.
+    Raises ``TypeError``, and ``ValueError`` if it is not finite or not above 0.
     """
     if (type(value) is float or type(value) is int) and 0 < value < AFTER_MAX_S:
         return int(value * 1e9) or 1
@@ -343,12 +401,7 @@ def duration_ns(field: str, value: object, alternatives: str = "") -> int:
 
 
 def signal_word(signal: object) -> int:
-    """Return a signal as a slot holds it.
-
-    Raises:
-        TypeError: It is no int.
-        ValueError: No signal has this number.
-    """
+    """Return a signal as a slot holds it. Raises ``TypeError``, ``ValueError``."""
     if isinstance(signal, bool) or not isinstance(signal, int):
         raise TypeError(f"signal is {signal!r}; it must be an int or None")
     if signal > 0 and not is_signal(signal):
@@ -357,12 +410,7 @@ def signal_word(signal: object) -> int:
 
 
 def checked_name(field: str, name: object) -> str:
-    """Return a name as a plain ``str``.
-
-    Raises:
-        TypeError: It is no str.
-        ValueError: It is empty.
-    """
+    """Return a name as a plain ``str``. Raises ``TypeError``, ``ValueError``."""
     if not isinstance(name, str):
         raise TypeError(f"{field} is {name!r}; it must be a str")
     if not name:
@@ -382,9 +430,9 @@ def _scope_of(key: tuple[str, int]) -> str:
 def _confirmed() -> bool:
     """Ask the agent whether it has seen the board as it is now. Never raises on its own."""
     try:
-        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy, and rarely needed
+        attached = attachment()
     except Exception:
-        # Missing, or of a version that the protocol's code refuses: an error of its own kind.
+        # gRPC is missing, or of a version that the protocol's code refuses.
         log.exception("the agent cannot be asked to confirm a timer")
         return False
-    return attached().confirm(CONFIRM_TIMEOUT_S)
+    return attached.confirm(CONFIRM_TIMEOUT_S)

@@ -8,6 +8,12 @@ from agent.core.inprocess.model import WorkerOrder
 from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
 from agent.workers.failures.report import FailureReport
+from agent.workers.supervisor import messages
+
+# The supervisor takes these as they are.
+StopWorkers = messages.StopWorkers
+KillWorkers = messages.KillWorkers
+SignalWorkers = messages.SignalWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +74,6 @@ class StartWorkers:
     """Start the workers of a round."""
 
     assignment: Assignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorkers:
-    """Signal the workers of a round, SIGKILL after the timeout."""
-
-    round_id: int
-    signum: int
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillWorkers:
-    """SIGKILL whatever is left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalWorkers:
-    """Hand a signal to the workers of a round, without stopping them."""
-
-    round_id: int
-    signum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.core.inprocess.model import InprocessDirective, WorkerStep
 from agent.core.model import DesiredState, Pace, WorkerError
 from agent.errors import AgentError
 from agent.watchdog.core.model import Hang
+from agent.workers.supervisor import messages
+
+# The supervisor's reports, as they are.
+WorkersStarted = messages.WorkersStarted
+WorkerStartFailed = messages.WorkerStartFailed
+WorkersStopped = messages.WorkersStopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,23 +71,6 @@ class PortReserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersStarted:
-    """All workers of the round run their program; ``pids`` are by local rank."""
-
-    round_id: int
-    pids: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStartFailed:
-    """A worker could not be started."""
-
-    round_id: int
-    local_rank: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessStepTaken:
     """A worker said how far it is in an iteration."""
 
@@ -92,18 +80,9 @@ class InprocessStepTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExited:
-    """A worker ended at ``ended_at`` (this host's monotonic clock).
+class WorkerExited(messages.WorkerExit):
+    """A worker ended; with what it left behind."""
 
-    ``exit_code`` is negative for a signal. ``is_stopped``: a stop had been asked for.
-    """
-
-    round_id: int
-    local_rank: int
-    pid: int
-    exit_code: int
-    is_stopped: bool
-    ended_at: float
     error: WorkerError | None = None
     explanation: str = ""
     stderr_tail: str = ""
@@ -111,6 +90,11 @@ class WorkerExited:
     """Set if the agent ended it because it hung."""
     error_file: str = ""
     """Where it recorded its error, if that file is kept."""
+
+    @classmethod
+    def of(cls, end: messages.WorkerExit, hang: Hang | None = None) -> WorkerExited:
+        """Return what is known when the supervisor has reported the end."""
+        return cls(**{name: getattr(end, name) for name in end.__dataclass_fields__}, hang=hang)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +124,6 @@ class WorkerSignalled(WatchdogActed):
 
     signum: int
     pid: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersStopped:
-    """Nothing of the round is alive, but for ``stuck_pids`` that even SIGKILL did not end."""
-
-    round_id: int
-    stuck_pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,8 +126,6 @@ class WorkerError:
     traceback: str = ""
     error_code: int | None = None
     """Exit code of the process that failed, if that is one within the worker."""
-    timestamp: int | None = None
-    """When it was recorded, in seconds since 1970 by the worker's clock; for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

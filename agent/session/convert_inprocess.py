@@ -14,19 +14,17 @@ from agent.core.inprocess.model import (
     Entered,
     InprocessDirective,
     InprocessReport,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.calls import InvalidField
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.v1 import inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
@@ -97,7 +95,7 @@ def _interruption_from(
     )
 
 
-def _spec_from(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
+def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
     path = "step.entered.spec"
     if len(message.rules) > RULES_MAX:
         raise InvalidField(f"{path}.rules: there are {len(message.rules)}, at most {RULES_MAX}")
@@ -113,7 +111,7 @@ def _spec_from(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
             raise InvalidField(
                 f"{path}.{name}: {seconds:g} s is given, must be 0 or more and <= a month"
             )
-    return InprocessSpec(message.SerializeToString(deterministic=True))
+    return message.SerializeToString(deterministic=True)
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
@@ -126,17 +124,17 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     """Write what a worker shall do."""
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
-        case WorkerBegin() as begin:
+        case Begin(seats=(seat,)) as begin:
             message.begin.CopyFrom(
                 worker_pb2.WorkerBegin(
-                    rank=begin.rank,
+                    rank=seat.rank,
                     world_size=begin.world_size,
-                    active_rank=begin.active_rank,
+                    active_rank=seat.active_rank,
                     active_world_size=begin.active_world_size,
                     master_addr=begin.master_addr,
                     master_port=begin.master_port,
-                    role_rank=begin.role_rank,
-                    role_world_size=begin.role_world_size,
+                    role_rank=seat.role_rank,
+                    role_world_size=seat.role_world_size,
                 )
             )
         case Interrupt(reason=reason):
@@ -175,7 +173,7 @@ def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
         ahead=report.ahead,
     )
     if report.spec is not None:
-        message.spec.MergeFromString(report.spec.encoded)
+        message.spec.MergeFromString(report.spec)
         message.spec.SetInParent()  # also if all of it is left at zero
     return message
 

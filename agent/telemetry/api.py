@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig
 from drumbeat.violation import Violation, check_range
@@ -36,25 +36,16 @@ class WorkerState(StrEnum):
                    +-----> STOPPED -> (INIT, in the next round)
     """
 
-    UNKNOWN = "UNKNOWN"
-    """Nobody knows any more. Never set here: the supervisor knows every worker's end."""
     INIT = "INIT"
     """Not running yet."""
     HEALTHY = "HEALTHY"
     """They run."""
-    UNHEALTHY = "UNHEALTHY"
-    """They run, but something is wrong with them."""
     STOPPED = "STOPPED"
     """Stopped by the agent; another round may start them again."""
     SUCCEEDED = "SUCCEEDED"
     """All exited with 0."""
     FAILED = "FAILED"
     """One exited with anything else, or could not be started."""
-
-    @staticmethod
-    def is_running(state: WorkerState) -> bool:
-        """Return whether processes exist in this state, healthy or not."""
-        return state in {WorkerState.HEALTHY, WorkerState.UNHEALTHY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,30 +158,15 @@ class RunResult:
         return self.state is WorkerState.FAILED
 
 
-_STATES = {
-    GroupState.IDLE: WorkerState.INIT,
-    GroupState.STARTING: WorkerState.INIT,
-    GroupState.RUNNING: WorkerState.HEALTHY,
-    GroupState.STOPPING: WorkerState.STOPPED,
-    GroupState.SUCCEEDED: WorkerState.SUCCEEDED,
-    GroupState.FAILED: WorkerState.FAILED,
-}
-
-
-def worker_state(state: GroupState) -> WorkerState:
-    """Return the name that training code has for a state of this host's group."""
-    return _STATES[state]
-
-
 def worker_spec(config: AgentConfig) -> WorkerSpec:
     """Return what the workers of this agent are."""
-    script, *args = config.script
+    program = config.program
     return WorkerSpec(
         role=config.role,
-        local_world_size=config.local_world_size,
-        entrypoint=script,
-        args=tuple(args),
-        max_restarts=config.restarts_max,
+        local_world_size=config.nproc_per_node,
+        entrypoint=program.target,
+        args=() if program.kind == "function" else program.args,
+        max_restarts=config.max_restarts,
         master_port=config.master_port or None,
         master_addr=config.master_addr or None,
         local_addr=config.local_addr,
@@ -209,7 +185,7 @@ def worker_group(config: AgentConfig, assignment: Assignment) -> WorkerGroup:
                 world_size=assignment.world_size,
                 role_world_size=assignment.role_world_size,
             )
-            for local_rank in range(config.local_world_size)
+            for local_rank in range(config.nproc_per_node)
         ),
         group_rank=assignment.group_rank,
         group_world_size=assignment.group_world_size,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.core.model import Assignment
-from agent.settings.config import SIGNALS_HANDLED
+from agent.settings.kinds import SIGNALS_HANDLED
 from agent.workers.devices.visible import VISIBLE_DEVICES, device_of
 from worker_sdk import context
 

@@ -23,8 +23,6 @@ from agent.core.events import (
     WorkerExited,
     WorkerLimitExpired,
     WorkerSignalled,
-    WorkersStarted,
-    WorkersStopped,
     WorkerStartFailed,
 )
 from agent.core.inprocess.model import WorkerStep
@@ -46,12 +44,21 @@ from agent.workers.environment import (
     worker_environments,
 )
 from agent.workers.failures.error_file import read_error_file, read_faults
-from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.explain.evidence import Explainer
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.last_lines import exception_in
-from agent.workers.supervisor import protocol as supervisor
 from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.messages import (
+    Command,
+    SignalWorkers,
+    StartWorkers,
+    SupervisorEvent,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+)
 from drumbeat.format import printable
 from drumbeat.logs import write_text
 
@@ -97,20 +104,20 @@ class Workers:
         # All that touches `output`, and what workers leave behind, is done by this thread.
         self._files = FileThread()
         self._preparation: asyncio.Task[None] | None = None
-        self._behind: list[supervisor.Command] = []
-        self._news: deque[supervisor.SupervisorEvent | int] = deque()
+        self._behind: list[Command] = []
+        self._news: deque[SupervisorEvent | int] = deque()
         self._reader: asyncio.Task[None] | None = None
         self._is_closing = False
         self._devices = devices
         self._submit = on_event
         self._base_environment = inherited_environment()
-        self._explainer = Explainer(config.command)
+        self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
-            on_event=self._on_supervisor_event,
+            on_event=self._hear,
             on_death=self._on_supervisor_death,
             on_mistake=on_mistake,
         )
-        self._commands: list[supervisor.Command] = []
+        self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
             self._signal_worker,
@@ -155,7 +162,7 @@ class Workers:
 
     def tell_settings(self) -> None:
         """Tell people what they may not expect: once, before the first round."""
-        if needs_omp_default(self._base_environment, self._config.local_world_size):
+        if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
@@ -173,24 +180,12 @@ class Workers:
         match effect:
             case fx.StartWorkers():
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
-            case fx.StopWorkers():
+            case fx.StopWorkers() | fx.KillWorkers():
                 self._abandon_start()
-                self.watchdog.stopping(effect.round_id)
-                self._command(
-                    supervisor.StopWorkers(
-                        round_id=effect.round_id,
-                        signal=effect.signum,
-                        timeout_s=effect.timeout_s,
-                    )
-                )
-            case fx.KillWorkers():
-                self._abandon_start()
-                self.watchdog.stopping()
-                self._command(supervisor.KillWorkers())
+                self.watchdog.stopping(getattr(effect, "round_id", None))
+                self._command(effect)
             case fx.SignalWorkers():
-                self._command(
-                    supervisor.SignalWorkers(round_id=effect.round_id, signal=effect.signum)
-                )
+                self._command(effect)
             case fx.OrderWorker():
                 key = WorkerKey(effect.round_id, effect.local_rank)
                 self.watchdog.order(key, effect.order)
@@ -205,7 +200,7 @@ class Workers:
             self._preparation = None
         self._behind.clear()
 
-    def _command(self, command: supervisor.Command) -> None:
+    def _command(self, command: Command) -> None:
         """Send a command, or keep it until the supervisor, and what it is about, is there."""
         if self._preparation is not None:
             self._behind.append(command)
@@ -217,10 +212,10 @@ class Workers:
     def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
         """Send a signal to one worker that hangs, or that the others go on without."""
         self._command(
-            supervisor.SignalWorker(
+            SignalWorkers(
                 round_id=worker.round_id,
                 local_rank=worker.local_rank,
-                signal=signum,
+                signum=signum,
                 # A shell around the worker would keep the one of the default escalation to itself.
                 is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
             )
@@ -244,10 +239,10 @@ class Workers:
         host = Host(
             run_id=config.run_id,
             role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
+            local_world_size=config.nproc_per_node,
+            restarts_max=config.max_restarts,
             signals_to_handle=config.signals_to_handle,
-            is_local_rank_virtual=config.is_local_rank_virtual,
+            is_local_rank_virtual=config.virtual_local_rank,
         )
         # Each with all of the round, for whoever decides on files looks at names of it.
         of_round = round_environment(host, assignment)
@@ -276,12 +271,12 @@ class Workers:
         behind, self._preparation = tuple(self._behind), None
         self._behind.clear()
         self._command(
-            supervisor.StartWorkers(
+            StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
                 env=common_environment(self._base_environment, host, assignment),
                 workers=tuple(
-                    supervisor.WorkerStart(
+                    WorkerStart(
                         local_rank=local_rank,
                         env=env,
                         cpus=cpus.get(local_rank, ()),
@@ -310,7 +305,7 @@ class Workers:
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
         """Return the CPUs of each worker that is bound to some, and tell people what is new."""
-        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
                 log.warning("NUMA binding", reason=note)
@@ -323,18 +318,15 @@ class Workers:
     async def await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
         assert self._devices.memory is not None, "a wait for nobody's memory"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
-
-    def _on_supervisor_event(self, event: supervisor.SupervisorEvent) -> None:
-        self._hear(event)
 
     def _on_supervisor_death(self, returncode: int) -> None:
         self._abandon_start()
         self._commands.clear()
         self._hear(returncode)
 
-    def _hear(self, news: supervisor.SupervisorEvent | int) -> None:
+    def _hear(self, news: SupervisorEvent | int) -> None:
         """Take what the supervisor says, in order: an exit may take a while to be examined."""
         if self._is_closing:
             return
@@ -344,49 +336,29 @@ class Workers:
 
     async def _read_news(self) -> None:
         while self._news:
-            match self._news.popleft():
+            match news := self._news.popleft():
                 case int(returncode):
                     await self._on_death(returncode)
-                case supervisor.WorkerExited() as exited:
-                    await self._on_worker_exited(exited)
-                case event:
-                    self._on_event(event)
+                case WorkerExit() as exit_:
+                    await self._on_worker_exit(exit_)
+                case _:
+                    self._on_report(news)
         self._reader = None
 
-    def _on_event(self, event: supervisor.SupervisorEvent) -> None:
-        match event:
-            case supervisor.WorkersStarted():
-                self._files.submit(partial(self._explainer.note_workers, event.pids.values()))
-                self.watchdog.started(event.round_id, event.pids)
-                self._submit(WorkersStarted(round_id=event.round_id, pids=event.pids))
-            case supervisor.WorkerStartFailed():
-                self._submit(
-                    WorkerStartFailed(
-                        round_id=event.round_id,
-                        local_rank=event.local_rank,
-                        message=event.message,
-                    )
-                )
-            case supervisor.SignalFailed():
-                log.warning(
-                    "signal failed",
-                    reason=event.reason,
-                    **{"run.round": event.round_id, "worker.local_rank": event.local_rank},
-                )
-            case supervisor.WorkersStopped():
-                self.watchdog.ended(event.round_id)
-                self._submit(WorkersStopped(round_id=event.round_id, stuck_pids=event.stuck_pids))
+    def _on_report(self, report: WorkersStarted | WorkerStartFailed | WorkersStopped) -> None:
+        match report:
+            case WorkersStarted():
+                self._files.submit(partial(self._explainer.note_workers, report.pids.values()))
+                self.watchdog.started(report.round_id, report.pids)
+            case WorkersStopped():
+                self.watchdog.ended(report.round_id)
+            case WorkerStartFailed():
+                pass
+        self._submit(report)
 
-    async def _on_worker_exited(self, event: supervisor.WorkerExited) -> None:
-        exited = WorkerExited(
-            round_id=event.round_id,
-            local_rank=event.local_rank,
-            pid=event.pid,
-            exit_code=event.exit_code,
-            is_stopped=event.is_stopped,
-            ended_at=event.ended_at,
-            hang=self.watchdog.gone(event.round_id, event.local_rank, event.exit_code),
-        )
+    async def _on_worker_exit(self, event: WorkerExit) -> None:
+        hang = self.watchdog.gone(event.round_id, event.local_rank, event.exit_code)
+        exited = WorkerExited.of(event, hang)
         if event.exit_code == 0 and exited.hang is None:
             self._files.submit(partial(self._output.ended, event.round_id, event.local_rank))
             self._submit(exited)
@@ -435,12 +407,10 @@ class Workers:
 
     async def _on_death(self, returncode: int) -> None:
         self.watchdog.ended()
-        name = signal_name(returncode)
-        ending = f"was ended by {name}" if name else f"exited with code {returncode}"
         why = ""
         with suppress(FilesStalled):
             why = await self._files.run(
                 partial(self._explainer.explain_supervisor, returncode),
                 timeout_s=0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S,
             )
-        self._submit(SupervisorDied(ending=ending, explanation=why))
+        self._submit(SupervisorDied(ending=describe_ending(returncode), explanation=why))

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 import psutil
 
 from agent.workers.supervisor.client import SupervisorClient, become_subreaper
-from agent.workers.supervisor.protocol import (
+from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExited,
+    WorkerExit,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -69,7 +69,7 @@ def with_host(measure: Callable[[Host], Awaitable[float]]) -> float:
         try:
             return await measure(host)
         finally:
-            host.client.send(StopWorkers(round_id=0, signal=signal.SIGKILL, timeout_s=0))
+            host.client.send(StopWorkers(round_id=0, signum=signal.SIGKILL, timeout_s=0))
             await host.until(WorkersStopped, 1)
             await host.client.close()
 
@@ -85,7 +85,7 @@ async def exit_latency(host: Host) -> float:
     for count, pid in enumerate(started.pids.values(), 1):
         killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        delays.append((await host.until(WorkerExited, count))[-1] - killed_at)
+        delays.append((await host.until(WorkerExit, count))[-1] - killed_at)
     return sorted(delays)[int(len(delays) * 0.99)] * 1000
 
 

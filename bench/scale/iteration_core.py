@@ -26,9 +26,9 @@ from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
     Ranking,
-    active_divisor,
+    RankRule,
+    RuleKind,
     assign,
-    group_sizes,
 )
 from coordinator.core.inprocess.records import IterationState
 from coordinator.core.model import AgentIdentity, Round
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 SIZES = (8, 1_000, 16_000)
 WORKERS_PER_HOST = 8
 SAMPLES = 9
-SPEC = InprocessSpec(rules=(group_sizes([8]), SHIFT_RANKS, active_divisor(2)))
+# Groups of 8 workers may stay.
+EIGHTS = RankRule(kind=RuleKind.GROUPS, allowed=b"\0\1")
+SPEC = InprocessSpec(rules=(EIGHTS, SHIFT_RANKS, RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=2)))
 
 Results = dict[str, dict[int, float]]
 
@@ -149,7 +151,7 @@ def assignment(ranks: int) -> float:
     """Return the milliseconds of all rules together, with a host in a hundred gone."""
     groups = [f"host-{worker // WORKERS_PER_HOST}" for worker in range(ranks)]
     gone = set(range(1, ranks, 100 * WORKERS_PER_HOST)) - {1} if ranks > WORKERS_PER_HOST else set()
-    rules = (FILL_GAPS, group_sizes([WORKERS_PER_HOST]), SHIFT_RANKS, active_divisor(4))
+    rules = (FILL_GAPS, EIGHTS, SHIFT_RANKS, RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=4))
     order = list(range(ranks))
     result: list[object] = []
     spent = timed(lambda: result.append(assign(order, gone=gone, groups=groups, rules=rules)))

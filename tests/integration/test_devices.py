@@ -14,14 +14,8 @@ import pytest
 from agent.workers.devices.model import parse_cpu_list
 from agent.workers.devices.numa import NumaMode, bind_workers
 from agent.workers.devices.topology import read_topology
-from agent.workers.supervisor.protocol import (
-    ProtocolError,
-    StartWorkers,
-    WorkerExited,
-    WorkerStart,
-    decode_command,
-    encode,
-)
+from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExit, WorkerStart
+from agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
 from tests.support.supervision import DEADLINE_S, Mailbox, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +133,7 @@ async def test_cpus_that_are_gone_do_not_keep_a_worker_from_running() -> None:
                 workers=(WorkerStart(local_rank=0, env={}, cpus=(65_535,)),),
             )
         )
-        [exited] = await harness.expect(WorkerExited)
+        [exited] = await harness.expect(WorkerExit)
         assert exited.exit_code == 0
 
 
@@ -148,10 +142,10 @@ def test_cpus_with_impossible_numbers_are_not_read(cpu: int) -> None:
     good = StartWorkers(
         round_id=0, argv=("x",), env={}, workers=(WorkerStart(local_rank=0, env={}, cpus=(3, 1)),)
     )
-    assert decode_command(encode(good)) == good
+    assert Decoder(Command).feed(encode(good)) == [good]
     line = encode(good).replace(b"[3,1]", f"[3,{cpu}]".encode())
     with pytest.raises(ProtocolError, match="cpus"):
-        decode_command(line)
+        Decoder(Command).feed(line)
 
 
 @pytest.mark.parametrize("mode", [NumaMode.NODE, NumaMode.EXCLUSIVE])

@@ -14,17 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.workers.supervisor.protocol import (
+from agent.workers.supervisor.messages import (
     Command,
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExited,
+    WorkerExit,
     WorkersStarted,
     WorkersStopped,
-    decode_event,
-    encode,
 )
+from agent.workers.supervisor.protocol import Decoder, encode
 from tests.support.supervision import (
     DEADLINE_S,
     SLACK,
@@ -55,7 +54,8 @@ class AgentProcess:
             return (await self._stdout.readline()).decode().strip()
 
     async def event(self) -> SupervisorEvent:
-        return decode_event((await self.line()).encode())
+        [event] = Decoder[SupervisorEvent](SupervisorEvent).feed(f"{await self.line()}\n".encode())
+        return event
 
     def send(self, command: Command) -> None:
         self._stdin.write(encode(command))
@@ -132,7 +132,7 @@ async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mail
         assert (await agent.line()).startswith("supervisor ")
         agent.send(start("true", round_id=1))
         assert isinstance(await agent.event(), WorkersStarted)
-        assert isinstance(await agent.event(), WorkerExited)
+        assert isinstance(await agent.event(), WorkerExit)
         await agent.end()
         assert agent.process.returncode == 0
 
@@ -155,9 +155,9 @@ async def test_a_terminals_interrupt_reaches_only_the_agent(mailbox: Mailbox) ->
         assert isinstance(await agent.event(), WorkersStarted)
         os.killpg(agent.process.pid, signal.SIGINT)
         assert await agent.line() == "interrupted"
-        agent.send(StopWorkers(round_id=0, signal=signal.SIGTERM, timeout_s=60))
+        agent.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=60))
         exited = await agent.event()
-        assert isinstance(exited, WorkerExited)
+        assert isinstance(exited, WorkerExit)
         assert exited.exit_code == -signal.SIGTERM
         assert isinstance(await agent.event(), WorkersStopped)
         await agent.end()

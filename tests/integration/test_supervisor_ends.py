@@ -9,24 +9,25 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.process import Supervisor
-from agent.workers.supervisor.process_tree import kill_descendants, list_children
-from agent.workers.supervisor.protocol import (
+from agent.workers.supervisor.messages import (
     KillWorkers,
-    WorkerExited,
+    StartWorkers,
+    WorkerExit,
     WorkersStarted,
     WorkersStopped,
-    encode,
+    WorkerStart,
 )
+from agent.workers.supervisor.process import Supervisor
+from agent.workers.supervisor.process_tree import kill_descendants, list_children
+from agent.workers.supervisor.protocol import encode
 from tests.support.supervision import (
-    DEADLINE_S,
     Harness,
     Mailbox,
     await_ended,
@@ -47,7 +48,7 @@ def test_an_agent_that_ends_ends_a_start_that_waits() -> None:
     with ours, theirs:
         ours.sendall(encode(start("true", count=2)))
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner)
+        supervisor = Supervisor(theirs, spawner, os.getpid())
         try:
             supervisor.run()
         finally:
@@ -61,7 +62,7 @@ def test_what_an_agent_asked_for_is_not_begun_when_it_has_ended() -> None:
         ours.sendall(encode(start("true")))
         ours.close()
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner)
+        supervisor = Supervisor(theirs, spawner, os.getpid())
         try:
             supervisor.run()
         finally:
@@ -76,15 +77,7 @@ class _WaitingSpawner:
         self._agent = agent
         self.starts = 0
 
-    def spawn(
-        self,
-        argv: Sequence[str],  # noqa: ARG002
-        env: Mapping[str, str],  # noqa: ARG002
-        *,
-        cpus: Collection[int] = (),  # noqa: ARG002
-        stdout: str = "",  # noqa: ARG002
-        stderr: str = "",  # noqa: ARG002
-    ) -> int:
+    def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:  # noqa: ARG002
         self.starts += 1
         ready_fd, begun_fd = os.pipe()
         self._agent.close()
@@ -121,7 +114,7 @@ async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced
         harness.client.send(KillWorkers())  # Nobody is there: dropped.
         await harness.client.start()
         harness.start("true", round_id=1)
-        await harness.expect(WorkerExited)
+        await harness.expect(WorkerExit)
         assert harness.deaths == [-signal.SIGKILL]
 
 
@@ -130,7 +123,7 @@ async def test_nonsense_on_the_socket_ends_the_supervisor_and_its_workers() -> N
         harness.start("sleep", "1000")
         [started] = await harness.expect(WorkersStarted)
         assert harness.client._life is not None
-        harness.client._life.write(b'{"type":"StopWorkers","round_id":"zero"}\n')
+        harness.client._life.write(b'["StopWorkers",{"round_id":"zero"}]\n')
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [1]
         assert not psutil.pid_exists(started.pids[0])
@@ -166,7 +159,7 @@ async def test_a_callback_that_raises_costs_neither_supervisor_nor_workers() -> 
 
         harness.on_next_event = fail
         harness.start("sh", "-c", "exit 3")
-        [exited] = await harness.expect(WorkerExited)
+        [exited] = await harness.expect(WorkerExit)
         assert exited.exit_code == 3
         assert [str(mistake) for mistake in harness.mistakes] == ["the test's mistake"]
         assert harness.deaths == []
@@ -221,33 +214,30 @@ async def test_a_supervisor_that_does_not_exit_is_killed_on_close() -> None:
     assert harness.deaths == []
 
 
-async def test_other_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
-    """Goal: only leftovers are killed. Method: one child before the start, one after it."""
+async def test_older_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
     script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
-    deaths: asyncio.Queue[int] = asyncio.Queue()
-    younger: list[int] = []
-    client = SupervisorClient(
-        on_event=lambda _: None,
-        on_death=deaths.put_nowait,
-        on_mistake=lambda _: None,
-        exclude=lambda: younger,
-    )
-    processes = [await asyncio.create_subprocess_exec("sh", "-c", script)]
-    await client.start()
-    processes.append(await asyncio.create_subprocess_exec("sh", "-c", script))
-    younger.append(processes[1].pid)
-    grandchildren = [psutil.Process(int(line)) for line in await mailbox.read(2)]
-    try:
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        async with asyncio.timeout(DEADLINE_S):
-            assert await deaths.get() == -signal.SIGKILL
-        assert [process.returncode for process in processes] == [None, None]
-        assert psutil.STATUS_ZOMBIE not in [process.status() for process in grandchildren]
-    finally:
-        for grandchild in grandchildren:
-            grandchild.kill()
-        await asyncio.gather(*(process.wait() for process in processes), client.close())
+    process = await asyncio.create_subprocess_exec("sh", "-c", script)
+    [grandchild] = [psutil.Process(int(line)) for line in await mailbox.read(1)]
+    harness = Harness()
+    await harness.client.start()
+    os.kill(harness.pid, signal.SIGKILL)
+    await harness.until(lambda: bool(harness.deaths))
+    assert process.returncode is None
+    assert grandchild.status() != psutil.STATUS_ZOMBIE
+    grandchild.kill()
+    await process.wait()
+
+
+async def test_an_agents_end_is_noticed_though_a_fork_of_it_holds_its_connection() -> None:
+    """Method: the agent's end of the connection is copied, and the client closes."""
+    async with running() as harness:
+        harness.start("sleep", "1000")
+        [started] = await harness.expect(WorkersStarted)
+        assert harness.client._life is not None
+        copy = harness.client._life._socket.dup()
+        await harness.client.close()
+        assert not psutil.pid_exists(started.pids[0])
+        copy.close()
 
 
 async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox) -> None:

@@ -26,7 +26,7 @@ from agent.core.events import (
 from agent.core.inprocess.model import InterruptionKind
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,

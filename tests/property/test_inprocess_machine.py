@@ -20,18 +20,19 @@ from agent.core.events import (
     WorkersStarted,
 )
 from agent.core.inprocess.model import (
+    Begin,
     Complete,
     HostStep,
     InprocessDirective,
     InprocessReport,
     Interrupt,
     InterruptionKind,
-    WorkerBegin,
+    Seat,
     WorkerOrder,
 )
 from agent.core.model import GroupState
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,
@@ -102,7 +103,7 @@ class Worker:
         if order is None or order.iteration != self.iteration:
             return
         match order.kind:
-            case WorkerBegin(active_rank=active_rank):
+            case Begin(seats=(Seat(active_rank=active_rank),)):
                 if self.at is At.WAITING:
                     self.at, self.is_spare = At.RUNNING, active_rank is None
             case Interrupt():

@@ -33,21 +33,14 @@ from coordinator.core.inprocess.model import (
     IterationBegin,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import (
-    FILL_GAPS,
-    SHIFT_RANKS,
-    RankRule,
-    active_divisor,
-    active_max,
-    group_sizes,
-)
+from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
 )
 from coordinator.core.phases.rendezvous import GiveUp
-from tests.support.iteration import (
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     INTERRUPTED,
@@ -56,6 +49,7 @@ from tests.support.iteration import (
     IterationStory,
     a_fault,
 )
+from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
 NAMES = st.sampled_from("abcd")
 SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "0"))

@@ -9,36 +9,40 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.workers.supervisor.worker_group import KILL_WAIT_S, State, WorkerGroup
-from agent.workers.supervisor.worker_group_messages import (
-    ChildExit,
+from agent.workers.supervisor.messages import (
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+    WorkerStartFailed,
+)
+from agent.workers.supervisor.worker_group import (
+    KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
     DescendantsListed,
     KillDescendants,
-    KillRequested,
     ListDescendants,
-    ReportExited,
-    ReportStarted,
-    ReportStartFailed,
-    ReportStopped,
-    SignalGroups,
-    SignalOne,
-    SignalOneRequested,
-    SignalProcesses,
-    SignalRequested,
-    SpawnFailure,
+    SendSignal,
     SpawnFinished,
-    SpawnWorkers,
-    StartRequested,
-    StopRequested,
+    State,
+    WorkerGroup,
 )
 
 if TYPE_CHECKING:
-    from agent.workers.supervisor.worker_group_messages import Effect, Event
+    from agent.workers.supervisor.worker_group import Effect, Event
 
 KILL = 9
 SIGNALS = st.sampled_from([2, 15, KILL])
+
+
+def start_of(round_id: int, count: int) -> StartWorkers:
+    workers = tuple(WorkerStart(local_rank=rank, env={}) for rank in range(count))
+    return StartWorkers(round_id=round_id, argv=("x",), env={}, workers=workers)
 
 
 class WorkerGroupMachine(RuleBasedStateMachine):
@@ -54,8 +58,8 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.workers: set[int] = set()
         self.stuck: set[int] = set()  # do not die of SIGKILL
         self.doomed: set[int] = set()  # would, if they were not stuck
-        self.ended: list[ChildExit] = []  # not reaped yet
-        self.exits_reported: dict[int, ReportExited] = {}
+        self.ended: dict[int, int] = {}  # not reaped yet
+        self.exits_reported: dict[int, WorkerExit] = {}
         self.answers_due: dict[int, float] = {}  # round to the latest instant of its answer
         self.spawn_count = 0
         self.fails_at: int | None = None
@@ -68,31 +72,28 @@ class WorkerGroupMachine(RuleBasedStateMachine):
 
     def execute(self, effect: Effect) -> list[Event]:
         match effect:
-            case SpawnWorkers(local_ranks=ranks):
-                return [self.spawn(ranks)]
-            case SignalGroups(pids=pids) | SignalProcesses(pids=pids):
-                unreaped = set(self.alive) | {exit_.pid for exit_ in self.ended}
+            case StartWorkers(workers=workers):
+                return [self.spawn(tuple(worker.local_rank for worker in workers))]
+            case SendSignal(pids=pids):
+                unreaped = self.alive.keys() | self.ended
                 assert set(pids) <= unreaped, "a pid was signalled that may be another's now"
                 assert set(pids) <= self.workers
-            case SignalOne(pid=pid):
-                assert pid in set(self.alive) | {exit_.pid for exit_ in self.ended}
-                assert pid in self.workers
             case KillDescendants():
                 self.doomed |= set(self.alive)
                 for pid in sorted(self.doomed - self.stuck):
                     self.end(pid, -KILL)
             case ListDescendants():
                 return [self.reaped(), DescendantsListed(pids=tuple(sorted(self.alive)))]
-            case ReportExited(pid=pid):
+            case WorkerExit(pid=pid):
                 assert pid in self.workers
                 assert pid not in self.exits_reported, "an exit was reported twice"
                 self.exits_reported[pid] = effect
-            case ReportStopped(round_id=round_id, stuck_pids=stuck):
+            case WorkersStopped(round_id=round_id, stuck_pids=stuck):
                 self.answers_due.pop(round_id, None)
                 left = {pid for pid, of in self.alive.items() if of == round_id}
                 # What forked after the last kill may be listed although it is about to die.
                 assert left <= set(stuck), "a stop was answered while processes live"
-            case ReportStarted() | ReportStartFailed():
+            case WorkersStarted() | WorkerStartFailed():
                 pass
         return []
 
@@ -101,7 +102,9 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         pids: dict[int, int] = {}
         for rank in ranks:
             if self.spawn_count == self.fails_at:
-                failure = SpawnFailure(local_rank=rank, errno=2, message="absent")
+                failure = WorkerStartFailed(
+                    round_id=self.round_id, local_rank=rank, message="absent"
+                )
                 return SpawnFinished(pids=pids, failure=failure)
             self.spawn_count += 1
             pids[rank] = self.fork(self.round_id)
@@ -118,11 +121,11 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         del self.alive[pid]
         self.stuck.discard(pid)
         self.doomed.discard(pid)
-        self.ended.append(ChildExit(pid=pid, exit_code=exit_code))
+        self.ended[pid] = exit_code
 
     def reaped(self) -> ChildrenReaped:
-        exits, self.ended = tuple(self.ended), []
-        return ChildrenReaped(exits=exits, is_any_left=bool(self.alive))
+        ended, self.ended = self.ended, {}
+        return ChildrenReaped(exit_codes=ended, is_any_left=bool(self.alive))
 
     @rule(count=st.integers(1, 4), fails_at=st.none() | st.integers(0, 3))
     def start_next_round(self, count: int, fails_at: int | None) -> None:
@@ -132,14 +135,14 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.round_id += 1
         self.spawn_count, self.fails_at = 0, fails_at
         before = set(self.alive)
-        self.deliver(StartRequested(round_id=self.round_id, local_ranks=tuple(range(count))))
+        self.deliver(start_of(self.round_id, count))
         self.workers |= set(self.alive) - before
 
     @rule(back=st.integers(0, 2))
     def repeat_start(self, back: int) -> None:
         if self.round_id - back >= 0:
             alive = set(self.alive)
-            self.deliver(StartRequested(round_id=self.round_id - back, local_ranks=(0,)))
+            self.deliver(start_of(self.round_id - back, 1))
             assert set(self.alive) <= alive
 
     @rule(back=st.integers(0, 2), signal=SIGNALS, timeout_s=st.sampled_from([0.0, 1.0, 30.0]))
@@ -148,7 +151,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         round_id = self.round_id - back
         due = self.now + timeout_s + KILL_WAIT_S
         self.answers_due[round_id] = min(due, self.answers_due.get(round_id, due))
-        self.deliver(StopRequested(round_id=round_id, signal=signal, timeout_s=timeout_s))
+        self.deliver(StopWorkers(round_id=round_id, signum=signal, timeout_s=timeout_s))
         assert back == 0 or round_id not in self.answers_due, "a late stop was left unanswered"
 
     @rule()
@@ -156,17 +159,17 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.reap()
         due = self.now + KILL_WAIT_S
         self.answers_due[self.round_id] = min(due, self.answers_due.get(self.round_id, due))
-        self.deliver(KillRequested())
+        self.deliver(KillWorkers())
 
     @rule(back=st.integers(0, 1))
     def forward_signal(self, back: int) -> None:
-        self.deliver(SignalRequested(round_id=self.round_id - back, signal=10))
+        self.deliver(SignalWorkers(round_id=self.round_id - back, signum=10))
 
     @rule(back=st.integers(0, 1), local_rank=st.integers(0, 4))
     def signal_one(self, back: int, local_rank: int) -> None:
         self.deliver(
-            SignalOneRequested(
-                round_id=self.round_id - back, local_rank=local_rank, signal=15, is_for_group=True
+            SignalWorkers(
+                round_id=self.round_id - back, local_rank=local_rank, signum=15, is_for_group=True
             )
         )
 
@@ -217,7 +220,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
             self.end(pid, -KILL)
         self.kill()
         # Orders of death do not matter.
-        random.Random(0).shuffle(self.ended)
+        self.ended = dict(random.Random(0).sample(list(self.ended.items()), len(self.ended)))
         self.reap()
         assert self.group.state is State.IDLE
         assert not self.answers_due

@@ -15,8 +15,8 @@ from agent.core.model import Exit
 from coordinator.core.failures.intake import is_wanted
 from coordinator.core.failures.silence import SilentAtFailure
 from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
-from coordinator.core.inprocess.run_part import Iterating
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState
@@ -231,15 +231,15 @@ def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
 def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
     """An iteration's rank 0 listens where that of the round did."""
 
-    def address(self: Iterating, *args: object) -> object:
-        current = self._state.round
+    def address(self: InProcessRestarts, *args: object) -> object:
+        current = self._round
         found = original(self, *args)  # type: ignore[arg-type]
-        if not isinstance(found, tuple) or current is None:
+        if not isinstance(found, tuple):
             return found
         return current.master_addr, current.master_port
 
-    original = Iterating._address
-    patch.setattr(Iterating, "_address", address)
+    original = InProcessRestarts._address
+    patch.setattr(InProcessRestarts, "_address", address)
 
 
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:

@@ -16,15 +16,12 @@ from agent.core.events import (
     SignalReceived,
     SupervisorDied,
     WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
-    WorkerStartFailed,
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
 from agent.workers.environment import Host as HostEnvironment
 from agent.workers.environment import worker_environments
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.processes import Habits, Supervisor
 from tests.simulation.session import SimSession, Spooled
@@ -140,10 +137,10 @@ class Agent:
         self.core = host.make_core(
             AgentPolicy(
                 coordinator="head:1",
-                local_world_size=config.local_world_size,
-                join_timeout_s=config.join_timeout_s,
-                coordinator_grace_s=config.coordinator_grace_s,
-                shutdown_timeout_s=config.shutdown_timeout_s,
+                local_world_size=config.nproc_per_node,
+                join_timeout_s=config.join_timeout,
+                coordinator_grace_s=config.coordinator_grace,
+                shutdown_timeout_s=config.shutdown_timeout,
                 is_gpu_memory_awaited=host.awaits_gpu_memory,
             )
         )
@@ -152,7 +149,7 @@ class Agent:
         self.finish: fx.Finish | None = None
         self.pending: list[Spooled] = []
         self._desk = Desk(self.clock, self.actor, self.submit, host.checker.iterations)
-        self._commands: list[protocol.Command] = []
+        self._commands: list[messages.Command] = []
         self._queue: deque[Event] = deque()
         self._is_busy = False
         self._timer: float | None = None
@@ -241,18 +238,14 @@ class Agent:
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
             case fx.StartWorkers(assignment=assignment):
                 self._start_workers(assignment)
-            case fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s):
-                self._command(
-                    protocol.StopWorkers(round_id=round_id, signal=signum, timeout_s=timeout_s)
-                )
-            case fx.KillWorkers():
-                self._command(protocol.KillWorkers())
+            case fx.StopWorkers() | fx.KillWorkers():
+                self._command(effect)
             case fx.WriteFailure(failure=failure):
                 self._write(failure)
             case fx.EndWorker(round_id=round_id, local_rank=local_rank, signum=signum):
                 self._command(
-                    protocol.SignalWorker(
-                        round_id=round_id, local_rank=local_rank, signal=signum, is_for_group=True
+                    messages.SignalWorkers(
+                        round_id=round_id, local_rank=local_rank, signum=signum, is_for_group=True
                     )
                 )
             case fx.OrderWorker(round_id=round_id, local_rank=local_rank, order=order):
@@ -304,7 +297,7 @@ class Agent:
 
         self.clock.after(self.random.uniform(0.001, 0.05), self.actor, told)
 
-    def _command(self, command: protocol.Command) -> None:
+    def _command(self, command: messages.Command) -> None:
         if self.supervisor is None:
             self._commands.append(command)
         else:
@@ -315,42 +308,26 @@ class Agent:
         environment = HostEnvironment(
             run_id=RUN,
             role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
+            local_world_size=config.nproc_per_node,
+            restarts_max=config.max_restarts,
         )
-        files = dict.fromkeys(range(config.local_world_size), "")
+        files = dict.fromkeys(range(config.nproc_per_node), "")
         workers = worker_environments(environment, assignment, files)
         self._command(
-            protocol.StartWorkers(
+            messages.StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
                 env={},
-                workers=tuple(protocol.WorkerStart(local_rank=r, env=env) for r, env in workers),
+                workers=tuple(messages.WorkerStart(local_rank=r, env=env) for r, env in workers),
             )
         )
 
-    def _on_supervisor_event(self, event: protocol.SupervisorEvent) -> None:
+    def _on_supervisor_event(self, event: messages.SupervisorEvent) -> None:
         match event:
-            case protocol.WorkersStarted(round_id=round_id):
-                self._desk.started(round_id)
-                self.submit(WorkersStarted(round_id=round_id, pids=event.pids))
-            case protocol.WorkerStartFailed():
-                self.submit(
-                    WorkerStartFailed(
-                        round_id=event.round_id, local_rank=event.local_rank, message=event.message
-                    )
-                )
-            case protocol.WorkerExited():
+            case messages.WorkerExit():
                 self._desk.gone(event.round_id, event.local_rank)
-                self.submit(
-                    WorkerExited(
-                        round_id=event.round_id,
-                        local_rank=event.local_rank,
-                        pid=event.pid,
-                        exit_code=event.exit_code,
-                        is_stopped=event.is_stopped,
-                        ended_at=event.ended_at,
-                    )
-                )
-            case protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck):
-                self.submit(WorkersStopped(round_id=round_id, stuck_pids=stuck))
+                self.submit(WorkerExited.of(event))
+                return
+            case messages.WorkersStarted(round_id=round_id):
+                self._desk.started(round_id)
+        self.submit(event)

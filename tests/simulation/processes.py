@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.workers.supervisor import protocol
-from agent.workers.supervisor import worker_group_messages as messages
+from agent.workers.supervisor import messages, worker_group
 from agent.workers.supervisor.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
 from tests.simulation.wrapped import Program
@@ -54,7 +53,7 @@ class Supervisor:
     def __init__(
         self,
         host: Host,
-        on_event: Callable[[protocol.SupervisorEvent], None],
+        on_event: Callable[[messages.SupervisorEvent], None],
         agent: Actor,
         desk: Desk,
     ) -> None:
@@ -65,43 +64,22 @@ class Supervisor:
         self._on_event = on_event
         self._desk = desk
         self._random = host.clock.random(self.actor.name)
-        self._ended: list[messages.ChildExit] = []
-        self._start: protocol.StartWorkers | None = None
+        self._ended: dict[int, int] = {}
         self._latest_in = self._latest_out = 0.0
 
     # The shell: what ``agent.workers.supervisor.process`` does.
 
-    def send(self, command: protocol.Command) -> None:
+    def send(self, command: messages.Command) -> None:
         """Take a command from the agent, a moment later and in order."""
         delay = self._random.uniform(0.0001, 0.001)
         self._latest_in = max(self._latest_in, self._clock.now + delay)
         self._clock.at(self._latest_in, self.actor, lambda: self._on_command(command))
 
-    def _on_command(self, command: protocol.Command) -> None:
+    def _on_command(self, command: messages.Command) -> None:
         self._reap()
-        match command:
-            case protocol.StartWorkers(round_id=round_id, workers=workers):
-                self._start = command
-                ranks = tuple(worker.local_rank for worker in workers)
-                self._dispatch(messages.StartRequested(round_id=round_id, local_ranks=ranks))
-            case protocol.StopWorkers(round_id=round_id, signal=signal, timeout_s=timeout_s):
-                stop = messages.StopRequested(round_id=round_id, signal=signal, timeout_s=timeout_s)
-                self._dispatch(stop)
-            case protocol.KillWorkers():
-                self._dispatch(messages.KillRequested())
-            case protocol.SignalWorker():
-                self._dispatch(
-                    messages.SignalOneRequested(
-                        round_id=command.round_id,
-                        local_rank=command.local_rank,
-                        signal=command.signal,
-                        is_for_group=command.is_for_group,
-                    )
-                )
-            case protocol.SignalWorkers():
-                pass
+        self._dispatch(command)
 
-    def _dispatch(self, event: messages.Event) -> None:
+    def _dispatch(self, event: worker_group.Event) -> None:
         events = deque([event])
         while events:
             event = events.popleft()
@@ -118,56 +96,26 @@ class Supervisor:
         due = self.group.next_deadline()
         if due is not None and due <= self._clock.now:
             self._reap()
-            self._dispatch(messages.DeadlineReached())
+            self._dispatch(worker_group.DeadlineReached())
 
-    def _execute(  # noqa: C901, PLR0912 - a table
-        self, effect: messages.Effect
-    ) -> list[messages.Event]:
+    def _execute(self, effect: worker_group.Effect) -> list[worker_group.Event]:
         match effect:
-            case messages.SpawnWorkers():
-                return [self._spawn()]
-            case messages.SignalGroups(pids=pids, signal=signal):
+            case messages.StartWorkers():
+                return [self._spawn(effect)]
+            case worker_group.SendSignal(pids=pids, signum=signum):
                 for process in self._alive():
                     if process.pid in pids:
-                        self._signal(process, signal)
-            case messages.KillDescendants():
+                        self._signal(process, signum)
+            case worker_group.KillDescendants():
                 self.kill_all()
-            case messages.ListDescendants():
+            case worker_group.ListDescendants():
                 pids = tuple(process.pid for process in self._alive())
-                return [self._reaped(), messages.DescendantsListed(pids=pids)]
-            case messages.SignalOne(pid=pid, signal=signal):
-                for process in self._alive():
-                    if process.pid == pid:
-                        self._signal(process, signal)
-            case messages.SignalProcesses():
-                pass
-            case messages.ReportStarted(round_id=round_id, pids=started):
-                self._tell(protocol.WorkersStarted(round_id=round_id, pids=dict(started)))
-            case messages.ReportStartFailed(round_id=round_id, failure=failure):
-                self._tell(
-                    protocol.WorkerStartFailed(
-                        round_id=round_id,
-                        local_rank=failure.local_rank,
-                        errno=failure.errno,
-                        message=failure.message,
-                    )
-                )
-            case messages.ReportExited():
-                self._tell(
-                    protocol.WorkerExited(
-                        round_id=effect.round_id,
-                        local_rank=effect.local_rank,
-                        pid=effect.pid,
-                        exit_code=effect.exit_code,
-                        is_stopped=effect.is_stopped,
-                        ended_at=effect.ended_at,
-                    )
-                )
-            case messages.ReportStopped(round_id=round_id, stuck_pids=stuck):
-                self._tell(protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck))
+                return [self._reaped(), worker_group.DescendantsListed(pids=pids)]
+            case event:
+                self._tell(event)
         return []
 
-    def _tell(self, event: protocol.SupervisorEvent) -> None:
+    def _tell(self, event: messages.SupervisorEvent) -> None:
         delay = self._random.uniform(0.0001, 0.001)
         self._latest_out = max(self._latest_out, self._clock.now + delay)
         channel = self.actor.name
@@ -179,16 +127,14 @@ class Supervisor:
 
     # The processes.
 
-    def _spawn(self) -> messages.SpawnFinished:
-        start = self._start
-        assert start is not None, "a start without its command"
+    def _spawn(self, start: messages.StartWorkers) -> worker_group.SpawnFinished:
         pids: dict[int, int] = {}
         for worker in start.workers:
             if self._host.fails_to_spawn(self._random):
-                failure = messages.SpawnFailure(
-                    local_rank=worker.local_rank, errno=11, message="cannot fork"
+                failure = messages.WorkerStartFailed(
+                    round_id=start.round_id, local_rank=worker.local_rank, message="cannot fork"
                 )
-                return messages.SpawnFinished(pids=pids, failure=failure)
+                return worker_group.SpawnFinished(pids=pids, failure=failure)
             habits = self._host.habits(self._random)
             process = self._begin(start.round_id, worker.local_rank, habits)
             pids[worker.local_rank] = process.pid
@@ -199,7 +145,7 @@ class Supervisor:
                     None,
                     partial(self.end, process, habits.exit_code),
                 )
-        return messages.SpawnFinished(pids=pids)
+        return worker_group.SpawnFinished(pids=pids)
 
     def _run_program(self, process: Process) -> None:
         if self._host.conduct is not None:
@@ -257,12 +203,12 @@ class Supervisor:
         if process.local_rank is not None and process.habits.leaves_child_s is not None:
             child = self._begin(process.round_id, None, Habits())
             self._clock.after(process.habits.leaves_child_s, None, lambda: self.end(child, 0))
-        self._ended.append(messages.ChildExit(pid=process.pid, exit_code=exit_code))
+        self._ended[process.pid] = exit_code
         self._clock.after(self._random.uniform(0.0001, 0.001), self.actor, self._reap)
 
-    def _reaped(self) -> messages.ChildrenReaped:
-        exits, self._ended = tuple(self._ended), []
-        return messages.ChildrenReaped(exits=exits, is_any_left=bool(self._alive()))
+    def _reaped(self) -> worker_group.ChildrenReaped:
+        ended, self._ended = self._ended, {}
+        return worker_group.ChildrenReaped(exit_codes=ended, is_any_left=bool(self._alive()))
 
     def _reap(self) -> None:
         if self._ended:

@@ -11,7 +11,8 @@ import signal
 import sys
 
 from agent.workers.supervisor.client import SupervisorClient, become_subreaper
-from agent.workers.supervisor.protocol import SupervisorEvent, decode_command, encode
+from agent.workers.supervisor.messages import Command, SupervisorEvent
+from agent.workers.supervisor.protocol import Decoder, encode
 
 
 def say(line: bytes) -> None:
@@ -47,8 +48,10 @@ async def serve() -> None:
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
+    commands: Decoder[Command] = Decoder(Command)
     while line := await reader.readline():
-        client.send(decode_command(line))
+        for command in commands.feed(line):
+            client.send(command)
     restarter.cancel()
     await client.close()
     transport.close()

@@ -19,7 +19,7 @@ import grpc
 
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from tests.support.boards import BoardDirectory
-from tests.support.iterations import Iterations, Order, Worker
+from tests.support.inprocess.peers import Iterations, Order, Worker
 from tests.support.layering import ROOT
 from worker_sdk import context
 

@@ -28,10 +28,11 @@ from coordinator.core.inprocess.model import (
     IterationBegin,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule, active_max
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
+from tests.support.inprocess.rules import active_max
 from tests.support.world import RUN, START, Story, a_spec
 
 if TYPE_CHECKING:

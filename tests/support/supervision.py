@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.workers.supervisor.client import SupervisorClient
-from agent.workers.supervisor.protocol import StartWorkers, SupervisorEvent, WorkerStart
+from agent.workers.supervisor.messages import StartWorkers, SupervisorEvent, WorkerStart
 
 DEADLINE_S = 20.0
 """Far longer than anything here takes; only a failing test waits for it."""

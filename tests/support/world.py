@@ -37,7 +37,7 @@ from coordinator.core.model import (
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.registry import Registry, RegistryPolicy
-from tests.support.inprocess_host import InprocessHost
+from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
 
 if TYPE_CHECKING:

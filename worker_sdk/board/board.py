@@ -40,7 +40,6 @@ from worker_sdk.board.layout import (
     SLOT_WORDS,
     SLOTS_FROM,
     SLOTS_MAX,
-    SLOTS_REFUSED,
     SLOTS_USED,
     WORD_BYTES,
 )
@@ -54,13 +53,10 @@ log = logging.getLogger("worker_sdk")
 REFUSED = -1
 """Instead of a slot: there was none."""
 
-# Since, limit, signal, kind and thread stand next to each other.
-_pack_slot = struct.Struct("5q").pack_into
+# Since, limit, signal and kind stand next to each other.
+_pack_slot = struct.Struct("4q").pack_into
 _SINCE_BYTE = (SLOTS_FROM + SLOT_SINCE) * WORD_BYTES
 _SLOT_BYTES = SLOT_WORDS * WORD_BYTES
-
-NAMES_KEPT_MAX = 2 * SLOTS_MAX
-"""Names whose encoded form is kept; beyond it all are forgotten, and encoded anew."""
 
 
 class BoardUnusable(Exception):
@@ -74,10 +70,9 @@ class BoardTaken(BoardUnusable):
 class Thread:
     """What one thread holds open."""
 
-    __slots__ = ("held", "native_id", "sections")
+    __slots__ = ("held", "sections")
 
     def __init__(self) -> None:
-        self.native_id = threading.get_native_id()
         self.held: list[int] = []
         """Its slots, the latest last."""
         self.sections = 0
@@ -93,30 +88,6 @@ class _Threads(threading.local):
 
 class Board:
     """A board, and what of it is in use."""
-
-    __slots__ = (
-        "_encoded",
-        "_files",
-        "_fresh_sections",
-        "_is_refusal_told",
-        "_names",
-        "_section_numbers",
-        "acquired",
-        "beat_before",
-        "beater",
-        "free",
-        "has_section_between",
-        "holders",
-        "is_watched",
-        "nets",
-        "on_lost",
-        "own",
-        "paused_ns",
-        "raw",
-        "step_before",
-        "threads",
-        "words",
-    )
 
     def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
         """Take over a page that says nothing yet.
@@ -136,14 +107,13 @@ class Board:
         # upon only if the block goes without having closed its slot. That is when an
         # exception from outside strikes on the very threshold of its exit. (A `__del__`
         # would be called always, and swallow the exceptions that strike in it.)
-        self.nets: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
+        self.leak_guards: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
         """The last place is that of ``REFUSED``."""
         self.on_lost = self._on_lost
         self._names = [""] * SLOTS_MAX
-        self._encoded: dict[str, bytes] = {}
         self._section_numbers: dict[str, int] = {}
         self._fresh_sections = itertools.count()
-        self._is_refusal_told = False
+        self._is_refusal_logged = False
         self.acquired: dict[str, int] = {}
         """Slots that are known by their scope."""
         self.own: dict[str, int] = {}
@@ -191,9 +161,7 @@ class Board:
             if self.words[SLOTS_USED] <= slot:
                 self.words[SLOTS_USED] = slot + 1
             now = monotonic_ns()
-            _pack_slot(
-                self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind, mine.native_id
-            )
+            _pack_slot(self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind)
             if grace_ns:
                 self.words[at + SLOT_GRACE] = grace_ns
             deadline = now + after_ns if after_ns else OPEN_ENDED
@@ -269,14 +237,11 @@ class Board:
                 os.write(self._files[1], b"\1")
 
     def give_up(self) -> None:
-        """Write on nobody's page from here on; closes nothing, touches nothing shared."""
+        """Go on with a page without a reader; what was opened for the shared one is closed."""
         raw = memoryview(bytearray(layout.BOARD_BYTES))
         self.is_watched = False
         self.words = raw.cast("q")
         self.raw = raw
-
-    def close_files(self) -> None:
-        """Close what was opened for the page, after ``give_up``; the claim ends with it."""
         files, self._files = self._files, ()
         for file in files:
             os.close(file)
@@ -286,10 +251,9 @@ class Board:
 
         What is still open in this one has no say any more.
         """
-        words, page, files = self.words, self.raw.obj, self._files
-        is_watched = self.is_watched
-        self.give_up()
+        words, page, files, is_watched = self.words, self.raw.obj, self._files, self.is_watched
         self._files = ()
+        self.give_up()
         _close_slots(words)
         assert isinstance(page, mmap.mmap | bytearray)
         renewed = Board(page, files)
@@ -298,28 +262,22 @@ class Board:
         renewed._fresh_sections = self._fresh_sections
         return renewed
 
-    def _on_lost(self, net: ref[Any]) -> None:
+    def _on_lost(self, guard: ref[Any]) -> None:
         for slot in range(SLOTS_MAX):
-            if self.nets[slot] is net:
+            if self.leak_guards[slot] is guard:
                 self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
-                self.nets[slot] = None
+                self.leak_guards[slot] = None
                 self.close_slot(slot)
 
     def _write_name(self, slot: int, name: str) -> None:
-        encoded = self._encoded.get(name)
-        if encoded is None:
-            if len(self._encoded) >= NAMES_KEPT_MAX:
-                self._encoded.clear()
-            encoded = self._encoded[name] = layout.encode_name(name)
         self._names[slot] = ""  # it is neither the old one nor the new while it changes
         at = layout.slot_name_byte(slot)
-        self.raw[at : at + NAME_BYTES] = encoded
+        self.raw[at : at + NAME_BYTES] = layout.encode_name(name)
         self._names[slot] = name
 
     def _refuse(self) -> None:
-        self.words[SLOTS_REFUSED] += 1
-        if self.is_watched and not self._is_refusal_told:
-            self._is_refusal_told = True
+        if self.is_watched and not self._is_refusal_logged:
+            self._is_refusal_logged = True
             log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
 
 

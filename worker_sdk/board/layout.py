@@ -60,9 +60,7 @@ SLOTS_USED = 19
 """Slots from this one on have never been used."""
 SECTIONS_USED = 20
 """The same of the table of sections."""
-SLOTS_REFUSED = 21
-"""Timers that found no free slot, and are not watched."""
-GAPS = 22
+GAPS = 21
 """How many gaps ``GAP_MAX`` is the longest of."""
 
 NO_STEP = -1
@@ -86,9 +84,7 @@ SLOT_LIMIT = 2
 SLOT_SIGNAL = 3
 """SIGNAL_DEFAULT: SIGTERM, then SIGKILL; above 0: this one; else: only report."""
 SLOT_KIND = 4
-SLOT_THREAD = 5
-"""Native id of the thread that acquired it."""
-SLOT_GRACE = 6
+SLOT_GRACE = 5
 """Of KIND_HARD_TIMEOUT: time from SIGTERM to SIGKILL in nanoseconds, if the agent's is longer."""
 
 OPEN_ENDED = -1

@@ -82,22 +82,34 @@ def read(path: str) -> Content:
         OSError: It cannot be read.
         ValueError: It is no plain file, longer than ``FILE_BYTES_MAX``, or no JSON object.
     """
+    return parse(read_bytes(path))
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return up to one byte more than ``FILE_BYTES_MAX`` of a file, never waiting for one.
+
+    Raises ``OSError``, or ``ValueError`` if it is no plain file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            text = file.read(FILE_BYTES_MAX + 1)
+            return file.read(FILE_BYTES_MAX + 1)
     finally:
         os.close(descriptor)
+
+
+def parse(text: bytes) -> Content:
+    """Return a JSON object. Raises ``ValueError``."""
     if len(text) > FILE_BYTES_MAX:
         raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
     try:
         content = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
     if not isinstance(content, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004 - a matter of content here
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - a matter of content here
     return content
 
 

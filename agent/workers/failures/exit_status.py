@@ -1,10 +1,19 @@
-"""Pure. How a process ended, in words."""
+"""Pure. How a process ended, as text."""
 
 from __future__ import annotations
 
 from signal import Signals
 
+SHELL_SIGNAL = 128
+"""What shells add to a signal's number."""
+
 _SIGNAL_NAMES = {int(number): number.name for number in Signals}
+
+
+def signal_within(exit_code: int) -> Signals | None:
+    """Return the signal that an exit code tells of, also if a shell in between folded it."""
+    number = -exit_code if exit_code < 0 else exit_code - SHELL_SIGNAL
+    return Signals(number) if number in _SIGNAL_NAMES else None
 
 
 def signal_name(exit_code: int) -> str:
@@ -17,3 +26,10 @@ def signal_name(exit_code: int) -> str:
 def describe_exit(exit_code: int) -> str:
     """Name the signal, or the code."""
     return signal_name(exit_code) or f"exit code {exit_code}"
+
+
+def describe_ending(exit_code: int) -> str:
+    """Say it as the end of a sentence: was ended by a signal, or exited with a code."""
+    signal = signal_within(exit_code)
+    name = signal.name if signal is not None else signal_name(exit_code)
+    return f"was ended by {name}" if name else f"exited with code {exit_code}"

@@ -1,4 +1,4 @@
-"""Shell. Failed workers as values of the Python API, and the error that stands for them.
+"""Shell. A failed worker as a value of the Python API.
 
 Names, fields and text are those of ``torch.distributed.elastic.multiprocessing.errors``,
 so that a program changes an import and nothing else. What differs: an error file
@@ -12,19 +12,15 @@ import socket
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import AgentError
 from agent.workers.failures.error_file import load_error_file, read_faults, timestamp_of
 from agent.workers.failures.exit_status import signal_name
-from worker_sdk.errors.error_file import NO_ERROR_FILE
+from worker_sdk.errors.error_file import NO_ERROR_FILE, compose
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from agent.workers.failures.report import FailedWorker
 
-_NO_DATA = {"message": "<NONE>"}
-_WIDTH_MAX = 60
 _HINT = (
     "none was recorded; put @record of worker_sdk on the program's entry point "
     "to see one here (docs/errors.md)"
@@ -33,7 +29,7 @@ _HINT = (
 
 @dataclass
 class ProcessFailure:
-    """How one worker failed. What it recorded is read at once, and only then."""
+    """How one worker failed. What it recorded is read when this is made, and only then."""
 
     local_rank: int
     """Its rank on its host."""
@@ -53,118 +49,61 @@ class ProcessFailure:
     """Name of its host."""
 
     def __post_init__(self) -> None:
-        self.host = socket.gethostname()
-        path = Path(self.error_file)
-        now = int(time.time())
-        found = None if self.error_file == NO_ERROR_FILE else load_error_file(path)
-        self.error_file_data = dict(_NO_DATA)
-        self.message, self.timestamp = "", now
-        stacks = read_faults(path)
-        if found is None:
+        self.host, self.timestamp = socket.gethostname(), int(time.time())
+        self.error_file_data = {"message": "<NONE>"}
+        content: dict[str, Any] | str | None = None
+        stacks = ""
+        if self.error_file != NO_ERROR_FILE:
+            content, stacks = load_error_file(self.error_file), read_faults(self.error_file)
+        if content is None:
             self.error_file = NO_ERROR_FILE
-        elif found.content is None:
-            self.message = found.note
-            self.error_file_data = {"message": found.note}
         else:
-            self.error_file_data = found.content
-            self.message = found.content["message"]
-            stamp = timestamp_of(found.content)
-            self.timestamp = now if stamp is None else stamp
-        if not self.message:
-            self.message = "\n".join(part for part in (self._ending(), stacks) if part)
+            self.error_file_data = {"message": content} if isinstance(content, str) else content
+            stamp = timestamp_of(self.error_file_data)
+            self.timestamp = self.timestamp if stamp is None else stamp
+        ending = _HINT
+        if self.exitcode < 0:
+            ending = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        recorded = "" if content is None else self.error_file_data["message"]
+        self.message = recorded or "\n".join(part for part in (ending, stacks) if part)
+
+    @classmethod
+    def of(cls, worker: FailedWorker, error_file: str = NO_ERROR_FILE) -> ProcessFailure:
+        """Return a worker of a report, of any host, as if its error file was here.
+
+        ``error_file`` is where it really is, if it is.
+        """
+        failure = cls(worker.local_rank, worker.pid, worker.exit_code, error_file)
+        failure.host = worker.host
+        if failure.error_file == NO_ERROR_FILE and worker.message:
+            content = compose(worker.message, stack=worker.traceback, error_code=worker.exit_code)
+            failure.error_file_data = content
+            failure.message = content["message"] if worker.traceback else worker.message
+        return failure
 
     def signal_name(self) -> str:
-        """Return the name of the signal that ended it, ``<N/A>`` if none did.
-
-        A signal without a name is told by its number.
-        """
+        """Return the name of the signal that ended it, ``<N/A>`` if none did."""
         return signal_name(self.exitcode) or NO_ERROR_FILE
 
     def timestamp_isoformat(self) -> str:
         """Return when it failed as YYYY-MM-DD_HH:MM:SS, in the time zone of this process."""
-        local = datetime.fromtimestamp(self.timestamp)  # noqa: DTZ006 - for people, on the spot
+        local = datetime.fromtimestamp(self.timestamp)  # noqa: DTZ006 - to be read on the spot
         return local.isoformat(sep="_")
 
-    def _ending(self) -> str:
-        if self.exitcode < 0:
-            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        return _HINT
-
-
-class ChildFailedError(AgentError):
-    """Workers failed. ``failures`` has them by their rank in the world.
-
-    Of a launcher of one's own it has those of this host. Of ``agent.launch`` it has the
-    root causes of the run, of whatever host; several are too close in time to be told apart.
-
-    Raised within a function that ``worker_sdk.record`` decorates, it is the root
-    cause's own error file that reaches the launcher further out.
-    """
-
-    def __init__(self, name: str, failures: Mapping[int, ProcessFailure]) -> None:
-        assert failures, "an error about failed workers needs one"
-        super().__init__(name, failures)
-        self.name = name
-        self.failures = dict(failures)
-        self._text = self.format_msg()
-
-    def __str__(self) -> str:
-        return self._text
-
-    def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Return the earliest failure and its rank; of equals, the one listed first."""
-        return min(self.failures.items(), key=lambda item: item[1].timestamp)
-
-    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Return all failures in words; the arguments are what the lines are drawn with."""
-        title = f"{self.name} FAILED"
-        root_rank, _ = self.get_first_failure()
-        texts = {
-            rank: _describe(index, rank, failure)
-            for index, (rank, failure) in enumerate(self.failures.items())
-        }
-        lines = [title, *(line for text in texts.values() for line in text.splitlines())]
-        width = min(max(map(len, lines)), _WIDTH_MAX)
-        border, section = boarder_delim * width, section_delim * width
-        root = texts.pop(root_rank)
-        return "\n".join(
-            [
-                "",
-                border,
-                title,
-                section,
-                "Failures:",
-                *(texts.values() or ["  <NO_OTHER_FAILURES>"]),
-                section,
-                "Root Cause (first observed failure):",
-                root,
-                border,
-            ]
+    def describe(self, rank: int) -> str:
+        """Return it as lines of ``ChildFailedError``; the stack, else the message, comes last."""
+        signal = f" ({self.signal_name()})" if self.exitcode < 0 else ""
+        text: object = self.message
+        if isinstance(text, dict):
+            extra = text.get("extraInfo")
+            stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+            text = text.get("message") if stack is None else stack
+        shown = text.replace("\n", "\n  ") if isinstance(text, str) else NO_ERROR_FILE
+        return (
+            f"  time      : {self.timestamp_isoformat()}\n"
+            f"  host      : {self.host}\n"
+            f"  rank      : {rank} (local_rank: {self.local_rank})\n"
+            f"  exitcode  : {self.exitcode} (pid: {self.pid}){signal}\n"
+            f"  error_file: {self.error_file}\n"
+            f"  traceback : {shown}"
         )
-
-
-def _describe(index: int, rank: int, failure: ProcessFailure) -> str:
-    signal = f" ({failure.signal_name()})" if failure.exitcode < 0 else ""
-    return "\n".join(
-        [
-            f"[{index}]:",
-            f"  time      : {failure.timestamp_isoformat()}",
-            f"  host      : {failure.host}",
-            f"  rank      : {rank} (local_rank: {failure.local_rank})",
-            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}){signal}",
-            f"  error_file: {failure.error_file}",
-            f"  traceback : {_traceback(failure.message)}",
-        ]
-    )
-
-
-def _traceback(message: str | dict[str, Any]) -> str:
-    """Return the stack, else the message, with all lines but the first indented."""
-    text: object = message
-    if isinstance(message, dict):
-        extra = message.get("extraInfo")
-        text = extra.get("py_callstack") if isinstance(extra, dict) else None
-        text = message.get("message") if text is None else text
-    if not isinstance(text, str):
-        return NO_ERROR_FILE
-    return text.replace("\n", "\n  ")

@@ -1,4 +1,4 @@
-"""Shell. The process that forks, signals and reaps workers: `agent.workers.supervisor.process FD`.
+"""Shell. The process that forks, signals and reaps workers: `…supervisor.process FD PID`.
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that
@@ -18,17 +18,34 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.workers.supervisor import protocol
-from agent.workers.supervisor import worker_group_messages as messages
+from agent.workers.supervisor.messages import (
+    Command,
+    StartWorkers,
+    SupervisorEvent,
+    WorkerStartFailed,
+)
 from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_remaining
 from agent.workers.supervisor.spawn import Spawner, SpawnError, WorkerSpawner
-from agent.workers.supervisor.worker_group import KILL_WAIT_S, WorkerGroup
+from agent.workers.supervisor.worker_group import (
+    KILL_WAIT_S,
+    ChildrenReaped,
+    DeadlineReached,
+    DescendantsListed,
+    Effect,
+    Event,
+    KillDescendants,
+    ListDescendants,
+    SendSignal,
+    SpawnFinished,
+    WorkerGroup,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
@@ -60,23 +77,31 @@ class _AgentGone(Exception):
 
 
 class Supervisor:
-    """Serves one agent over its end of a socketpair."""
+    """Serves one agent over its end of a socketpair.
 
-    def __init__(self, agent: socket.socket, spawner: WorkerSpawner) -> None:
+    Args:
+        agent: The connection.
+        spawner: Starts workers.
+        agent_pid: The agent, a fork of which may hold its end of the connection too.
+    """
+
+    def __init__(self, agent: socket.socket, spawner: WorkerSpawner, agent_pid: int) -> None:
         self._agent = agent
         self._agent.setblocking(False)
         self._spawner = spawner
         self._group = WorkerGroup()
-        self._start: protocol.StartWorkers | None = None
-        self._lines = protocol.LineSplitter()
+        self._commands: protocol.Decoder[Command] = protocol.Decoder(Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
         self._is_starting = False
         self._hang_up = select.poll()
         self._hang_up.register(self._agent, 0)  # The end of a connection is always told.
+        self._agent_fd = os.pidfd_open(agent_pid)
+        self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._agent, selectors.EVENT_READ)
+        self._selector.register(self._agent_fd, selectors.EVENT_READ)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -88,6 +113,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._selector.close()
+        os.close(self._agent_fd)
         os.close(self._wakeup_fd)
         os.close(self._signal_fd)
 
@@ -108,13 +134,15 @@ class Supervisor:
                 with suppress(BlockingIOError):
                     os.read(self._wakeup_fd, _READ_BYTES)
                 self._reap()
+            if self._agent_fd in masks:
+                return
             mask = masks.get(self._agent.fileno(), 0)
             if mask & selectors.EVENT_READ:
                 self._read_commands()
             if mask & selectors.EVENT_WRITE:
                 self._flush()
             if self._timeout_s() == 0:
-                self._dispatch(messages.DeadlineReached())
+                self._dispatch(DeadlineReached())
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
@@ -133,77 +161,34 @@ class Supervisor:
         if not data or self._is_hung_up():
             self._is_agent_gone = True
             return
-        for line in self._lines.feed(data):
+        for command in self._commands.feed(data):
             # What ended before a stop arrived was not stopped by it.
             self._reap()
-            self._dispatch(self._take(protocol.decode_command(line)))
+            self._dispatch(command)
 
-    def _take(self, command: protocol.Command) -> messages.Event:
-        match command:
-            case protocol.StartWorkers(round_id=round_id, workers=workers):
-                self._start = command
-                ranks = tuple(worker.local_rank for worker in workers)
-                return messages.StartRequested(round_id=round_id, local_ranks=ranks)
-            case protocol.StopWorkers(round_id=round_id, signal=number, timeout_s=timeout_s):
-                return messages.StopRequested(round_id=round_id, signal=number, timeout_s=timeout_s)
-            case protocol.SignalWorkers(round_id=round_id, signal=number):
-                return messages.SignalRequested(round_id=round_id, signal=number)
-            case protocol.SignalWorker():
-                return messages.SignalOneRequested(
-                    round_id=command.round_id,
-                    local_rank=command.local_rank,
-                    signal=command.signal,
-                    is_for_group=command.is_for_group,
-                )
-            case protocol.KillWorkers():
-                return messages.KillRequested()
-
-    def _dispatch(self, event: messages.Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         """Hand an event to the group, and do what it wants until it wants nothing more."""
         events = deque([event])
         while events:
             for effect in self._group.handle(events.popleft(), now=time.monotonic()):
                 events.extend(self._execute(effect))
 
-    def _execute(self, effect: messages.Effect) -> list[messages.Event]:
+    def _execute(self, effect: Effect) -> list[Event]:
         match effect:
-            case messages.SpawnWorkers():
-                return [self._spawn_workers()]
-            case messages.SignalGroups(pids=pids, signal=number):
+            case StartWorkers():
+                return [self._spawn_workers(effect)]
+            case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
                 for pid in pids:
-                    # Not ours to signal (it changed its user): the kill after it will tell.
+                    # One that changed its user is not ours to signal: the kill after it will tell.
                     with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, number)
-            case messages.SignalProcesses(pids=pids, signal=number):
-                for pid in pids:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, number)
-            case messages.SignalOne():
-                self._signal_one(effect)
-            case messages.KillDescendants():
+                        (os.killpg if is_for_group else os.kill)(pid, signum)
+            case KillDescendants():
                 kill_descendants()
-            case messages.ListDescendants():
-                reaped = _reap_ended()
-                return [reaped, messages.DescendantsListed(pids=list_remaining())]
-            case _:
-                self._send(_as_event(effect))
+            case ListDescendants():
+                return [_reap_ended(), DescendantsListed(pids=list_remaining())]
+            case report:
+                self._send(report)
         return []
-
-    def _signal_one(self, effect: messages.SignalOne) -> None:
-        try:
-            if effect.is_for_group:
-                os.killpg(effect.pid, effect.signal)
-            else:
-                os.kill(effect.pid, effect.signal)
-        except ProcessLookupError:
-            pass  # It is gone, and will be reaped.
-        except OSError as error:
-            reason = error.strerror or str(error)
-            self._send(
-                protocol.SignalFailed(
-                    round_id=effect.round_id, local_rank=effect.local_rank, reason=reason
-                )
-            )
 
     def _is_hung_up(self) -> bool:
         return bool(self._hang_up.poll(0))
@@ -214,43 +199,39 @@ class Supervisor:
             self._is_starting = False
             raise _AgentGone
 
-    def _spawn_workers(self) -> messages.SpawnFinished:
-        command = self._start
-        assert command is not None, "a start without its command"
-        self._start = None  # The environment is large, and nobody needs it twice.
+    def _spawn_workers(self, command: StartWorkers) -> SpawnFinished:
         try:
             self._is_starting = True
             return self._spawn_all(command)
         finally:
             self._is_starting = False
+            for fd in {fd for worker in command.workers for fd in worker.fds}:
+                os.close(fd)
 
-    def _spawn_all(self, command: protocol.StartWorkers) -> messages.SpawnFinished:
+    def _spawn_all(self, command: StartWorkers) -> SpawnFinished:
         pids: dict[int, int] = {}
         for worker in command.workers:
             if self._is_hung_up():
                 raise _AgentGone
             try:
-                pids[worker.local_rank] = self._spawner.spawn(
-                    (*command.argv, *worker.args),
-                    {**command.env, **worker.env},
-                    cpus=worker.cpus,
-                    stdout=worker.stdout,
-                    stderr=worker.stderr,
-                )
+                pids[worker.local_rank] = self._spawner.spawn(command, worker)
             except SpawnError as error:
-                failure = messages.SpawnFailure(
-                    local_rank=worker.local_rank, errno=error.errno, message=error.message
+                failure = WorkerStartFailed(
+                    round_id=command.round_id,
+                    local_rank=worker.local_rank,
+                    message=error.message,
+                    errno=error.errno,
                 )
-                return messages.SpawnFinished(pids=pids, failure=failure)
-        return messages.SpawnFinished(pids=pids)
+                return SpawnFinished(pids=pids, failure=failure)
+        return SpawnFinished(pids=pids)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
-        if reaped.exits or not reaped.is_any_left:
+        if reaped.exit_codes or not reaped.is_any_left:
             self._dispatch(reaped)
 
-    def _send(self, event: protocol.SupervisorEvent) -> None:
-        self._outbox += protocol.encode(event)
+    def _send(self, report: SupervisorEvent) -> None:
+        self._outbox += protocol.encode(report)
         if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
             raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
         self._flush()
@@ -266,11 +247,6 @@ class Supervisor:
             self._outbox.clear()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
         self._selector.modify(self._agent, wanted)
-
-
-def ignorable_signals() -> set[signal.Signals]:
-    """Return the signals whose sender is not to be obeyed, and which can be ignored."""
-    return signal.valid_signals() - _KEPT_SIGNALS
 
 
 def end_everything() -> bool:
@@ -290,78 +266,64 @@ def end_everything() -> bool:
     return True
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a supervisor on the inherited socket whose number is the only argument.
+def serve(
+    agent: socket.socket,
+    agent_pid: int,
+    make_spawner: Callable[[ProcessControl, Mapping[int, Any]], WorkerSpawner],
+) -> int:
+    """Make this process the supervisor of an agent.
 
     Returns 0 when the agent is gone and with it every process below.
+
+    Args:
+        agent: The connection.
+        agent_pid: The agent, this process's parent.
+        make_spawner: Gets the dispositions that the signals had which are ignored from now on.
     """
-    agent_pid = os.getppid()
     if os.getsid(0) != os.getpid():
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
-    # nohup: what ignores a hangup from the start hands that on.
-    stay_ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ()
-    for number in ignorable_signals():
-        signal.signal(number, signal.SIG_IGN)
+    handlers: dict[int, Any] = {
+        number: signal.signal(number, signal.SIG_IGN)
+        for number in signal.valid_signals() - _KEPT_SIGNALS
+    }
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = ProcessControl()
     control.become_subreaper()
     control.continue_with_parents_end()
-    with socket.socket(fileno=int(argv[0])) as agent:
-        supervisor = Supervisor(agent, Spawner(control, stay_ignored=stay_ignored))
+    with agent:
+        supervisor = None
         try:
-            supervisor.run()
+            if os.getppid() == agent_pid:
+                supervisor = Supervisor(agent, make_spawner(control, handlers), agent_pid)
+                supervisor.run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
-            supervisor.close()
+            if supervisor is not None:
+                supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
             control.die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 
-def _reap_ended() -> messages.ChildrenReaped:
-    exits: list[messages.ChildExit] = []
+def main(argv: Sequence[str]) -> int:
+    """Run a supervisor on the inherited socket with this number, of the agent with this pid."""
+    return serve(socket.socket(fileno=int(argv[0])), int(argv[1]), Spawner)
+
+
+def _reap_ended() -> ChildrenReaped:
+    exit_codes: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=False)
+            return ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
         if pid == 0:
-            return messages.ChildrenReaped(exits=tuple(exits), is_any_left=True)
-        exit_code = os.waitstatus_to_exitcode(status)
-        exits.append(messages.ChildExit(pid=pid, exit_code=exit_code))
-
-
-def _as_event(
-    report: messages.ReportStarted
-    | messages.ReportStartFailed
-    | messages.ReportExited
-    | messages.ReportStopped,
-) -> protocol.SupervisorEvent:
-    match report:
-        case messages.ReportStarted(round_id=round_id, pids=pids):
-            return protocol.WorkersStarted(round_id=round_id, pids=dict(pids))
-        case messages.ReportStartFailed(round_id=round_id, failure=failure):
-            return protocol.WorkerStartFailed(
-                round_id=round_id,
-                local_rank=failure.local_rank,
-                errno=failure.errno,
-                message=failure.message,
-            )
-        case messages.ReportExited():
-            return protocol.WorkerExited(
-                round_id=report.round_id,
-                local_rank=report.local_rank,
-                pid=report.pid,
-                exit_code=report.exit_code,
-                is_stopped=report.is_stopped,
-                ended_at=report.ended_at,
-            )
-        case messages.ReportStopped(round_id=round_id, stuck_pids=stuck_pids):
-            return protocol.WorkersStopped(round_id=round_id, stuck_pids=stuck_pids)
+            return ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
+        exit_codes[pid] = os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":

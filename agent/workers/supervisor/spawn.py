@@ -6,14 +6,15 @@ import errno
 import os
 import signal
 import subprocess
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
+    from agent.workers.supervisor.messages import StartWorkers, WorkerStart
     from agent.workers.supervisor.prctl import ProcessControl
 
 _SCRIPT_LINE_BYTES_MAX = 256
@@ -40,23 +41,8 @@ class SpawnError(Exception):
 class WorkerSpawner(Protocol):
     """How a supervisor starts its workers."""
 
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        cpus: Collection[int] = (),
-        stdout: str = "",
-        stderr: str = "",
-    ) -> int:
-        """Return the pid of a process that runs `argv` and that the caller reaps.
-
-        Args:
-            argv: Command line.
-            env: Complete environment.
-            cpus: CPUs it may run on, as far as the system allows; empty: those of this process.
-            stdout: File for its standard output, emptied first; "" leaves it as it is.
-            stderr: The same for its standard error.
+    def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
+        """Return the pid of a worker that has begun, and that the caller reaps.
 
         Raises:
             SpawnError: It could not be started; nothing is left of the attempt.
@@ -67,65 +53,51 @@ class WorkerSpawner(Protocol):
 class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
-    Each leads its own session and process group, inherits the standard streams and nothing else,
-    and has the default disposition of every signal but those that ``stay_ignored``.
+    Each leads its own session and process group, inherits nothing but the standard streams and its
+    ``fds``, and has the default disposition of every signal.
+
+    Args:
+        control: Of this process.
+        handlers: Dispositions of signals before this process ignored them.
     """
 
-    def __init__(self, control: ProcessControl, *, stay_ignored: Collection[int] = ()) -> None:
+    def __init__(self, control: ProcessControl, handlers: Mapping[int, Any]) -> None:
         self._control = control
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
+        # nohup: what ignores a hangup from the start hands that on.
         self._ignored = tuple(
             number
             for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN and number not in stay_ignored
+            if signal.getsignal(number) is signal.SIG_IGN
+            and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
         )
 
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        cpus: Collection[int] = (),
-        stdout: str = "",
-        stderr: str = "",
-    ) -> int:
-        """Return the pid of a process that has begun to execute `argv`; see `WorkerSpawner`.
+    def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
+        """Return the pid of a process that has begun to execute the command.
 
         Raises:
             SpawnError: It could not be started; nothing is left of the attempt.
         """
-        with ExitStack() as stack:
-            outputs: list[int | None] = []
-            for path in (stdout, stderr):
-                outputs.append(open_output(path) if path else None)
-                if outputs[-1] is not None:
-                    stack.callback(os.close, outputs[-1])
-            return self._spawn(argv, env, cpus, outputs)
-
-    def _spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cpus: Collection[int],
-        outputs: Sequence[int | None],
-    ) -> int:
-        try:
-            # The child of a single-threaded process may run Python before exec.
-            process = subprocess.Popen(  # noqa: S603 - running what the user asked for is the job
-                argv,
-                env=env,
-                stdout=outputs[0],
-                stderr=outputs[1],
-                start_new_session=True,
-                preexec_fn=partial(self._prepare_child, cpus),  # noqa: PLW1509
-            )
-        except OSError as error:
-            message = describe_start_failure(argv[0], env, error)
-            raise SpawnError(error.errno or 0, message) from error
-        except (ValueError, subprocess.SubprocessError) as error:
-            raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
-        # The caller reaps; the object must not try, nor warn that nobody did.
+        argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
+        with opened_outputs(worker) as outputs:
+            try:
+                # The child of a single-threaded process may run Python before exec.
+                process = subprocess.Popen(  # noqa: S603 - running what the user asked for
+                    argv,
+                    env=env,
+                    stdout=outputs.get(1),
+                    stderr=outputs.get(2),
+                    pass_fds=worker.fds,
+                    start_new_session=True,
+                    preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
+                )
+            except OSError as error:
+                message = describe_start_failure(argv[0], env, error)
+                raise SpawnError(error.errno or 0, message) from error
+            except (ValueError, subprocess.SubprocessError) as error:
+                raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
+        # The caller reaps; the object must not try, nor warn that it was not done.
         process.returncode = 0
         return process.pid
 
@@ -139,6 +111,22 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._control.die_with(self._pid)
+
+
+@contextmanager
+def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
+    """Open the files that a worker's streams lead to, by 1 and 2, for as long as the start takes.
+
+    Raises:
+        SpawnError: One cannot be written.
+    """
+    with ExitStack() as stack:
+        outputs = {}
+        for number, path in ((1, worker.stdout), (2, worker.stderr)):
+            if path:
+                outputs[number] = open_output(path)
+                stack.callback(os.close, outputs[number])
+        yield outputs
 
 
 def open_output(path: str) -> int:

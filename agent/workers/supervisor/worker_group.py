@@ -21,36 +21,24 @@ every orphan below it, so without a child there is no descendant either.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from agent.workers.supervisor.worker_group_messages import (
-    ChildrenReaped,
-    DeadlineReached,
-    DescendantsListed,
-    Effect,
-    Event,
-    KillDescendants,
-    KillRequested,
-    ListDescendants,
-    ReportExited,
-    ReportStarted,
-    ReportStartFailed,
-    ReportStopped,
-    SignalGroups,
-    SignalOne,
-    SignalOneRequested,
-    SignalProcesses,
-    SignalRequested,
-    SpawnFailure,
-    SpawnFinished,
-    SpawnWorkers,
-    StartRequested,
-    StopRequested,
+from agent.workers.supervisor.messages import (
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    SupervisorEvent,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStartFailed,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 KILL_WAIT_S = 5.0
 """How long processes may take to die of SIGKILL; normally milliseconds, in D state never."""
@@ -62,6 +50,73 @@ HISTORY_MAX = 32
 """Inputs remembered for an error message; older ones are forgotten."""
 
 _SIGKILL = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnFinished:
+    """What became of a start: the processes by local rank, and why the next one is missing."""
+
+    pids: Mapping[int, int]
+    failure: WorkerStartFailed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildrenReaped:
+    """All children that had ended were reaped: exit codes by pid, and whether any is left.
+
+    The code of one that a signal ended is the negative number of the signal.
+    """
+
+    exit_codes: Mapping[int, int]
+    is_any_left: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescendantsListed:
+    """Result of `ListDescendants`."""
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReached:
+    """The instant of `WorkerGroup.next_deadline` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSignal:
+    """Send a signal to these unreaped workers, or to the process groups they lead."""
+
+    pids: tuple[int, ...]
+    signum: int
+    is_for_group: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillDescendants:
+    """Send SIGKILL to every descendant that exists now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListDescendants:
+    """Reap, then find what is left; ends as `DescendantsListed`."""
+
+
+Event: TypeAlias = (
+    StartWorkers
+    | StopWorkers
+    | KillWorkers
+    | SignalWorkers
+    | SpawnFinished
+    | ChildrenReaped
+    | DescendantsListed
+    | DeadlineReached
+)
+"""The agent's commands, and what the system did."""
+
+Effect: TypeAlias = StartWorkers | SendSignal | KillDescendants | ListDescendants | SupervisorEvent
+"""A start is to be carried out in order up to the first failure, and ends as `SpawnFinished`;
+a report is for the agent."""
 
 
 class State(Enum):
@@ -113,7 +168,7 @@ class WorkerGroup:
         self._round_id = NO_ROUND
         self._pids: dict[int, int] = {}
         self._ranks_alive: dict[int, int] = {}
-        self._failure: SpawnFailure | None = None
+        self._failure: WorkerStartFailed | None = None
         self._signal: int | None = None
         self._deadline: float | None = None
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
@@ -154,29 +209,29 @@ class WorkerGroup:
         for pid, local_rank in self._ranks_alive.items():
             assert self._pids[local_rank] == pid, f"process {pid} is not of worker {local_rank}"
 
-    def _on_start(self, event: StartRequested, _now: float) -> list[Effect]:
+    def _on_start(self, event: StartWorkers, _now: float) -> list[Effect]:
         if event.round_id <= self._round_id:
             # Rounds are never reused: this is a late copy, and nothing of its round is alive.
-            return [ReportStopped(round_id=event.round_id)]
+            return [WorkersStopped(round_id=event.round_id)]
         self._state = State.STARTING
         self._round_id = event.round_id
         self._pids = {}
         self._failure = None
         self._signal = None
-        return [SpawnWorkers(round_id=event.round_id, local_ranks=event.local_ranks)]
+        return [event]
 
-    def _on_start_again(self, event: StartRequested, now: float) -> list[Effect]:
+    def _on_start_again(self, event: StartWorkers, now: float) -> list[Effect]:
         if event.round_id > self._round_id:
             raise self._invalid(event)
         if event.round_id < self._round_id:
-            return [ReportStopped(round_id=event.round_id)]
+            return [WorkersStopped(round_id=event.round_id)]
         match self._state:
             case State.RUNNING:
                 return [self._start_report()]
             case State.STUCK:
                 return self._enter_killing(now)
             case _:
-                return []  # The answer is the ReportStopped that is on its way.
+                return []  # The answer is the WorkersStopped that is on its way.
 
     def _on_spawned(self, event: SpawnFinished, _now: float) -> list[Effect]:
         self._pids = dict(event.pids)
@@ -187,61 +242,56 @@ class WorkerGroup:
 
     def _start_report(self) -> Effect:
         if self._failure is not None:
-            return ReportStartFailed(round_id=self._round_id, failure=self._failure)
-        return ReportStarted(round_id=self._round_id, pids=dict(self._pids))
+            return self._failure
+        return WorkersStarted(round_id=self._round_id, pids=dict(self._pids))
 
-    def _on_stop_idle(self, event: StopRequested, _now: float) -> list[Effect]:
-        return [ReportStopped(round_id=event.round_id)]
+    def _on_stop_idle(self, event: StopWorkers, _now: float) -> list[Effect]:
+        return [WorkersStopped(round_id=event.round_id)]
 
-    def _on_stop(self, event: StopRequested, now: float) -> list[Effect]:
+    def _on_stop(self, event: StopWorkers, now: float) -> list[Effect]:
         if event.round_id != self._round_id:
-            return [ReportStopped(round_id=event.round_id)]
-        if not self._ranks_alive or event.signal == _SIGKILL:
+            return [WorkersStopped(round_id=event.round_id)]
+        if not self._ranks_alive or event.signum == _SIGKILL:
             # Orphans are not waited for: whoever could have asked them to end is gone.
             return self._enter_killing(now)
         deadline = now + event.timeout_s
         self._state = State.STOPPING
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
-        if event.signal == self._signal:
+        if event.signum == self._signal:
             # Many programs take a second SIGTERM as "give up the clean end".
             return []
-        self._signal = event.signal
-        return [SignalGroups(pids=tuple(self._ranks_alive), signal=event.signal)]
+        self._signal = event.signum
+        return [_signal(self._ranks_alive, event.signum, is_for_group=True)]
 
-    def _on_stop_while_killing(self, event: StopRequested, _now: float) -> list[Effect]:
+    def _on_stop_while_killing(self, event: StopWorkers, _now: float) -> list[Effect]:
         if event.round_id != self._round_id:
-            return [ReportStopped(round_id=event.round_id)]
+            return [WorkersStopped(round_id=event.round_id)]
         return []
 
-    def _on_stop_while_stuck(self, event: StopRequested, now: float) -> list[Effect]:
+    def _on_stop_while_stuck(self, event: StopWorkers, now: float) -> list[Effect]:
         if event.round_id != self._round_id:
-            return [ReportStopped(round_id=event.round_id)]
+            return [WorkersStopped(round_id=event.round_id)]
         return self._enter_killing(now)
 
-    def _on_kill_idle(self, _event: KillRequested, _now: float) -> list[Effect]:
-        return [ReportStopped(round_id=self._round_id)]
+    def _on_kill_idle(self, _event: KillWorkers, _now: float) -> list[Effect]:
+        return [WorkersStopped(round_id=self._round_id)]
 
-    def _on_kill(self, _event: KillRequested, now: float) -> list[Effect]:
+    def _on_kill(self, _event: KillWorkers, now: float) -> list[Effect]:
         return self._enter_killing(now)
 
-    def _on_signal(self, event: SignalRequested, _now: float) -> list[Effect]:
-        if event.round_id != self._round_id or not self._ranks_alive:
-            return []
-        return [SignalProcesses(pids=tuple(self._ranks_alive), signal=event.signal)]
-
-    def _on_signal_one(self, event: SignalOneRequested, _now: float) -> list[Effect]:
-        pid = self._pids.get(event.local_rank, 0)
-        if event.round_id != self._round_id or pid not in self._ranks_alive:
-            return []
-        return [
-            SignalOne(
-                round_id=event.round_id,
-                local_rank=event.local_rank,
-                pid=pid,
-                signal=event.signal,
-                is_for_group=event.is_for_group,
-            )
+    def _on_signal(self, event: SignalWorkers, _now: float) -> list[Effect]:
+        pids = [
+            pid
+            for pid, local_rank in self._ranks_alive.items()
+            if event.local_rank in (None, local_rank)
         ]
+        if event.round_id != self._round_id or not pids:
+            return []
+        return [_signal(pids, event.signum, is_for_group=event.is_for_group)]
+
+    def _on_signal_stopping(self, event: SignalWorkers, now: float) -> list[Effect]:
+        # A worker that is being stopped gets no second signal for hanging.
+        return self._on_signal(event, now) if event.local_rank is None else []
 
     def _on_reaped_idle(self, event: ChildrenReaped, _now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.
@@ -277,16 +327,16 @@ class WorkerGroup:
 
     def _take_exits(self, event: ChildrenReaped, now: float, *, is_stopped: bool) -> list[Effect]:
         effects: list[Effect] = []
-        for exit_ in event.exits:
-            local_rank = self._ranks_alive.pop(exit_.pid, None)
+        for pid, exit_code in event.exit_codes.items():
+            local_rank = self._ranks_alive.pop(pid, None)
             if local_rank is None:
                 continue  # An adopted orphan: no worker of ours.
             effects.append(
-                ReportExited(
+                WorkerExit(
                     round_id=self._round_id,
                     local_rank=local_rank,
-                    pid=exit_.pid,
-                    exit_code=exit_.exit_code,
+                    pid=pid,
+                    exit_code=exit_code,
                     is_stopped=is_stopped,
                     ended_at=now,
                 )
@@ -297,7 +347,7 @@ class WorkerGroup:
     def _on_listed(self, event: DescendantsListed, _now: float) -> list[Effect]:
         self._state = State.STUCK
         self._deadline = None
-        return [ReportStopped(round_id=self._round_id, stuck_pids=event.pids)]
+        return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
     def _on_deadline_stopping(self, _event: DeadlineReached, now: float) -> list[Effect]:
         return self._enter_killing(now) if self._is_due(now) else []
@@ -315,7 +365,7 @@ class WorkerGroup:
 
     def _finish_stop(self) -> list[Effect]:
         self._enter_idle()
-        return [ReportStopped(round_id=self._round_id)]
+        return [WorkersStopped(round_id=self._round_id)]
 
     def _enter_idle(self) -> None:
         self._state = State.IDLE
@@ -328,40 +378,39 @@ class WorkerGroup:
         return InvalidTransition("worker group", self._state.name, event, tuple(self._history))
 
     TRANSITIONS: ClassVar[Mapping[tuple[State, type[Event]], Callable[..., list[Effect]]]] = {
-        (State.IDLE, StartRequested): _on_start,
-        (State.IDLE, StopRequested): _on_stop_idle,
-        (State.IDLE, KillRequested): _on_kill_idle,
-        (State.IDLE, SignalRequested): _ignore,
-        (State.IDLE, SignalOneRequested): _ignore,
+        (State.IDLE, StartWorkers): _on_start,
+        (State.IDLE, StopWorkers): _on_stop_idle,
+        (State.IDLE, KillWorkers): _on_kill_idle,
+        (State.IDLE, SignalWorkers): _ignore,
         (State.IDLE, ChildrenReaped): _on_reaped_idle,
         (State.IDLE, DescendantsListed): _ignore,
         (State.STARTING, SpawnFinished): _on_spawned,
-        (State.RUNNING, StartRequested): _on_start_again,
-        (State.RUNNING, StopRequested): _on_stop,
-        (State.RUNNING, KillRequested): _on_kill,
-        (State.RUNNING, SignalRequested): _on_signal,
-        (State.RUNNING, SignalOneRequested): _on_signal_one,
+        (State.RUNNING, StartWorkers): _on_start_again,
+        (State.RUNNING, StopWorkers): _on_stop,
+        (State.RUNNING, KillWorkers): _on_kill,
+        (State.RUNNING, SignalWorkers): _on_signal,
         (State.RUNNING, ChildrenReaped): _on_reaped_running,
-        (State.STOPPING, StartRequested): _on_start_again,
-        (State.STOPPING, StopRequested): _on_stop,
-        (State.STOPPING, KillRequested): _on_kill,
-        (State.STOPPING, SignalRequested): _on_signal,
-        (State.STOPPING, SignalOneRequested): _ignore,
+        (State.STOPPING, StartWorkers): _on_start_again,
+        (State.STOPPING, StopWorkers): _on_stop,
+        (State.STOPPING, KillWorkers): _on_kill,
+        (State.STOPPING, SignalWorkers): _on_signal_stopping,
         (State.STOPPING, ChildrenReaped): _on_reaped_stopping,
         (State.STOPPING, DeadlineReached): _on_deadline_stopping,
-        (State.KILLING, StartRequested): _on_start_again,
-        (State.KILLING, StopRequested): _on_stop_while_killing,
-        (State.KILLING, KillRequested): _ignore,
-        (State.KILLING, SignalRequested): _ignore,
-        (State.KILLING, SignalOneRequested): _ignore,
+        (State.KILLING, StartWorkers): _on_start_again,
+        (State.KILLING, StopWorkers): _on_stop_while_killing,
+        (State.KILLING, KillWorkers): _ignore,
+        (State.KILLING, SignalWorkers): _ignore,
         (State.KILLING, ChildrenReaped): _on_reaped_killing,
         (State.KILLING, DescendantsListed): _on_listed,
         (State.KILLING, DeadlineReached): _on_deadline_killing,
-        (State.STUCK, StartRequested): _on_start_again,
-        (State.STUCK, StopRequested): _on_stop_while_stuck,
-        (State.STUCK, KillRequested): _on_kill,
-        (State.STUCK, SignalRequested): _ignore,
-        (State.STUCK, SignalOneRequested): _ignore,
+        (State.STUCK, StartWorkers): _on_start_again,
+        (State.STUCK, StopWorkers): _on_stop_while_stuck,
+        (State.STUCK, KillWorkers): _on_kill,
+        (State.STUCK, SignalWorkers): _ignore,
         (State.STUCK, ChildrenReaped): _on_reaped_stuck,
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""
+
+
+def _signal(pids: Iterable[int], signum: int, *, is_for_group: bool) -> SendSignal:
+    return SendSignal(pids=tuple(pids), signum=signum, is_for_group=is_for_group)

@@ -170,6 +170,11 @@ class Iterations:
         """
         return self._roster.directive_for(incarnation, self.state)
 
+    @property
+    def leader(self) -> str:
+        """The agent of the worker with rank 0 in the latest iteration."""
+        return self._roster.host_of(self.state.order[0]).incarnation
+
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
         """Return a worker's rank in the latest iteration, ``None`` if it had none."""
         host = self._roster.hosts.get(incarnation)

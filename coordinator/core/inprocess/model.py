@@ -62,7 +62,7 @@ class InprocessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """Something that ended an iteration for a worker, as its host reports it."""
+    """What ended an iteration for a worker, as its host reports it."""
 
     local_rank: int
     kind: InterruptionKind
@@ -107,10 +107,9 @@ class Fault:
         return self.kind is InterruptionKind.EXITED
 
     def __str__(self) -> str:
-        """Say it in one line, for people."""
-        lines = self.message.split("\n", 1)
-        text = f"{self.kind}: {lines[0]}" if lines[0] else str(self.kind)
-        return f"{self.who()}: {text}"
+        """Say it in one line."""
+        first = self.message.partition("\n")[0]
+        return f"{self.who()}: {self.kind}{f': {first}' if first else ''}"
 
     def who(self) -> str:
         """Name the worker, or the host."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Larger groups may never stay.
-GROUP_SIZE_MAX = 2_048 * 8 - 1
-# Of the sizes a rule allows, in words.
+from drumbeat.format import count
+
+# Of the sizes a rule allows, as it is shown.
 SIZES_SHOWN_MAX = 8
 
 
@@ -38,9 +37,9 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRule:
-    """One rule; made by the functions below. One class, so that a journal can read it.
+    """One rule. One class for all kinds, so that a journal can read it.
 
-    ``count`` is that of the active rules. Bit ``i % 8`` of byte ``i // 8`` of
+    ``count`` is that of the active rules, 1 or more. Bit ``i % 8`` of byte ``i // 8`` of
     ``allowed`` says whether a group with ``i`` workers may stay.
     """
 
@@ -63,38 +62,6 @@ class RankRule:
 
 SHIFT_RANKS = RankRule(kind=RuleKind.SHIFT)
 FILL_GAPS = RankRule(kind=RuleKind.FILL)
-
-
-def group_bits(allowed: bytes) -> RankRule:
-    """Return the rule for these sizes, as bits; what is always 0 makes no difference."""
-    return RankRule(kind=RuleKind.GROUPS, allowed=allowed.rstrip(b"\0"))
-
-
-def group_sizes(sizes: Iterable[int]) -> RankRule:
-    """Return the rule for these sizes. Raises ``ValueError`` for one that is out of range."""
-    allowed = bytearray()
-    for size in sizes:
-        if not 1 <= size <= GROUP_SIZE_MAX:
-            raise ValueError(f"a group of {size} workers; 1 to {GROUP_SIZE_MAX} are possible")
-        allowed.extend(bytes(max(0, (size >> 3) + 1 - len(allowed))))
-        allowed[size >> 3] |= 1 << (size & 7)
-    return group_bits(bytes(allowed))
-
-
-def active_max(count: int) -> RankRule:
-    """Return the rule that at most ``count`` workers are active. Raises ``ValueError`` below 1."""
-    return RankRule(kind=RuleKind.ACTIVE_MAX, count=_positive(count))
-
-
-def active_divisor(count: int) -> RankRule:
-    """Return the rule that a multiple of ``count`` is active. Raises ``ValueError`` below 1."""
-    return RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=_positive(count))
-
-
-def _positive(count: int) -> int:
-    if count < 1:
-        raise ValueError(f"a rule with {count} active workers; there has to be one")
-    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +108,7 @@ class Shortage:
 def assign(
     order: Sequence[int],
     *,
-    gone: AbstractSet[int],
+    gone: Collection[int],
     groups: Sequence[str],
     rules: Sequence[RankRule],
     world_size_min: int = 0,
@@ -166,11 +133,10 @@ def assign(
             ranking = cuts[-1].apply(ranking)
             leaving = set()
     if leaving:
-        return Shortage(f"no rule says who takes the ranks of {_workers(len(leaving))}")
+        return Shortage(f"no rule says who takes the ranks of {count(len(leaving), 'worker')}")
     active = _active(len(ranking), rules)
-    shortage = _shortage(len(ranking), active, world_size_min, active_world_size_min)
-    if shortage is not None:
-        return shortage
+    if why := _shortage(len(ranking), active, world_size_min, active_world_size_min):
+        return Shortage(why)
     return Ranking(
         order=ranking,
         active_world_size=active,
@@ -207,19 +173,13 @@ def _active(world_size: int, rules: Sequence[RankRule]) -> int:
     return active
 
 
-def _shortage(
-    world_size: int, active: int, world_size_min: int, active_world_size_min: int
-) -> Shortage | None:
+def _shortage(world_size: int, active: int, world_size_min: int, active_min: int) -> str:
+    """Return why the work can't be done with so many; empty if it can."""
     if not world_size:
-        return Shortage("no worker is left")
+        return "no worker is left"
+    left = f"{count(world_size, 'worker')} left"
     if world_size < world_size_min:
-        return Shortage(f"{_workers(world_size)} left, at least {world_size_min} must take part")
-    if active < max(1, active_world_size_min):
-        least = max(1, active_world_size_min)
-        left = f"of {_workers(world_size)} left, {active} would call the function"
-        return Shortage(f"{left}, at least {least} must")
-    return None
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
+        return f"{left}, at least {world_size_min} must take part"
+    if active < max(1, active_min):
+        return f"of {left}, {active} would call the function, at least {max(1, active_min)} must"
+    return ""

@@ -13,9 +13,9 @@ from coordinator.core.inprocess.rank_rules import Cut, replay
 class IterationBegan:
     """All workers that take part had entered, and were told to call the function.
 
-    ``cuts`` are those that took part before and do no more; ``terminated`` tells people
-    of some of them, and ``exited`` of them had failed at nothing. ``spec`` is ``None`` if it
-    is that of the iteration before.
+    ``cuts`` are the workers that took part before and do no more; ``terminated`` names
+    some of them, and ``exited`` of them had failed at nothing. ``spec`` is ``None`` if
+    it is that of the iteration before.
     """
 
     round_id: int
@@ -138,10 +138,12 @@ class IterationState:
         """Assert what must hold between records. Linear in workers; for tests."""
         assert (self.iteration < 0) == (self.phase is IterationPhase.NONE), self.phase
         assert len(set(self.order)) == len(self.order), "a worker has two ranks"
-        assert all(0 <= worker < self.world_size for worker in self.order), "a stranger"
+        assert all(0 <= worker < self.world_size for worker in self.order), (
+            "a worker of another round"
+        )
         assert self.active_world_size <= len(self.order), "more active ones than workers"
         if self.phase in (IterationPhase.RUNNING, IterationPhase.COMPLETED):
-            assert self.active_world_size > 0, "nobody calls the function"
+            assert self.active_world_size > 0, "no worker calls the function"
             assert self.master_port > 0, "no port"
             assert self.spec is not None, "no spec"
             assert self.call_first <= self.iteration, "the call begins after its iteration"

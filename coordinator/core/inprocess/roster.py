@@ -56,14 +56,13 @@ class Roster:
     """
 
     def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:
-        sizes = {i: seat.agent.local_world_size for i, seat in current.seats.items()}
         self._all = [
             Host(
                 incarnation=i,
                 name=seat.agent.name,
                 first=seat.rank_first,
-                size=sizes[i],
-                alive=sizes[i],
+                size=seat.agent.local_world_size,
+                alive=seat.agent.local_world_size,
             )
             for i, seat in current.seats.items()
         ]
@@ -72,14 +71,11 @@ class Roster:
         self.live = dict(self.hosts)
         self.gone: set[int] = set()
         self.ranks = [-1] * current.world_size
-        roles = [seat.agent.role for seat in current.seats.values()]
+        agents = [seat.agent for seat in current.seats.values()]
         # By worker; empty if all have the same, so that role ranks are ranks.
-        self._roles = [
-            role
-            for role, host in zip(roles, self._all, strict=True)
-            for _ in range(host.size)
-            if len(set(roles)) > 1
-        ]
+        self._roles: list[str] = []
+        if len({agent.role for agent in agents}) > 1:
+            self._roles = [agent.role for agent in agents for _ in range(agent.local_world_size)]
         # Rank among those of its role, and how many these are, by worker.
         self._role_seats: dict[int, tuple[int, int]] = {}
         if order:
@@ -90,9 +86,10 @@ class Roster:
         self.ranks = [-1] * len(self.ranks)
         for rank, worker in enumerate(order):
             self.ranks[worker] = rank
-        for worker, rank in enumerate(self.ranks):
-            if rank < 0 and worker not in self.gone:
-                self.remove(self.host_of(worker), worker)
+        if len(order) + len(self.gone) < len(self.ranks):
+            for worker, rank in enumerate(self.ranks):
+                if rank < 0 and worker not in self.gone:
+                    self.remove(self.host_of(worker), worker)
         self._seat_roles(order, active_world_size)
 
     def remove(self, host: Host, worker: int) -> None:
@@ -110,16 +107,16 @@ class Roster:
         """Return whose worker it is."""
         return self._all[bisect_right(self._firsts, worker) - 1]
 
-    def rank_of(self, worker: int) -> int:
-        """Return a worker's rank in the latest iteration, or at the start of the round."""
-        return worker if self.ranks[worker] < 0 else self.ranks[worker]
+    def ranks_of(self, host: Host) -> list[int]:
+        """Return the ranks of a host's workers in the latest iteration, -1 for none."""
+        return self.ranks[host.first : host.first + host.size]
 
     def directive_for(self, incarnation: str, state: IterationState) -> InprocessDirective | None:
         """Return what a host's workers shall do; ``None`` before the first iteration."""
         host = self.hosts.get(incarnation)
         if host is None or state.phase is IterationPhase.NONE:
             return None
-        kind: IterationBegin | IterationInterrupt | IterationComplete
+        kind: IterationBegin | IterationInterrupt | IterationComplete = IterationComplete()
         if state.phase is IterationPhase.RUNNING:
             kind = IterationBegin(
                 seats=self.seats_of(host, state),
@@ -130,19 +127,18 @@ class Roster:
             )
         elif state.phase is IterationPhase.INTERRUPTED:
             kind = IterationInterrupt(reason=state.reason)
-        else:
-            kind = IterationComplete()
+        ranks = self.ranks_of(host) if state.order else []
         return InprocessDirective(
             round_id=state.round_id,
             iteration=state.iteration,
             kind=kind,
-            terminated=self.without_seat(host) if state.order else (),
+            terminated=tuple(i for i, rank in enumerate(ranks) if rank < 0) if -1 in ranks else (),
         )
 
     def seats_of(self, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
         """Return the places of a host's workers in the latest iteration."""
         seats, active, world = [], state.active_world_size, len(state.order)
-        for local_rank, rank in enumerate(self.ranks[host.first : host.first + host.size]):
+        for local_rank, rank in enumerate(self.ranks_of(host)):
             if rank < 0:
                 continue
             is_active = rank < active
@@ -161,15 +157,7 @@ class Roster:
 
     def has_active(self, host: Host, active_world_size: int) -> bool:
         """Return whether a worker of a host calls the function in the latest iteration."""
-        ranks = self.ranks[host.first : host.first + host.size]
-        return any(0 <= rank < active_world_size for rank in ranks)
-
-    def without_seat(self, host: Host) -> tuple[int, ...]:
-        """Return the local ranks that had no place in the latest iteration."""
-        ranks = self.ranks[host.first : host.first + host.size]
-        if -1 not in ranks:
-            return ()
-        return tuple(local_rank for local_rank, rank in enumerate(ranks) if rank < 0)
+        return any(0 <= rank < active_world_size for rank in self.ranks_of(host))
 
     def fault(self, host: Host, interruption: Interruption) -> Fault:
         """Return what a host reports of one of its workers, as others see it."""
@@ -181,7 +169,7 @@ class Roster:
     ) -> Fault:
         """Return a fault of a worker, and of ``workers`` of its host in all."""
         return Fault(
-            rank=self.rank_of(worker),
+            rank=self._rank_of(worker),
             host=self.host_of(worker).name,
             kind=kind,
             message=message[:FAULT_CHARACTERS_MAX],
@@ -193,8 +181,19 @@ class Roster:
         for incarnation, host in barrier.missing.items():
             others = barrier.ahead.get(incarnation, ())
             late = [w for w in self.left_of(host) if w - host.first not in others] if others else ()
-            ranks = ", ".join(str(self.rank_of(worker)) for worker in late)
+            ranks = ", ".join(str(self._rank_of(worker)) for worker in late)
             yield f"rank{'s' * (len(late) > 1)} {ranks} on {host.name}" if late else host.name
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in workers; for tests."""
+        for host in self._all:
+            alive = len(self.left_of(host))
+            assert host.alive == alive, f"{host.name} has {alive} workers left"
+            assert (host.incarnation in self.live) == (alive > 0), "who is live is not noted"
+
+    def _rank_of(self, worker: int) -> int:
+        """Return a worker's rank in the latest iteration, or at the start of the round."""
+        return worker if self.ranks[worker] < 0 else self.ranks[worker]
 
     def _seat_roles(self, order: Sequence[int], active_world_size: int) -> None:
         if not self._roles:
@@ -208,10 +207,3 @@ class Roster:
             sizes = actives if rank < active_world_size else everyone
             self._role_seats[worker] = seen[role], sizes[role]
             seen[role] += 1
-
-    def check_invariants(self) -> None:
-        """Assert what must hold between events. Linear in workers; for tests."""
-        for host in self._all:
-            alive = len(self.left_of(host))
-            assert host.alive == alive, f"{host.name} has {alive} workers left"
-            assert (host.incarnation in self.live) == (alive > 0), "who is live is not noted"

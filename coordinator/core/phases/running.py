@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from coordinator.core.effects import Instruct
 from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
-from coordinator.core.inprocess.history import WAITING, told
-from coordinator.core.inprocess.run_part import Iterating
+from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.exit_barrier import ExitBarrier
@@ -38,13 +37,7 @@ class Running(RunPhase):
         self._extras = members.connected - (self._round.seats.keys() - state.given_up)
         self._barrier = ExitBarrier(state, now=now)
         self.released = self._barrier.released
-        self._iterating = Iterating(
-            state,
-            members,
-            run.publisher,
-            progress_interval_s=run.policy.progress_interval_s,
-            now=now,
-        )
+        self._inprocess = InProcessRestarts(run, self._round, now=now)
         self._extra_since: float | None = None
         self._undecided: Wait | None = None  # what a failure waits for before it is judged
 
@@ -52,7 +45,7 @@ class Running(RunPhase):
         """Take in that a member has a session."""
         if not self.state.is_seated(incarnation):
             self._extras.add(incarnation)
-        self._iterating.connected(incarnation)
+        self._inprocess.connected(incarnation)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
         """Take in that a member's session ended."""
@@ -66,7 +59,7 @@ class Running(RunPhase):
         if beat.observations:
             self.run.learning.observe(beat.observations, now=now)
         if beat.inprocess is not None:
-            self._iterating.reported(incarnation, beat.inprocess, now=now)
+            self._inprocess.reported(incarnation, beat.inprocess, now=now)
         if beat.workers_done:
             self.done[incarnation] = beat.workers_done
         if beat.state is GroupState.FAILED:
@@ -79,34 +72,33 @@ class Running(RunPhase):
             round_id = self._round.round_id
             self.run.commit(GroupSucceeded(round_id=round_id, incarnation=incarnation))
             self._barrier.succeeded(incarnation, now=now)
-            self._iterating.finished(incarnation)
+            self._inprocess.finished(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
         """Take in that a member is given up; return whether the round goes on without it."""
         self._extras.discard(incarnation)
         self._failed.discard(incarnation)
         self._barrier.lost(incarnation)
-        is_excused = self._iterating.lost(incarnation, reason)
+        is_excused = self._inprocess.lost(incarnation, reason)
         if self.state.is_awaited(incarnation) and not is_excused:
             self._lost.add(incarnation)
         return is_excused
 
     def instructions(self) -> list[Instruct]:
         """Return what to tell workers that restart in process, once."""
-        return self._iterating.effects() if self._iterating.is_watching else []
+        return self._inprocess.instructions()
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
         assert self._lost == self.state.lost_participants(), "lost participants are not noted"
         extras = self.members.connected - (self._round.seats.keys() - self.state.given_up)
         assert self._extras == extras, "extras are not noted"
-        self._iterating.check_invariants()
+        self._inprocess.check_invariants()
 
     def review(self, *, now: float, judged_at: float) -> End | Fail | EndRound | None:
         """Journal what follows for iterations, then judge the round."""
-        iterating, state = self._iterating, self.state
-        self.wait = self._review_iterations(now) if iterating.is_watching else None
-        self.review_at = iterating.next_deadline()
+        inprocess, state = self._inprocess, self.state
+        self.wait, self.review_at = inprocess.review(now=now), inprocess.review_at
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(self._round.seats):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(self._round, state.excused, lost)
@@ -117,7 +109,7 @@ class Running(RunPhase):
         if self._lost:
             reason = reasons.round_lost(self._round, self._lost)
             return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)
-        if self._failed or iterating.give_up is not None:
+        if self._failed or inprocess.give_up is not None:
             return self._review_failure(judged_at)
         if self._barrier.deadline() is not None:
             self.run.publisher.some(self._barrier.release(self._round, now=judged_at))
@@ -128,18 +120,6 @@ class Running(RunPhase):
     def _review_until(self, until: float | None) -> None:
         if until is not None:
             self.review_at = until if self.review_at is None else min(until, self.review_at)
-
-    def _review_iterations(self, now: float) -> Wait | None:
-        """Journal what follows for the workers that restart in process; return what they await."""
-        iterating, run = self._iterating, self.run
-        while (record := iterating.next_record(now=now)) is not None:
-            run.commit(record)
-            iterating.noted(record, now=now)
-            run.log(*told(record))
-        if (progress := iterating.progress(now=now)) is not None:
-            run.log(WAITING, progress)
-            run.publisher.some(self._extras)
-        return iterating.wait
 
     def _causes(self) -> list[FailureRecord]:
         """Return what explains the failure of the round, as far as it is known. Linear."""
@@ -164,7 +144,7 @@ class Running(RunPhase):
             self.wait = self._undecided
             self._review_until(until)
             return None
-        if (why := self._iterating.give_up) is not None:
+        if (why := self._inprocess.give_up) is not None:
             return self._review_give_up(why, now)
         where = self._where(now)
         what = reasons.round_failed(self._round, self._causes(), self._failed, where)
@@ -201,7 +181,7 @@ class Running(RunPhase):
 
     def _where(self, now: float) -> Standings:
         limit = self.run.policy.standings_shown_max
-        presences, rank_of = self.members.presences, self._iterating.rank_of
+        presences, rank_of = self.members.presences, self._inprocess.rank_of
         return standings(self._round, presences, rank_of=rank_of, shown_max=limit, now=now)
 
     def _review_scale_up(self, now: float) -> EndRound | None:

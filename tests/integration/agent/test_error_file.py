@@ -10,11 +10,11 @@ import pytest
 
 from agent.core.model import WorkerError
 from agent.workers.failures.error_file import (
-    FILE_BYTES_MAX,
-    MESSAGE_CHARACTERS_MAX,
-    TRACEBACK_CHARACTERS_MAX,
+    MESSAGE_BYTES_MAX,
+    TRACEBACK_BYTES_MAX,
     read_error_file,
 )
+from worker_sdk.errors.error_file import FILE_BYTES_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,6 @@ def test_the_format_of_torch_is_understood(path: Path) -> None:
         message="ValueError: no \u2603 today",
         traceback="Traceback: boom",
         error_code=1,
-        timestamp=1690000000,
     )
 
 
@@ -73,7 +72,7 @@ def test_a_plain_message_is_taken_as_it_is(path: Path) -> None:
 @pytest.mark.parametrize("stack", [None, 7, ["a"], {}])
 def test_a_call_stack_of_another_kind_is_left_out(path: Path, stack: object) -> None:
     path.write_text(json.dumps(torch_error("boom", stack)))
-    assert read_error_file(path) == WorkerError(message="boom", error_code=1, timestamp=1690000000)
+    assert read_error_file(path) == WorkerError(message="boom", error_code=1)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,9 @@ def test_a_call_stack_of_another_kind_is_left_out(path: Path, stack: object) -> 
 )
 def test_json_without_a_message_becomes_a_note(path: Path, content: str) -> None:
     path.write_text(content)
-    assert read_error_file(path) == WorkerError(message="(error file has no message)")
+    error = read_error_file(path)
+    assert error is not None
+    assert error.message.startswith("(error file unreadable: it ")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_json_without_a_message_becomes_a_note(path: Path, content: str) -> None
 )
 def test_what_is_not_json_becomes_a_note(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert read_error_file(path) == WorkerError(message="(error file is not JSON)")
+    assert read_error_file(path) == WorkerError(message="(error file unreadable: it is not JSON)")
 
 
 def test_a_huge_file_is_not_read(path: Path) -> None:
@@ -118,8 +119,8 @@ def test_long_texts_keep_their_beginning_and_their_end(path: Path) -> None:
     assert (error.traceback[0], error.traceback[-1]) == ("(", ")")
     assert "left out" in error.message
     room = 100  # for the words in the middle
-    assert len(error.message) <= MESSAGE_CHARACTERS_MAX + room
-    assert len(error.traceback) <= TRACEBACK_CHARACTERS_MAX + room
+    assert len(error.message) <= MESSAGE_BYTES_MAX + room
+    assert len(error.traceback) <= TRACEBACK_BYTES_MAX + room
 
 
 def test_half_a_character_can_still_be_sent(path: Path) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, active_max, group_sizes
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -61,6 +61,7 @@ from coordinator.journal.sqlite import (
     SqliteJournal,
     snapshots_due,
 )
+from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

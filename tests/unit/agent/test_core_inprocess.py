@@ -19,10 +19,11 @@ from agent.core.events import (
     WorkersStopped,
 )
 from agent.core.inprocess.model import (
+    Begin,
     HostStep,
     InprocessReport,
     InterruptionKind,
-    WorkerBegin,
+    Seat,
     WorkerOrder,
 )
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
@@ -38,7 +39,7 @@ from tests.support.agents import (
     of,
     without,
 )
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
     a_begin,
@@ -99,10 +100,9 @@ def test_what_changes_is_reported_at_once() -> None:
     ]
     assert story.feed(enters(1, 0)) == []
     effects = story.feed(directed(a_begin(0)))
-    begin = WorkerBegin(
-        rank=2,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=2, active_rank=2),),
         world_size=9,
-        active_rank=2,
         active_world_size=8,
         master_addr="10.0.0.1",
         master_port=7000,
@@ -148,7 +148,7 @@ def test_a_dead_worker_is_one_record_and_stops_nobody() -> None:
     story = Story().iterating()
     story.feed(leaves(1, 0, K.UNHEALTHY, "GPU gone"))
     said_at = story.now
-    error = WorkerError(message="", traceback="T", timestamp=None)
+    error = WorkerError(message="", traceback="T")
     ending = exits(1, 1, ended_at=said_at + 5, error=error, stderr_tail="last", explanation="so")
     effects = story.feed(ending)
     failure = record_of(effects)

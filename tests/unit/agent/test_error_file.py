@@ -10,13 +10,13 @@ import pytest
 
 from agent.core.model import WorkerError
 from agent.workers.failures.error_file import (
-    FAULT_CHARACTERS_MAX,
-    FILE_BYTES_MAX,
-    MESSAGE_CHARACTERS_MAX,
+    MESSAGE_BYTES_MAX,
+    TRACEBACK_BYTES_MAX,
     read_error_file,
     read_faults,
 )
 from coordinator.config import Limits
+from worker_sdk.errors.error_file import FILE_BYTES_MAX
 
 RECORD_BYTES_MAX = Limits().failure_record_bytes_max * 0.9
 
@@ -45,29 +45,31 @@ def test_all_of_torchs_fields_are_read(path: Path) -> None:
         message="ValueError: boom",
         traceback="Traceback",
         error_code=-11,
-        timestamp=1_700_000_000,
     )
 
 
 def test_a_plain_message_is_read_with_its_timestamp(path: Path) -> None:
     path.write_text(json.dumps({"message": "plain", "timestamp": 7}))
-    assert read_error_file(path) == WorkerError(message="plain", timestamp=7)
+    assert read_error_file(path) == WorkerError(message="plain")
 
 
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("{", "(error file is not JSON)"),
-        ('{"message": {"message": "cut o', "(error file is not JSON)"),
-        ("\udcff", "(error file is not JSON)"),
-        ("[" * 100_000, "(error file is not JSON)"),
-        ("1" * 10_000, "(error file is not JSON)"),
-        ("[]", "(error file has no message)"),
-        ("null", "(error file has no message)"),
-        ("{}", "(error file has no message)"),
-        ('{"message": 1}', "(error file has no message)"),
-        ('{"message": {"message": ["a"]}}', "(error file has no message)"),
-        ("x" * (FILE_BYTES_MAX + 1), f"(error file longer than {FILE_BYTES_MAX} bytes, not read)"),
+        ("{", "(error file unreadable: it is not JSON)"),
+        ('{"message": {"message": "cut o', "(error file unreadable: it is not JSON)"),
+        ("\udcff", "(error file unreadable: it is not JSON)"),
+        ("[" * 100_000, "(error file unreadable: it is not JSON)"),
+        ("1" * 10_000, "(error file unreadable: it is not JSON)"),
+        ("[]", "(error file unreadable: it is no JSON object)"),
+        ("null", "(error file unreadable: it is no JSON object)"),
+        ("{}", "(error file unreadable: it has no message)"),
+        ('{"message": 1}', "(error file unreadable: it has no message)"),
+        ('{"message": {"message": ["a"]}}', "(error file unreadable: it has no message)"),
+        (
+            "x" * (FILE_BYTES_MAX + 1),
+            f"(error file unreadable: longer than {FILE_BYTES_MAX} bytes)",
+        ),
     ],
 )
 def test_what_is_no_error_becomes_a_note(text: str, note: str, path: Path) -> None:
@@ -97,9 +99,9 @@ def test_a_long_text_keeps_its_ends_without_lone_surrogates(path: Path) -> None:
     path.write_text(json.dumps({"message": "<\ud800" + "x" * 100_000 + ">"}))
     error = read_error_file(path)
     assert error is not None
-    assert error.message.startswith("<?x")
+    assert error.message.startswith("<\\ud800x")
     assert error.message.endswith("x>")
-    assert len(error.message) < MESSAGE_CHARACTERS_MAX + 100
+    assert len(error.message) < MESSAGE_BYTES_MAX + 100
 
 
 CRASH = "Fatal Python error: Segmentation fault\n\n{threads}\n\nExtension modules: a (total: 1)\n"
@@ -138,7 +140,7 @@ def test_an_error_and_a_crash_together_fit_into_a_failure_record(path: Path) -> 
 def test_the_stacks_of_many_threads_are_cut_and_the_crashed_one_kept(path: Path) -> None:
     threads = "\n\n".join([OTHER] * 20_000 + [CURRENT])
     faults_of(path, CRASH.format(threads=threads)[: FILE_BYTES_MAX * 2])
-    assert len(read_faults(path)) < FAULT_CHARACTERS_MAX + 100
+    assert len(read_faults(path)) < TRACEBACK_BYTES_MAX + 100
     middle = "\n\n".join([OTHER] * 500 + [CURRENT] + [OTHER] * 500)
     faults_of(path, CRASH.format(threads=middle))
     assert CURRENT in read_faults(path)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from agent.core import events as ev
 from agent.core.model import Pace, Standby, WorkerError
 from agent.errors import RunRefused
-from agent.telemetry.model import Metric
+from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import Hang, HangKind, Standing
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     a_begin,
     a_complete,
     an_interrupt,
@@ -269,7 +269,7 @@ def test_durations_belong_to_their_own_round() -> None:
 
 
 def test_a_run_that_fails() -> None:
-    story = Watched(restarts_max=0)
+    story = Watched(max_restarts=0)
     story.run()
     story.exit(0, 1)
     story.gone()

@@ -123,7 +123,7 @@ def test_a_program_that_cannot_be_run_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ScriptNotFound, match=why) as caught:
         preflight.check_program(program, search_path=str(tmp_path))
-    assert caught.value.path == program
+    assert caught.value.name == program
 
 
 def test_log_directory_is_created_and_left_empty(
@@ -140,7 +140,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(LogDirectoryUnusable, match="it is not a directory") as caught:
             preflight.prepare_log_dir(str(path))
-        assert caught.value.path == str(path)
+        assert caught.value.name == str(path)
 
 
 def test_an_unwritable_log_directory_is_refused() -> None:

@@ -7,61 +7,58 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from agent.workers.supervisor.messages import (
+    KillWorkers,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+    WorkerStartFailed,
+)
 from agent.workers.supervisor.worker_group import (
     HISTORY_MAX,
     KILL_WAIT_S,
     NO_ROUND,
-    InvalidTransition,
-    State,
-    WorkerGroup,
-)
-from agent.workers.supervisor.worker_group_messages import (
-    ChildExit,
     ChildrenReaped,
     DeadlineReached,
     DescendantsListed,
     Event,
+    InvalidTransition,
     KillDescendants,
-    KillRequested,
     ListDescendants,
-    ReportExited,
-    ReportStarted,
-    ReportStartFailed,
-    ReportStopped,
-    SignalGroups,
-    SignalOne,
-    SignalOneRequested,
-    SignalProcesses,
-    SignalRequested,
-    SpawnFailure,
+    SendSignal,
     SpawnFinished,
-    SpawnWorkers,
-    StartRequested,
-    StopRequested,
+    State,
+    WorkerGroup,
 )
 
 if TYPE_CHECKING:
-    from agent.workers.supervisor.worker_group_messages import Effect
+    from agent.workers.supervisor.worker_group import Effect
 
 ROUND = 4
 PIDS = {0: 100, 1: 101}
 ORPHAN = 200
 TERM, INT, KILL, USR1 = 15, 2, 9, 10
-FAILURE = SpawnFailure(local_rank=1, errno=2, message="cannot start x: it does not exist")
+FAILURE = WorkerStartFailed(round_id=ROUND, local_rank=1, message="cannot start x")
 
-START = StartRequested(round_id=ROUND, local_ranks=(0, 1))
-OLD_START = StartRequested(round_id=ROUND - 1, local_ranks=(0, 1))
-NEW_START = StartRequested(round_id=ROUND + 1, local_ranks=(0,))
-STOP = StopRequested(round_id=ROUND, signal=TERM, timeout_s=30.0)
-OLD_STOP = StopRequested(round_id=ROUND - 1, signal=TERM, timeout_s=30.0)
+
+def start_of(round_id: int) -> StartWorkers:
+    workers = tuple(WorkerStart(local_rank=rank, env={}) for rank in range(2))
+    return StartWorkers(round_id=round_id, argv=("x",), env={}, workers=workers)
+
+
+START, OLD_START, NEW_START = start_of(ROUND), start_of(ROUND - 1), start_of(ROUND + 1)
+STOP = StopWorkers(round_id=ROUND, signum=TERM, timeout_s=30.0)
+OLD_STOP = StopWorkers(round_id=ROUND - 1, signum=TERM, timeout_s=30.0)
 SPAWNED = SpawnFinished(pids=PIDS)
-ALL_GONE = ChildrenReaped(
-    exits=(ChildExit(pid=100, exit_code=0), ChildExit(pid=101, exit_code=1)), is_any_left=False
-)
-ONE_GONE = ChildrenReaped(exits=(ChildExit(pid=101, exit_code=-TERM),), is_any_left=True)
-ORPHAN_GONE = ChildrenReaped(exits=(ChildExit(pid=ORPHAN, exit_code=0),), is_any_left=True)
-WORKERS_GONE = ChildrenReaped(exits=ALL_GONE.exits, is_any_left=True)
-NOTHING_LEFT = ChildrenReaped(exits=(), is_any_left=False)
+ALL_GONE = ChildrenReaped(exit_codes={100: 0, 101: 1}, is_any_left=False)
+ONE_GONE = ChildrenReaped(exit_codes={101: -TERM}, is_any_left=True)
+ORPHAN_GONE = ChildrenReaped(exit_codes={ORPHAN: 0}, is_any_left=True)
+WORKERS_GONE = ChildrenReaped(exit_codes=ALL_GONE.exit_codes, is_any_left=True)
+NOTHING_LEFT = ChildrenReaped(exit_codes={}, is_any_left=False)
 
 
 class Machine:
@@ -89,8 +86,8 @@ PATHS: dict[State, tuple[Event, ...]] = {
     State.STARTING: (START,),
     State.RUNNING: (START, SPAWNED),
     State.STOPPING: (START, SPAWNED, STOP),
-    State.KILLING: (START, SPAWNED, KillRequested()),
-    State.STUCK: (START, SPAWNED, KillRequested(), DescendantsListed(pids=(100,))),
+    State.KILLING: (START, SPAWNED, KillWorkers()),
+    State.STUCK: (START, SPAWNED, KillWorkers(), DescendantsListed(pids=(100,))),
 }
 """How to get into each state."""
 
@@ -105,8 +102,8 @@ def machine_in(state: State) -> Machine:
 
 def exited(
     local_rank: int, exit_code: int, *, is_stopped: bool, ended_at: float = 1000.0
-) -> ReportExited:
-    return ReportExited(
+) -> WorkerExit:
+    return WorkerExit(
         round_id=ROUND,
         local_rank=local_rank,
         pid=PIDS[local_rank],
@@ -120,24 +117,24 @@ def both_exited(*, is_stopped: bool) -> list[Effect]:
     return [exited(0, 0, is_stopped=is_stopped), exited(1, 1, is_stopped=is_stopped)]
 
 
-STARTED = ReportStarted(round_id=ROUND, pids=PIDS)
-STOPPED = ReportStopped(round_id=ROUND)
-OLD_STOPPED = ReportStopped(round_id=ROUND - 1)
-SIGNAL_ALL = SignalGroups(pids=(100, 101), signal=TERM)
-FORWARD = SignalRequested(round_id=ROUND, signal=USR1)
-OLD_FORWARD = SignalRequested(round_id=ROUND - 1, signal=USR1)
-FORWARDED = SignalProcesses(pids=(100, 101), signal=USR1)
-ONE = SignalOneRequested(round_id=ROUND, local_rank=1, signal=TERM, is_for_group=True)
-OLD_ONE = SignalOneRequested(round_id=ROUND - 1, local_rank=1, signal=TERM, is_for_group=True)
-NO_ONE = SignalOneRequested(round_id=ROUND, local_rank=7, signal=TERM, is_for_group=True)
-ONE_SIGNALLED = SignalOne(round_id=ROUND, local_rank=1, pid=101, signal=TERM, is_for_group=True)
+STARTED = WorkersStarted(round_id=ROUND, pids=PIDS)
+STOPPED = WorkersStopped(round_id=ROUND)
+OLD_STOPPED = WorkersStopped(round_id=ROUND - 1)
+SIGNAL_ALL = SendSignal(pids=(100, 101), signum=TERM, is_for_group=True)
+FORWARD = SignalWorkers(round_id=ROUND, signum=USR1)
+OLD_FORWARD = SignalWorkers(round_id=ROUND - 1, signum=USR1)
+FORWARDED = SendSignal(pids=(100, 101), signum=USR1, is_for_group=False)
+ONE = SignalWorkers(round_id=ROUND, local_rank=1, signum=TERM, is_for_group=True)
+OLD_ONE = SignalWorkers(round_id=ROUND - 1, local_rank=1, signum=TERM, is_for_group=True)
+NO_ONE = SignalWorkers(round_id=ROUND, local_rank=7, signum=TERM, is_for_group=True)
+ONE_SIGNALLED = SendSignal(pids=(101,), signum=TERM, is_for_group=True)
 LISTED = DescendantsListed(pids=(101, ORPHAN))
 DUE = DeadlineReached()
 
 CASES: list[tuple[State, Event, list[Effect], State]] = [
-    (State.IDLE, START, [SpawnWorkers(round_id=ROUND, local_ranks=(0, 1))], State.STARTING),
+    (State.IDLE, START, [START], State.STARTING),
     (State.IDLE, STOP, [STOPPED], State.IDLE),
-    (State.IDLE, KillRequested(), [ReportStopped(round_id=NO_ROUND)], State.IDLE),
+    (State.IDLE, KillWorkers(), [WorkersStopped(round_id=NO_ROUND)], State.IDLE),
     (State.IDLE, FORWARD, [], State.IDLE),
     (State.IDLE, ONE, [], State.IDLE),
     (State.IDLE, NOTHING_LEFT, [], State.IDLE),
@@ -146,13 +143,13 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.STARTING,
         SpawnFinished(pids={0: 100}, failure=FAILURE),
-        [ReportStartFailed(round_id=ROUND, failure=FAILURE)],
+        [FAILURE],
         State.RUNNING,
     ),
     (
         State.STARTING,
         SpawnFinished(pids={}, failure=FAILURE),
-        [ReportStartFailed(round_id=ROUND, failure=FAILURE)],
+        [FAILURE],
         State.IDLE,
     ),
     (State.RUNNING, START, [STARTED], State.RUNNING),
@@ -161,17 +158,17 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.RUNNING, OLD_STOP, [OLD_STOPPED], State.RUNNING),
     (
         State.RUNNING,
-        StopRequested(round_id=ROUND + 1, signal=TERM, timeout_s=1.0),
-        [ReportStopped(round_id=ROUND + 1)],
+        StopWorkers(round_id=ROUND + 1, signum=TERM, timeout_s=1.0),
+        [WorkersStopped(round_id=ROUND + 1)],
         State.RUNNING,
     ),
     (
         State.RUNNING,
-        StopRequested(round_id=ROUND, signal=KILL, timeout_s=30.0),
+        StopWorkers(round_id=ROUND, signum=KILL, timeout_s=30.0),
         [KillDescendants()],
         State.KILLING,
     ),
-    (State.RUNNING, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.RUNNING, KillWorkers(), [KillDescendants()], State.KILLING),
     (State.RUNNING, FORWARD, [FORWARDED], State.RUNNING),
     (State.RUNNING, ONE, [ONE_SIGNALLED], State.RUNNING),
     (State.RUNNING, OLD_ONE, [], State.RUNNING),
@@ -187,17 +184,17 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.STOPPING, OLD_STOP, [OLD_STOPPED], State.STOPPING),
     (
         State.STOPPING,
-        StopRequested(round_id=ROUND, signal=INT, timeout_s=30.0),
-        [SignalGroups(pids=(100, 101), signal=INT)],
+        StopWorkers(round_id=ROUND, signum=INT, timeout_s=30.0),
+        [SendSignal(pids=(100, 101), signum=INT, is_for_group=True)],
         State.STOPPING,
     ),
     (
         State.STOPPING,
-        StopRequested(round_id=ROUND, signal=KILL, timeout_s=30.0),
+        StopWorkers(round_id=ROUND, signum=KILL, timeout_s=30.0),
         [KillDescendants()],
         State.KILLING,
     ),
-    (State.STOPPING, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.STOPPING, KillWorkers(), [KillDescendants()], State.KILLING),
     (State.STOPPING, FORWARD, [FORWARDED], State.STOPPING),
     (State.STOPPING, ONE, [], State.STOPPING),
     (State.STOPPING, OLD_FORWARD, [], State.STOPPING),
@@ -215,7 +212,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.KILLING, OLD_START, [OLD_STOPPED], State.KILLING),
     (State.KILLING, STOP, [], State.KILLING),
     (State.KILLING, OLD_STOP, [OLD_STOPPED], State.KILLING),
-    (State.KILLING, KillRequested(), [], State.KILLING),
+    (State.KILLING, KillWorkers(), [], State.KILLING),
     (State.KILLING, FORWARD, [], State.KILLING),
     (State.KILLING, ONE, [], State.KILLING),
     (
@@ -229,7 +226,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.KILLING,
         LISTED,
-        [ReportStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))],
+        [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))],
         State.STUCK,
     ),
     (State.KILLING, DUE, [], State.KILLING),
@@ -237,7 +234,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.STUCK, OLD_START, [OLD_STOPPED], State.STUCK),
     (State.STUCK, STOP, [KillDescendants()], State.KILLING),
     (State.STUCK, OLD_STOP, [OLD_STOPPED], State.STUCK),
-    (State.STUCK, KillRequested(), [KillDescendants()], State.KILLING),
+    (State.STUCK, KillWorkers(), [KillDescendants()], State.KILLING),
     (State.STUCK, FORWARD, [], State.STUCK),
     (State.STUCK, ONE, [], State.STUCK),
     (State.STUCK, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STUCK),
@@ -260,7 +257,7 @@ EXAMPLES: tuple[Event, ...] = (
     START,
     SPAWNED,
     STOP,
-    KillRequested(),
+    KillWorkers(),
     FORWARD,
     ONE,
     ALL_GONE,
@@ -305,7 +302,7 @@ def test_history_is_bounded_and_names_state_and_event() -> None:
         machine(FORWARD)
     with pytest.raises(InvalidTransition) as caught:
         machine(DUE)
-    assert caught.value.history == ("RUNNING SignalRequested",) * HISTORY_MAX
+    assert caught.value.history == ("RUNNING SignalWorkers",) * HISTORY_MAX
 
 
 def test_signal_is_escalated_at_the_deadline_and_not_before() -> None:
@@ -323,7 +320,7 @@ def test_survivors_of_the_kill_are_listed_at_its_deadline_and_not_before() -> No
     assert machine(DUE, after=KILL_WAIT_S - 0.5) == []
     assert machine(DUE, after=0.5) == [ListDescendants()]
     assert machine(ORPHAN_GONE) == [KillDescendants()]
-    assert machine(LISTED) == [ReportStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
+    assert machine(LISTED) == [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
     assert machine.deadline is None
 
 
@@ -338,24 +335,24 @@ def test_survivors_that_are_gone_when_listed_are_not_reported() -> None:
 
 def test_second_stop_shortens_but_never_prolongs_the_deadline() -> None:
     machine = machine_in(State.STOPPING)
-    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=60.0), after=1.0)
+    machine(StopWorkers(round_id=ROUND, signum=TERM, timeout_s=60.0), after=1.0)
     assert machine.deadline == 29.0
-    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=5.0), after=1.0)
+    machine(StopWorkers(round_id=ROUND, signum=TERM, timeout_s=5.0), after=1.0)
     assert machine.deadline == 5.0
 
 
 def test_stop_without_patience_kills_at_once() -> None:
     machine = machine_in(State.RUNNING)
-    machine(StopRequested(round_id=ROUND, signal=TERM, timeout_s=0.0))
+    machine(StopWorkers(round_id=ROUND, signum=TERM, timeout_s=0.0))
     assert machine.deadline == 0.0
     assert machine(DUE) == [KillDescendants()]
 
 
 def test_kill_during_a_stop_restarts_the_clock_and_a_repeated_kill_does_not() -> None:
     machine = machine_in(State.STOPPING)
-    machine(KillRequested(), after=1.0)
+    machine(KillWorkers(), after=1.0)
     assert machine.deadline == KILL_WAIT_S
-    machine(KillRequested(), after=1.0)
+    machine(KillWorkers(), after=1.0)
     assert machine.deadline == KILL_WAIT_S - 1.0
 
 
@@ -364,14 +361,16 @@ def test_leftovers_live_on_until_a_stop_and_are_then_killed_at_once() -> None:
     machine(WORKERS_GONE)
     assert machine(FORWARD) == []
     assert machine(STOP) == [KillDescendants()]
-    assert machine(ChildrenReaped(exits=ORPHAN_GONE.exits, is_any_left=False)) == [STOPPED]
+    assert machine(ChildrenReaped(exit_codes=ORPHAN_GONE.exit_codes, is_any_left=False)) == [
+        STOPPED
+    ]
 
 
 def test_only_living_workers_are_signalled() -> None:
     machine = machine_in(State.RUNNING)
     machine(ONE_GONE)
-    assert machine(FORWARD) == [SignalProcesses(pids=(100,), signal=USR1)]
-    assert machine(STOP) == [SignalGroups(pids=(100,), signal=TERM)]
+    assert machine(FORWARD) == [SendSignal(pids=(100,), signum=USR1, is_for_group=False)]
+    assert machine(STOP) == [SendSignal(pids=(100,), signum=TERM, is_for_group=True)]
 
 
 def test_pid_of_an_ended_worker_may_come_back_as_an_orphan() -> None:
@@ -394,23 +393,23 @@ def test_repeated_start_after_a_failure_repeats_the_failure() -> None:
 
 
 @pytest.mark.parametrize("late", [START, OLD_START])
-def test_round_that_is_over_is_not_started_again(late: StartRequested) -> None:
+def test_round_that_is_over_is_not_started_again(late: StartWorkers) -> None:
     machine = machine_in(State.RUNNING)
     machine(ALL_GONE)
-    assert machine(late) == [ReportStopped(round_id=late.round_id)]
+    assert machine(late) == [WorkersStopped(round_id=late.round_id)]
     assert machine.group.state is State.IDLE
 
 
 def test_next_round_starts_afresh_when_all_is_gone() -> None:
     machine = machine_in(State.STOPPING)
     machine(ALL_GONE)
-    assert machine(KillRequested()) == [STOPPED]
-    assert machine(NEW_START) == [SpawnWorkers(round_id=ROUND + 1, local_ranks=(0,))]
+    assert machine(KillWorkers()) == [STOPPED]
+    assert machine(NEW_START) == [NEW_START]
     assert machine(SpawnFinished(pids={0: 300})) == [
-        ReportStarted(round_id=ROUND + 1, pids={0: 300})
+        WorkersStarted(round_id=ROUND + 1, pids={0: 300})
     ]
-    assert machine(StopRequested(round_id=ROUND + 1, signal=TERM, timeout_s=1.0)) == [
-        SignalGroups(pids=(300,), signal=TERM)
+    assert machine(StopWorkers(round_id=ROUND + 1, signum=TERM, timeout_s=1.0)) == [
+        SendSignal(pids=(300,), signum=TERM, is_for_group=True)
     ]
 
 

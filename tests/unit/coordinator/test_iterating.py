@@ -19,7 +19,7 @@ from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
 from coordinator.core.run.state import Phase
 from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
-from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
+from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.world import a_running_story
 
 if TYPE_CHECKING:

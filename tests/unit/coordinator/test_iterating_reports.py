@@ -18,7 +18,7 @@ from coordinator.core.run.records import RoundEnd, RoundEnded
 from coordinator.core.run.state import RunState
 from coordinator.wire.run_status import run_page
 from drumbeat.v1 import run_pb2
-from tests.support.iterating_runs import an_iterating_story, enter_all, go_on
+from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
 from tests.support.world import RUN, a_running_story
 

@@ -13,18 +13,12 @@ from coordinator.core.inprocess.model import (
     InterruptionKind,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import (
-    SHIFT_RANKS,
-    Cut,
-    active_divisor,
-    active_max,
-    group_sizes,
-)
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationInterrupted,
 )
-from tests.support.iteration import (
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -40,6 +34,7 @@ from tests.support.iteration import (
     given_up,
     only,
 )
+from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
 
 # The barrier.
 

@@ -12,7 +12,7 @@ from coordinator.core.inprocess.model import (
     InprocessSpec,
     IterationComplete,
 )
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max, group_sizes
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -21,7 +21,7 @@ from coordinator.core.inprocess.records import (
     IterationState,
 )
 from coordinator.core.phases.rendezvous import GiveUp
-from tests.support.iteration import (
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -37,6 +37,7 @@ from tests.support.iteration import (
     given_up,
     only,
 )
+from tests.support.inprocess.rules import active_max, group_sizes
 
 # Completion.
 

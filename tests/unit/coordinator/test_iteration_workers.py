@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.core.inprocess.model import InprocessStep, InterruptionKind
-from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, active_max
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationInterrupted,
@@ -13,7 +13,7 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.phases.rendezvous import GiveUp, Wait
-from tests.support.iteration import (
+from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,
     ERROR,
@@ -28,6 +28,7 @@ from tests.support.iteration import (
     completed,
     only,
 )
+from tests.support.inprocess.rules import active_max
 from tests.support.world import an_agent
 
 OUTSIDE = InprocessStep.OUTSIDE

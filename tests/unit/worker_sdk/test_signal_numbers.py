@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import messages
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 
@@ -17,5 +17,5 @@ def test_the_signals_are_those_of_the_system() -> None:
 
 @pytest.mark.parametrize("number", [32, 33, 65, 0, -9])
 def test_no_command_carries_another_number(number: int) -> None:
-    with pytest.raises(ValueError, match=f"signal: {number} is not a signal of this system"):
-        protocol.SignalWorker(round_id=0, local_rank=0, signal=number, is_for_group=False)
+    with pytest.raises(ValueError, match=f"signum: {number} is not a signal of this system"):
+        messages.SignalWorkers(round_id=0, local_rank=0, signum=number, is_for_group=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
-from worker_sdk.config import WorkerConfig
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
@@ -125,7 +124,7 @@ class Current:
 
 def why_none() -> str:
     """Say why this process has no link."""
-    if not WorkerConfig.from_env().directory:
+    if not runtime.has_agent():
         return "no agent, as there is under `agent join`"
     return "the agent watches another process of this worker, not this one"
 
@@ -136,7 +135,5 @@ def of_process() -> Link | None:
         if Current.link is None or Current.pid != os.getpid():
             if not runtime.is_attached():
                 return None
-            from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy
-
-            Current.link, Current.pid = Link(attached(), BoardLimits()), os.getpid()
+            Current.link, Current.pid = Link(runtime.attachment(), BoardLimits()), os.getpid()
         return Current.link

@@ -14,14 +14,12 @@ from agent.core.inprocess.model import (
     HostStep,
     InprocessDirective,
     InprocessReport,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
@@ -56,7 +54,7 @@ READ = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION, message="boom
     [
         (
             worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=SPEC, group="g")),
-            Entered(spec=InprocessSpec(SPEC.SerializeToString(deterministic=True)), group="g"),
+            Entered(spec=SPEC.SerializeToString(deterministic=True), group="g"),
         ),
         (worker_pb2.WorkerStep(completed=worker_pb2.Completed()), Completed()),
         (worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted()), Interrupted()),
@@ -139,10 +137,9 @@ def test_the_longest_step_is_read() -> None:
 
 
 def test_every_order_is_written() -> None:
-    begin = WorkerBegin(
-        rank=3,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=3, active_rank=0),),
         world_size=8,
-        active_rank=0,
         active_world_size=4,
         master_addr="a",
         master_port=70,
@@ -169,10 +166,9 @@ def test_every_order_is_written() -> None:
 
 
 def test_a_spare_has_no_active_rank() -> None:
-    begin = WorkerBegin(
-        rank=3,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=3, active_rank=None),),
         world_size=8,
-        active_rank=None,
         active_world_size=3,
         master_addr="a",
         master_port=70,
@@ -182,7 +178,7 @@ def test_a_spare_has_no_active_rank() -> None:
 
 
 def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
-    spec = InprocessSpec(SPEC.SerializeToString(deterministic=True))
+    spec = SPEC.SerializeToString(deterministic=True)
     report = InprocessReport(
         iteration=4,
         step=HostStep.ENTERED,
@@ -207,7 +203,7 @@ def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
 
 
 def test_a_spec_of_defaults_is_there_all_the_same() -> None:
-    report = InprocessReport(iteration=0, step=HostStep.ENTERED, spec=InprocessSpec(b""))
+    report = InprocessReport(iteration=0, step=HostStep.ENTERED, spec=b"")
     assert convert.report_message(report).HasField("spec")
     report = InprocessReport(iteration=0, step=HostStep.RUNNING)
     assert not convert.report_message(report).HasField("spec")
@@ -301,7 +297,7 @@ def test_a_record_says_which_iteration_it_was() -> None:
     assert record.iteration == 12
 
 
-BEFORE = Entered(spec=InprocessSpec(b""))
+BEFORE = Entered(spec=b"")
 LEFT = Terminated(interruption=READ)
 TOLD = [
     (None, None, (0, "")),

@@ -18,7 +18,7 @@ from agent.core.inprocess.model import (
 )
 from agent.core.inprocess.worker import Fault
 from agent.watchdog.core.model import Purpose
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
     a_begin,

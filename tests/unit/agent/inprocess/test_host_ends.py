@@ -11,7 +11,7 @@ from agent.core import effects as fx
 from agent.core.inprocess.messages import WONDER_S
 from agent.core.inprocess.model import HostStep, InprocessReport, Interrupted, InterruptionKind
 from agent.watchdog.core.model import Evidence, Purpose
-from tests.support.iterating import (
+from tests.support.inprocess.values import (
     SPEC,
     a_begin,
     a_complete,

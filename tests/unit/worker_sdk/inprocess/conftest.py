@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tests.support.iterations import InMemory, Iterations, Limits
+from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk.inprocess.restart.agent_link import Current, Link
 
 if TYPE_CHECKING:

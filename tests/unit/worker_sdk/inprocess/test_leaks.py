@@ -10,7 +10,7 @@ from tests.support.layering import ROOT
 
 PROGRAM = """
 import gc, logging, os, threading, time
-from tests.support.iterations import InMemory, Iterations, Limits
+from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk import inprocess
 from worker_sdk.inprocess.restart.agent_link import Current, Link
 

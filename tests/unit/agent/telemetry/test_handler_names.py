@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.errors import UnknownEventHandler
-from agent.telemetry import catalog
+from agent.telemetry import handlers
 from agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ours_need_no_package(tmp_path: Path) -> None:
-    for name in catalog.BUILT_IN:
-        catalog.check_name(name)
-    assert catalog.factory("null", None) is None
-    assert catalog.factory("console", None) is ConsoleHandler
-    make = catalog.factory("jsonl", str(tmp_path / "e"))
+    for name in handlers.BUILT_IN:
+        handlers.check_name(name)
+    assert handlers.factory("null", None) is None
+    assert handlers.factory("console", None) is ConsoleHandler
+    make = handlers.factory("jsonl", str(tmp_path / "e"))
     assert make is not None
     handler = make()
     assert isinstance(handler, JsonLinesHandler)
@@ -43,17 +43,17 @@ def test_ours_need_no_package(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_packages_handler_is_found_and_ours_cannot_be_replaced() -> None:
-    catalog.check_name("mine")
-    make = catalog.factory("mine", None)
+    handlers.check_name("mine")
+    make = handlers.factory("mine", None)
     assert make is not None
     assert isinstance(make(), ConsoleHandler)
-    assert catalog.factory("console", None) is ConsoleHandler
+    assert handlers.factory("console", None) is ConsoleHandler
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_handler_is_loaded_only_when_it_is_made() -> None:
-    catalog.check_name("missing")
-    make = catalog.factory("missing", None)
+    handlers.check_name("missing")
+    make = handlers.factory("missing", None)
     assert make is not None
     with pytest.raises(ModuleNotFoundError):
         make()
@@ -62,9 +62,9 @@ def test_a_handler_is_loaded_only_when_it_is_made() -> None:
 @pytest.mark.usefixtures("installed")
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(UnknownEventHandler) as caught:
-        catalog.check_name("other")
+        handlers.check_name("other")
     assert caught.value.known == ("null", "console", "jsonl", "mine", "missing")
-    make = catalog.factory("other", None)
+    make = handlers.factory("other", None)
     assert make is not None
     with pytest.raises(UnknownEventHandler):
         make()

@@ -21,7 +21,7 @@ class EventSource(StrEnum):
 class Event:
     """Something that happened. ``timestamp`` is in milliseconds since 1970, UTC.
 
-    It is for people and for plots: clocks of two hosts differ, and nothing is decided by it.
+    It is for reading and plotting: clocks of two hosts differ, and nothing is decided by it.
     """
 
     name: str
@@ -31,13 +31,7 @@ class Event:
 
     def to_json(self) -> str:
         """Return the event as one line of ASCII, without a newline."""
-        return _line(
-            kind="event",
-            name=self.name,
-            source=str(self.source),
-            timestamp=self.timestamp,
-            metadata=dict(self.metadata),
-        )
+        return _line("event", self.name, "source", str(self.source), self.timestamp, self.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +45,14 @@ class Metric:
 
     def to_json(self) -> str:
         """Return the metric as one line of ASCII, without a newline."""
-        return _line(
-            kind="metric",
-            name=self.name,
-            value=self.value,
-            timestamp=self.timestamp,
-            metadata=dict(self.metadata),
-        )
+        return _line("metric", self.name, "value", self.value, self.timestamp, self.metadata)
 
 
 Item = Event | Metric
 
 
-def _line(**fields: object) -> str:
-    return json.dumps(fields, separators=(",", ":"))
+def _line(
+    kind: str, name: str, key: str, value: Value, timestamp: int, metadata: Mapping[str, Value]
+) -> str:
+    fields = {"kind": kind, "name": name, key: value, "timestamp": timestamp}
+    return json.dumps({**fields, "metadata": dict(metadata)}, separators=(",", ":"))

@@ -1,0 +1,154 @@
+"""Pure. In-process restart as a running round sees it: what is journaled, and who is told.
+
+A round whose workers do not restart in process never has ``Iterations``: nothing here
+costs it anything.
+"""
+
+from __future__ import annotations
+
+from coordinator.core.effects import Instruct
+from coordinator.core.inprocess.history import WAITING, told
+from coordinator.core.inprocess.iterations import Address, Iterations
+from coordinator.core.inprocess.model import InprocessReport
+from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord
+from coordinator.core.model import Round
+from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.leader import LeaderPort
+from coordinator.core.phases.rendezvous import GiveUp, Wait
+
+
+class InProcessRestarts:
+    """The in-process restarts of one round. Not thread-safe; one owner calls it.
+
+    ``give_up`` says why no iteration can follow, ``review_at`` when to call ``review``
+    again if nothing happens.
+    """
+
+    def __init__(self, run: RunContext, current: Round, *, now: float) -> None:
+        self.give_up: str | None = None
+        self.review_at: float | None = None
+        self._run = run
+        self._round = current
+        self._leader_port = LeaderPort(run.state, run.members)
+        self._iterations: Iterations | None = None
+        # Since when an iteration is waited for, and when that is logged next.
+        self._waits_since = 0.0
+        self._log_at: float | None = None
+        # Agents that may not know what to do in the present iteration.
+        self._untold: set[str] = set()
+        state = run.state.iterations
+        if state is not None and state.phase is not IterationPhase.NONE:
+            self._begin(now)  # of an earlier life of the coordinator
+
+    def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
+        """Take in what a participant reports of this round."""
+        iterations = self._iterations or self._begin(now)
+        iterations.reported(incarnation, report, now=now)
+
+    def connected(self, incarnation: str) -> None:
+        """Tell a member that has a new session what it may not have heard."""
+        if self._iterations is not None:
+            self._untold.add(incarnation)
+
+    def finished(self, incarnation: str) -> None:
+        """Take in that all workers of a participant exited with 0: they enter no more."""
+        if self._iterations is not None:
+            self._iterations.agent_lost(incarnation, "its workers have ended")
+
+    def lost(self, incarnation: str, why: str) -> bool:
+        """Take in that a member was given up; return whether the round goes on without it."""
+        state = self._run.state
+        if self._iterations is None or not state.is_seated(incarnation):
+            return False
+        self._iterations.agent_lost(incarnation, why)
+        if incarnation in state.succeeded:
+            return False
+        return self._iterations.is_engaged or incarnation in state.excused
+
+    def review(self, *, now: float) -> Wait | None:
+        """Journal what follows, and return what is waited for then, if anything is."""
+        decision: IterationRecord | GiveUp | Wait | None = None
+        while self._iterations is not None:
+            decision = self._iterations.decide(lambda leader: self._address(leader, now), now=now)
+            if decision is None or isinstance(decision, GiveUp | Wait):
+                break
+            self._run.commit(decision)
+            self._follow(self._iterations, decision, now)
+            self._run.log(*told(decision))
+        if isinstance(decision, GiveUp):
+            self.give_up = decision.reason
+        wait = decision if isinstance(decision, Wait) else None
+        self._log_wait(wait, now)
+        instants = (wait.until if wait else None, self._log_at)
+        self.review_at = min((at for at in instants if at is not None), default=None)
+        return wait
+
+    def instructions(self) -> list[Instruct]:
+        """Return what to tell participants, once. Linear in workers after a record."""
+        iterations, state, untold = self._iterations, self._run.state, self._untold
+        if iterations is None or not untold:
+            return []
+        effects: list[Instruct] = []
+        for incarnation in self._round.seats if len(untold) > 1 else untold:
+            presence = self._run.members.presences.get(incarnation)
+            if incarnation not in untold or incarnation in state.given_up or presence is None:
+                continue
+            directive = iterations.directive_for(incarnation)
+            if directive is not None and presence.session_id is not None:
+                effects.append(Instruct(session_id=presence.session_id, directive=directive))
+        self._untold = set()
+        return effects
+
+    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
+        """Return a worker's rank now, ``None`` if it takes no part any more."""
+        if self._iterations is None or not self._iterations.state.order:
+            return self._round.seats[incarnation].rank_first + local_rank
+        return self._iterations.rank_of(incarnation, local_rank)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between events. Linear in workers; for tests."""
+        if self._iterations is not None:
+            state = self._run.state
+            assert self._iterations.state is state.iterations, "iterations of another round"
+            self._iterations.check_invariants()
+
+    def _begin(self, now: float) -> Iterations:
+        """Watch the iterations of the round. Linear in workers."""
+        state = self._run.state
+        assert state.iterations is not None, "a round that can't have iterations"
+        lost = [i for i in self._round.seats if i in state.given_up or i in state.succeeded]
+        self._iterations = Iterations(state.iterations, self._round, lost=lost, now=now)
+        self._untold.update(self._round.seats)
+        return self._iterations
+
+    def _follow(self, iterations: Iterations, record: IterationRecord, now: float) -> None:
+        """Follow a record that has just been folded into the state of the run."""
+        iterations.noted(record, now=now)
+        self._untold.update(self._round.seats)
+        if isinstance(record, IterationBegan):
+            leader = iterations.leader
+            self._run.members.presences[leader].master_port_spent = record.master_port
+            self._run.publisher.one(leader)
+            self._leader_port = LeaderPort(self._run.state, self._run.members)
+
+    def _log_wait(self, wait: Wait | None, now: float) -> None:
+        """Log what an iteration waits for: more rarely, the longer it takes."""
+        interval_s = self._run.policy.progress_interval_s
+        if wait is None:
+            self._log_at = None
+        elif self._log_at is None:
+            self._waits_since, self._log_at = now, now + interval_s
+        elif now >= self._log_at:
+            self._log_at = now + max(interval_s, now - self._waits_since)
+            self._run.log(WAITING, wait.reason)
+            seated = self._round.seats.keys() - self._run.state.given_up
+            self._run.publisher.some(self._run.members.connected - seated)
+
+    def _address(self, leader: str, now: float) -> Address | Wait | GiveUp:
+        """Return where rank 0 listens; an address given for the round is its leader's."""
+        port = self._leader_port.port_for(leader, what="the iteration", now=now)
+        if not isinstance(port, int):
+            return port
+        address = self._run.state.members[leader].address
+        is_as_given = leader == self._round.leader
+        return (self._run.state.spec.master_addr or address) if is_as_given else address, port
