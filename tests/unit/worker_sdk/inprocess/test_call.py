@@ -10,9 +10,9 @@ import time
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
-from tests.support.inprocess.calls import Noted, kind_of
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
+from tests.support.calls import Noted, kind_of
 from tests.support.inprocess.peers import Iterations
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper

@@ -11,8 +11,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.inprocess.calls import WAIT_S, Noted, later
 
+from tests.support.calls import WAIT_S, Noted, later
 from worker_sdk import inprocess
 from worker_sdk.inprocess import CallWrapper, State, Wrapper
 

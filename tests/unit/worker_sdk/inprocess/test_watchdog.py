@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tests.support.inprocess.calls import kind_of
-
+from tests.support.calls import kind_of
 from tests.support.waiting import MS, wait_until_sync
 from worker_sdk.inprocess import CallWrapper, Wrapper
 
