@@ -87,7 +87,7 @@ class BoardLimits:
                 agent's.
         """
         board = runtime.start()
-        if board.is_full:
+        if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
         after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
         slot = board.open_slot(
