@@ -118,11 +118,11 @@ class Workers:
         self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
+            output.directory,
             self._signal_worker,
             self._on_step,
-            self._base_environment,
-            output.directory,
             self._on_watchdog_act,
+            self._base_environment,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
