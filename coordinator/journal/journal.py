@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from coordinator.core import effects as fx
+from coordinator.core.run.state import RunState
 from coordinator.journal.runs import JournaledRuns
 
 
@@ -54,3 +57,11 @@ class MemoryJournal:
 
     async def close(self) -> None:
         """Do nothing."""
+
+
+def read_run(runs: JournaledRuns, key: str) -> RunState | None:
+    """Return a copy of a run for the core to go on from, ``None`` if it was forgotten."""
+    state = runs.states.get(key)
+    if state is None:
+        return None
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from coordinator.core import effects as fx
 from coordinator.core.run.records import FailuresCounted, RunCreated, weight
 from coordinator.core.run.state import RunState, key_of
@@ -92,13 +90,6 @@ class JournaledRuns:
         known = self._generations.get(run_id)
         latest = known[-1] if known else 0
         return self.states.get(key_of(run_id, generation or latest))
-
-    def copy(self, key: str) -> RunState | None:
-        """Return a copy of a run for the core to go on from, ``None`` if it was forgotten."""
-        state = self.states.get(key)
-        if state is None:
-            return None
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
 
     def _erase(self, key: str) -> None:
         state = self.states.pop(key)

@@ -13,7 +13,7 @@ from coordinator.core.events import Event, FailureReported, LimitsReset, Session
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.history import CoordinatorStory
 from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import Journal
+from coordinator.journal.journal import Journal, read_run
 from coordinator.journal.runs import JournaledRuns
 from coordinator.journal.writer import OnServing, Writer
 from coordinator.shell.outbox import Outbox
@@ -52,7 +52,7 @@ class Driver:
         self._failure_room = asyncio.Semaphore(failures_waiting_max)
         self._turns = Turns(
             registry,
-            read_run=journal.runs.copy,
+            read_run=lambda key: read_run(journal.runs, key),
             log=self._log,
             queue_max=queue_max,
             failure_taken=self._failure_room.release,
@@ -75,8 +75,8 @@ class Driver:
     async def restore(self) -> None:
         """Take over what the journal holds. Raises ``JournalError``."""
         self._clock_offset = await self._journal.load()
-        keys = list(self.journaled.states)
-        states = [state for key in keys if (state := self.journaled.copy(key)) is not None]
+        runs = self._journal.runs
+        states = [state for key in runs.states if (state := read_run(runs, key)) is not None]
         now = self.now()
         effects = self.registry.restore(states, now=now)
         await self._journal.write(effects, now=now)

@@ -9,6 +9,7 @@ from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
+from coordinator.journal.journal import read_run
 from coordinator.shell.outbox import Outbox
 from coordinator.shell.sessions import response_message
 from coordinator.shell.turns import Turns
@@ -133,7 +134,7 @@ class HeadLife:
         self.runs = machine.disk.read()
         self.turns = Turns(
             self.registry,
-            read_run=self.runs.copy,
+            read_run=partial(read_run, self.runs),
             log=lambda _effect: None,
             queue_max=100_000,
             failure_taken=lambda: None,
@@ -150,7 +151,9 @@ class HeadLife:
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
         shadow = self.machine.checker.shadow
         assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
-        states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
+        states = [
+            state for key in self.runs.states if (state := read_run(self.runs, key)) is not None
+        ]
         self._perform(self.registry.restore(states, now=self.clock.now))
 
     def open(self, link: Link) -> None:

@@ -53,6 +53,7 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import RunState
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
 from coordinator.journal import sqlite as journal_module
+from coordinator.journal.journal import read_run
 from coordinator.journal.runs import Change, Compact, JournaledRuns
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
 from tests.support.inprocess.rules import active_max, group_sizes
@@ -292,12 +293,12 @@ def test_a_snapshot_is_due_after_so_many_records_of_one_run(
 def test_a_reader_that_takes_a_run_away_takes_a_copy() -> None:
     runs = JournaledRuns()
     runs.take(appends(story("r")[:2], "r"))
-    copied = runs.copy("r")
+    copied = read_run(runs, "r")
     assert copied == runs.find("r")
     assert copied is not None
     copied.members.clear()
     assert runs.states["r"].members
-    assert runs.copy("s") is None
+    assert read_run(runs, "s") is None
 
 
 def test_erasing_a_run_leaves_the_others(journal: SqliteFile) -> None:
