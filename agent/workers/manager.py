@@ -37,10 +37,8 @@ from agent.workers.devices.host import HostDevices
 from agent.workers.devices.model import format_cpu_list
 from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.environment import (
-    Host,
     common_environment,
     needs_omp_default,
-    round_environment,
     worker_environments,
 )
 from agent.workers.failures.error_file import read_error_file, read_faults
@@ -120,11 +118,11 @@ class Workers:
         self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
+            output.directory,
             self._signal_worker,
             self._on_step,
-            self._base_environment,
-            output.directory,
             self._on_watchdog_act,
+            self._base_environment,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
@@ -182,7 +180,9 @@ class Workers:
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
             case fx.StopWorkers() | fx.KillWorkers():
                 self._abandon_start()
-                self.watchdog.stopping(getattr(effect, "round_id", None))
+                self.watchdog.stopping(
+                    effect.round_id if isinstance(effect, fx.StopWorkers) else None
+                )
                 self._command(effect)
             case fx.SignalWorkers():
                 self._command(effect)
@@ -235,22 +235,8 @@ class Workers:
             self._submit(WorkerLimitExpired(hang=act.hang, signal=act.signal, pid=act.pid, **place))
 
     async def _start_workers(self, assignment: Assignment) -> None:
-        config = self._config
-        host = Host(
-            run_id=config.run_id,
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            restarts_max=config.max_restarts,
-            signals_to_handle=config.signals_to_handle,
-            is_local_rank_virtual=config.virtual_local_rank,
-        )
-        # Each with all of the round, for whoever decides on files looks at names of it.
-        of_round = round_environment(host, assignment)
-        visible = self._base_environment.get(VISIBLE_DEVICES)
-        envs = {
-            local_rank: {**of_round, **env}
-            for local_rank, env in worker_environments(host, assignment, visible_devices=visible)
-        }
+        config, base = self._config, self._base_environment
+        envs = worker_environments(config, assignment, base.get(VISIBLE_DEVICES))
         try:
             streams = await self._files.run(
                 lambda: self._prepare_files(assignment.round_id, envs),
@@ -274,7 +260,7 @@ class Workers:
             StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
-                env=common_environment(self._base_environment, host, assignment),
+                env=common_environment(base, config.nproc_per_node),
                 workers=tuple(
                     WorkerStart(
                         local_rank=local_rank,

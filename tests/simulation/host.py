@@ -19,7 +19,6 @@ from agent.core.events import (
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
-from agent.workers.environment import Host as HostEnvironment
 from agent.workers.environment import worker_environments
 from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
@@ -305,14 +304,7 @@ class Agent:
 
     def _start_workers(self, assignment: Assignment) -> None:
         config = self.host.config
-        environment = HostEnvironment(
-            run_id=RUN,
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            restarts_max=config.max_restarts,
-        )
-        files = dict.fromkeys(range(config.nproc_per_node), "")
-        workers = worker_environments(environment, assignment, files)
+        workers = worker_environments(config, assignment).items()
         self._command(
             messages.StartWorkers(
                 round_id=assignment.round_id,
