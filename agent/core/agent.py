@@ -55,8 +55,6 @@ from agent.workers.failures.records import (
     interrupted_by,
     killed_with_it,
     killed_with_supervisor,
-    left_by,
-    lost_by,
     not_started,
 )
 
@@ -278,7 +276,7 @@ class AgentCore:
             return
         self._group.workers_done += event.exit_code == 0 and not event.is_stopped
         if fault is not None:
-            self._write(left_by(self._assigned(), event, fault, self._next_sequence()))
+            self._write(ended_by(self._assigned(), event, self._next_sequence(), fault))
             return
         is_asked = event.is_stopped and event.hang is None
         if is_good or (is_asked and not self._group.has_failed):
@@ -342,10 +340,9 @@ class AgentCore:
             assert assignment is not None, "workers without a round"
             sequence = self._next_sequence()
             fault = self._inprocess.lost(local_rank, killed_with_it(event), now=now)
-            if fault is not None:
-                failure = lost_by(assignment, event, fault, sequence)
-            else:
-                failure = killed_with_supervisor(assignment, local_rank, event, sequence, now=now)
+            failure = killed_with_supervisor(
+                assignment, local_rank, event, sequence, fault, now=now
+            )
             self._write(failure)
 
     def _assigned(self) -> Assignment:

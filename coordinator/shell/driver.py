@@ -11,7 +11,7 @@ import structlog
 from coordinator.core import effects as fx
 from coordinator.core.events import Event, FailureReported, LimitsReset, SessionOpened
 from coordinator.core.registry.registry import Registry
-from coordinator.core.run.history import CoordinatorStory
+from coordinator.core.run.history import CoordinatorHistory
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import Journal, read_run
 from coordinator.journal.runs import JournaledRuns
@@ -59,7 +59,7 @@ class Driver:
         )
         self._writer = Writer(journal, on_outage=self._note_outage, on_serving=on_serving)
         self._is_embedded = is_embedded
-        self._story = CoordinatorStory()
+        self._history = CoordinatorHistory()
         self._due = asyncio.Event()
         self._clock_offset = 0.0
 
@@ -166,7 +166,7 @@ class Driver:
         write = log.debug if self._is_embedded else log.info
         write(
             effect.decision,
-            message=self._story.line(effect),
+            message=self._history.line(effect),
             reason=effect.reason,
             **{"run.id": effect.run_id, "run.round": effect.round_id},
         )
