@@ -142,26 +142,19 @@ class Observer:
             case ev.InprocessDirected(attempt=attempt, directive=directive):
                 if attempt == self._attempt:
                     self._on_directive(directive, now)
-            case (
-                ev.WorkersStarted()
-                | ev.WorkerStartFailed()
-                | ev.WorkerExited()
-                | ev.WorkerLimitExpired()
-                | ev.WorkerSignalled()
-            ):
+            case ev.WorkersStarted() | ev.WorkerStartFailed() | ev.WorkerExited():
                 if current is not None and event.round_id == current.assignment.round_id:
                     self._on_worker(current, event, now)
+            case ev.LimitExpired() | ev.WorkerSignalled():
+                if current is not None and event.worker.round_id == current.assignment.round_id:
+                    self._tell_watchdog(current, event, now)
             case _:
                 pass
 
     def _on_worker(
         self,
         current: _Round,
-        event: ev.WorkersStarted
-        | ev.WorkerStartFailed
-        | ev.WorkerExited
-        | ev.WorkerLimitExpired
-        | ev.WorkerSignalled,
+        event: ev.WorkersStarted | ev.WorkerStartFailed | ev.WorkerExited,
         now: float,
     ) -> None:
         round_id, since = event.round_id, self._assigned_at
@@ -174,8 +167,6 @@ class Observer:
                 self._put_result(START_DURATION, round_id, since, now, is_success=False)
             case ev.WorkerExited():
                 current.exits.setdefault(event.local_rank, event)
-            case ev.WorkerLimitExpired() | ev.WorkerSignalled():
-                self._tell_watchdog(current, event, now)
 
     def _on_desired(self, desired: DesiredState, now: float) -> None:
         match desired:
@@ -283,10 +274,10 @@ class Observer:
         self._tell(EventSource.WORKER, status, metadata, now)
 
     def _tell_watchdog(
-        self, current: _Round, event: ev.WorkerLimitExpired | ev.WorkerSignalled, now: float
+        self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled, now: float
     ) -> None:
         """Tell of a limit that is over, or of a signal for it."""
-        assignment, worker = current.assignment, current.group.workers[event.local_rank]
+        assignment, worker = current.assignment, current.group.workers[event.worker.local_rank]
         metadata: dict[str, Value] = {
             **self._metadata("RUNNING", now),
             "round_id": assignment.round_id,
@@ -297,7 +288,7 @@ class Observer:
             "pid": event.pid or worker.id,
         }
         name = WORKER_SIGNALLED
-        if isinstance(event, ev.WorkerLimitExpired):
+        if isinstance(event, ev.LimitExpired):
             name, hang = LIMIT_EXPIRED, event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
             metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}
