@@ -16,7 +16,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.session.convert_inprocess import greeting, order_message, step_from
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.calls import (
     Calls,
     InvalidField,
@@ -27,6 +26,7 @@ from agent.watchdog.calls import (
 )
 from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import is_signal
 

@@ -120,8 +120,8 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
     limits = config.limits
     return RegistryPolicy(
         base_pace=Pace(
-            heartbeat_interval_s=config.heartbeat_interval_s,
-            lease_s=config.lease_s,
+            heartbeat_interval_s=config.heartbeat_interval,
+            lease_s=config.lease,
             reconnect_delay_max_s=1.0,
         ),
         runs_max=limits.runs_max,
@@ -136,7 +136,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
             failures_bytes_max=limits.failure_bytes_per_run_max,
             history_max=limits.history_per_run_max,
             reconnect_grace_s=limits.reconnect_grace_s,
-            restart_grace_s=max(limits.restart_grace_s, config.lease_s),
+            restart_grace_s=max(limits.restart_grace_s, config.lease),
             learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
         ),
     )
@@ -144,7 +144,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
 
 def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
     """Return how the server treats connections."""
-    lease_ms = 1000 * config.lease_s
+    lease_ms = 1000 * config.lease
     return [
         ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
         ("grpc.max_receive_message_length", config.limits.message_bytes_max),

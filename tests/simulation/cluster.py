@@ -147,7 +147,7 @@ class Cluster:
 
     def _expect_unharmed(self) -> None:
         checker = self.checker
-        workers = sum(config.local_world_size for config in self.plan.configs)
+        workers = sum(config.nproc_per_node for config in self.plan.configs)
         assert len(checker.rounds) == 1, "the coordinator's faults ended a round"
         assert checker.spawned == workers, "the coordinator's faults restarted workers"
         assert checker.stops == 0, "the coordinator's faults stopped workers"

@@ -41,7 +41,7 @@ class HostDevices:
         gpus: tuple[Gpu, ...] = (),
         *,
         memory: GpuMemoryWaiter | None = None,
-        numa_mode: NumaMode | None = None,
+        numa_mode: str | None = None,
         sysfs: Path = SYSFS,
     ) -> None:
         self.gpus = gpus
@@ -62,7 +62,7 @@ class HostDevices:
             read_topology(allowed, root=self._sysfs),
             [read_gpu_node(gpu.pci_address, root=self._sysfs) for gpu in self.gpus],
             local_world_size=local_world_size,
-            mode=self._numa_mode,
+            mode=NumaMode(self._numa_mode),
         )
         self._bound = allowed, local_world_size, bindings
         return bindings, True
@@ -71,7 +71,7 @@ class HostDevices:
 async def find_devices(
     visible_devices: str | None,
     *,
-    numa_mode: NumaMode | None,
+    numa_mode: str | None,
     is_memory_awaited: bool,
     nvml: Nvml | None = None,
 ) -> HostDevices:

@@ -269,7 +269,7 @@ def test_durations_belong_to_their_own_round() -> None:
 
 
 def test_a_run_that_fails() -> None:
-    story = Watched(restarts_max=0)
+    story = Watched(max_restarts=0)
     story.run()
     story.exit(0, 1)
     story.gone()
