@@ -77,7 +77,7 @@ class RoundWorkers:
         self.group.workers_done += event.exit_code == 0 and not event.is_stopped
         if fault is not None:
             sequence = self._sequence()
-            return [self._write(records.left_by(self._assignment, event, fault, sequence))]
+            return [self._write(records.ended_by(self._assignment, event, sequence, fault))]
         is_asked = event.is_stopped and event.hang is None
         if is_good or (is_asked and not self.group.has_failed):
             return []  # done, or ended as it was asked to, and not because of a failure here
@@ -91,12 +91,9 @@ class RoundWorkers:
             assert assignment is not None, "workers without a round"
             fault = self.inprocess.lost(local_rank, records.killed_with_it(event), now=now)
             sequence = self._sequence()
-            if fault is not None:
-                failure = records.lost_by(assignment, event, fault, sequence)
-            else:
-                failure = records.killed_with_supervisor(
-                    assignment, local_rank, event, sequence, now=now
-                )
+            failure = records.killed_with_supervisor(
+                assignment, local_rank, event, sequence, fault, now=now
+            )
             effects.append(self._write(failure))
         return effects
 
