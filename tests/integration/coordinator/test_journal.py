@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from coordinator.core.effects import Effect, Forget, Persist
+from coordinator.core.effects import Forget, Persist
 from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
@@ -36,7 +36,6 @@ from coordinator.core.model import (
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, WorkerProgress
 from coordinator.core.run.records import (
-    USUAL_BYTES,
     AgentAdmitted,
     AgentRemoved,
     EndingStarted,
@@ -53,8 +52,7 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import RunState
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
 from coordinator.journal import sqlite as journal_module
-from coordinator.journal.journal import read_run
-from coordinator.journal.runs import Change, Compact, JournaledRuns
+from coordinator.journal.runs import Change, Compact
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
 from tests.support.inprocess.rules import active_max, group_sizes
 
@@ -270,35 +268,6 @@ def test_a_snapshot_replaces_the_records_and_more_can_follow(tmp_path: Path) -> 
     database.close()
     assert kinds == ["Snapshot", *(type(record).__name__ for record in records[8:])]
     assert reload(tmp_path) == [fold(records)]
-
-
-def test_a_snapshot_is_due_after_so_many_records_of_one_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 3)
-    runs = JournaledRuns()
-    heavy = Persist(
-        run_id="r",
-        record=FailureRecorded(record=replace(FAILURE, sequence=2, size_bytes=USUAL_BYTES)),
-    )
-    first: list[Effect] = [Persist(run_id="r", record=record) for record in story("r")[:2]]
-    written = []
-    for effects in (first, [heavy], [heavy]):
-        changes = runs.changes(effects)
-        written.append([type(change) for change in changes])
-        runs.take(changes)
-    assert written == [[Persist, Persist], [Persist], [Compact, Persist]]
-
-
-def test_a_reader_that_takes_a_run_away_takes_a_copy() -> None:
-    runs = JournaledRuns()
-    runs.take(appends(story("r")[:2], "r"))
-    copied = read_run(runs, "r")
-    assert copied == runs.find("r")
-    assert copied is not None
-    copied.members.clear()
-    assert runs.states["r"].members
-    assert read_run(runs, "s") is None
 
 
 def test_erasing_a_run_leaves_the_others(journal: SqliteFile) -> None:
