@@ -290,7 +290,7 @@ def acquire(
     after_ns = duration_ns("after", after)
     word = SIGNAL_DEFAULT if signal is None else signal_word(signal)
     board = STATE.board or start()
-    if board.is_full:
+    if not board.free:
         release(name)  # else there would be no slot for the renewal of an open one
     slot = board.open_slot(name, after_ns, after_ns, word, KIND_TIMER)
     try:

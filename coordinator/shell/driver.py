@@ -23,7 +23,7 @@ from coordinator.core.events import (
     SessionOpened,
 )
 from coordinator.core.registry.registry import Registry
-from coordinator.core.run.history import CoordinatorStory
+from coordinator.core.run.history import CoordinatorHistory
 from coordinator.core.run.records import FailuresCounted, weight
 from coordinator.errors import (
     CoordinatorError,
@@ -67,7 +67,7 @@ class Driver:
         self.registry = registry
         self.journaled = JournaledRuns()
         self._is_embedded = is_embedded
-        self._story = CoordinatorStory()
+        self._history = CoordinatorHistory()
         self._journal = journal
         self._writer = Writer(journal, on_serving=on_serving)
         # What waits for a turn. A session is in there once at most, with its inbox.
@@ -331,7 +331,7 @@ class Driver:
         tell = log.debug if self._is_embedded else log.info
         tell(
             decided.decision,
-            message=self._story.line(decided),
+            message=self._history.line(decided),
             reason=decided.reason,
             **{"run.id": decided.run_id, "run.round": decided.round_id},
         )

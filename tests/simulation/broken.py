@@ -178,7 +178,7 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
     """Return a ``_connect`` that only works for the first attempt."""
 
     def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
-        if self._connection.attempt == 1:
+        if self._link.attempt == 1:
             original(self, delay_max_s, now)
 
     return connect
