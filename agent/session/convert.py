@@ -67,16 +67,16 @@ def pace_from(message: session_pb2.Pace) -> Pace:
 
 def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     """Write what the run is, as this agent was told."""
-    barrier = config.exit_barrier_timeout_s
+    barrier = config.exit_barrier_timeout
     return common_pb2.RunSpec(
-        agents_min=config.agents_min,
-        agents_max=config.agents_max,
-        restarts_max=config.restarts_max,
-        join_timeout=duration(config.join_timeout_s),
-        last_call=duration(config.last_call_s),
+        agents_min=config.min_nodes,
+        agents_max=config.max_nodes,
+        restarts_max=config.max_restarts,
+        join_timeout=duration(config.join_timeout),
+        last_call=duration(config.last_call),
         exit_barrier_timeout=None if barrier is None else duration(barrier),
-        shutdown_timeout=duration(config.shutdown_timeout_s),
-        coordinator_grace=duration(config.coordinator_grace_s),
+        shutdown_timeout=duration(config.shutdown_timeout),
+        coordinator_grace=duration(config.coordinator_grace),
         master_addr=config.master_addr,
         master_port=config.master_port,
     )

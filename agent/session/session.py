@@ -204,10 +204,10 @@ class Session:
             hello=session_pb2.Hello(
                 spec=convert.spec_message(config),
                 host=identity.host,
-                name=config.agent_name,
+                name=config.name,
                 address=identity.address,
                 role=config.role,
-                local_world_size=config.local_world_size,
+                local_world_size=config.nproc_per_node,
                 beat=self._beat_message(),
                 gpus=[convert.gpu_message(gpu) for gpu in identity.gpus],
             ),

@@ -160,13 +160,13 @@ class RunResult:
 
 def worker_spec(config: AgentConfig) -> WorkerSpec:
     """Return what the workers of this agent are."""
-    script, *args = config.script
+    program = config.program
     return WorkerSpec(
         role=config.role,
-        local_world_size=config.local_world_size,
-        entrypoint=script,
-        args=tuple(args),
-        max_restarts=config.restarts_max,
+        local_world_size=config.nproc_per_node,
+        entrypoint=program.target,
+        args=() if program.kind == "function" else program.args,
+        max_restarts=config.max_restarts,
         master_port=config.master_port or None,
         master_addr=config.master_addr or None,
         local_addr=config.local_addr,
@@ -185,7 +185,7 @@ def worker_group(config: AgentConfig, assignment: Assignment) -> WorkerGroup:
                 world_size=assignment.world_size,
                 role_world_size=assignment.role_world_size,
             )
-            for local_rank in range(config.local_world_size)
+            for local_rank in range(config.nproc_per_node)
         ),
         group_rank=assignment.group_rank,
         group_world_size=assignment.group_world_size,

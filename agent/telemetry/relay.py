@@ -37,7 +37,7 @@ class Telemetry:
     """The telemetry of one agent. Costs nothing without a handler."""
 
     def __init__(self, config: AgentConfig, *, host: str) -> None:
-        make = handlers.factory(config.event_log_handler, config.event_log_file)
+        make = handlers.factory(config.event_handler, config.event_log_file)
         now = time.monotonic()
         self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
         self._relay = None if make is None else Relay(make)

@@ -85,7 +85,7 @@ class SimSession:
             host=host.name,
             address=host.address,
             role=config.role,
-            local_world_size=config.local_world_size,
+            local_world_size=config.nproc_per_node,
             beat=self._beat_message(),
         )
         self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), hello=hello))

@@ -62,7 +62,8 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",
-    "agent/multiprocessing/guard.py": "the environment of the worker it is about to be",
+    "agent/multiprocessing/multiprocess_context.py": "what workers inherit",
+    "agent/multiprocessing/fork.py": "the environment of the worker it is about to be",
     "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
 }
 

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.output_config import line_prefix
+from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
 from agent.workers.output.logs_specs import describe, make_logs_specs
@@ -64,8 +65,10 @@ class WorkerOutput:
     ) -> None:
         self._config = config
         # Somebody else's class knows itself what it keeps.
-        is_ours = specs is None and config.output.is_ours
-        self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
+        is_ours = specs is None and config.logs_specs is None
+        self._is_kept = (
+            not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
+        )
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
         self.directory = directory or PrivateDirectory(private_places())
         self._is_directory_ours = directory is None
@@ -164,7 +167,7 @@ class WorkerOutput:
 
     def _make_specs(self) -> LogsSpecs:
         log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
-        return make_logs_specs(log_dir, self._config.output)
+        return make_logs_specs(log_dir, self._config)
 
     def _renew_folder(self) -> None:
         """Make what a cleaner has removed again; elsewhere, if it can't be where it was."""
@@ -173,7 +176,7 @@ class WorkerOutput:
             self._specs = self._make_specs()
 
     def _make_relay(self) -> StderrRelay | None:
-        if not self._config.output.is_stderr_captured:
+        if not self._config.stderr_capture:
             return None
         try:
             return StderrRelay(self.directory.ensure, STDERR)
@@ -192,11 +195,11 @@ class WorkerOutput:
         _fault_file(Path(text)).touch()
 
     def _follow(self, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
-        config = self._config.output
+        config = self._config
         with ExitStack() as stack:
             for tees, console, filters, collected in (
-                (dest.tee_stdouts, STDOUT, config.stdout_filters, dest.filtered_stdout),
-                (dest.tee_stderrs, STDERR, config.stderr_filters, dest.filtered_stderr),
+                (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
+                (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
             ):
                 filtered = None
                 if tees and filters and collected not in ("", os.devnull):
@@ -211,7 +214,7 @@ class WorkerOutput:
                         path,
                         console,
                         prefix=os.fsencode(self._prefix(local_rank, envs)),
-                        filters=filters,
+                        filters=tuple(filters or ()),
                         filtered=filtered,
                         turn=self._turn,
                     )
@@ -224,7 +227,8 @@ class WorkerOutput:
             "rank": envs[local_rank][context.RANK],
             "run_id": self._config.run_id,
         }
-        return line_prefix(self._config.output.line_prefix_template, values)
+        template = self._config.log_line_prefix_template or "[${role_name}${local_rank}]:"
+        return Template(template).safe_substitute(values)
 
     def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)

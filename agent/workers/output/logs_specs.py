@@ -14,7 +14,7 @@ from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap
 
 if TYPE_CHECKING:
-    from agent.settings.output_config import OutputConfig
+    from agent.settings.config import AgentConfig
 
 GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
 """Of two with one name the later is meant."""
@@ -32,7 +32,7 @@ def check_name(name: str) -> None:
         raise UnknownLogsSpecs(name, tuple(sorted(found)))
 
 
-def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
+def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
     """Return what decides on the files of the workers, made as torchrun makes it.
 
     Raises:
@@ -40,12 +40,12 @@ def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
         LogsSpecsUnusable: What it names can't be loaded or made.
         LogDirectoryUnusable: Ours can't write where the files are to be.
     """
-    if config.logs_specs_pickle is not None:
-        return _unpickled(config.logs_specs_pickle)
+    if isinstance(config.logs_specs, bytes):
+        return _unpickled(config.logs_specs)
     ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
-    redirects, tee = Std.from_str(config.redirects), Std.from_str(config.tee)
+    redirects, tee = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
     if config.logs_specs is not None:
-        return _make_foreign(config.logs_specs, log_dir, (redirects, tee), ranks)
+        return _make_foreign(str(config.logs_specs), log_dir, (redirects, tee), ranks)
     try:
         return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
     except OSError as error:

@@ -20,7 +20,7 @@ from agent.workers.supervisor.process_tree import kill_descendants, list_childre
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
 
 log = structlog.get_logger()
 
@@ -42,8 +42,29 @@ def become_subreaper() -> None:
     ProcessControl().become_subreaper()
 
 
-def _nothing() -> Collection[int]:
-    return ()
+def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
+    """Start a supervisor; return its pid, to be reaped by the caller, and the connection to it.
+
+    Args:
+        pass_fds: Descriptors that it inherits under the same numbers, for its workers.
+
+    Raises:
+        OSError: The system cannot start a process.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        fd = theirs.fileno()
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                own_process("agent.workers.supervisor.process", str(fd), str(os.getpid())),
+                pass_fds=(fd, *pass_fds),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    process.returncode = 0  # The caller reaps; the object must not try.
+    return process.pid, ours
 
 
 class SupervisorClient:
@@ -56,8 +77,9 @@ class SupervisorClient:
             may then be called again.
         on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
             not, and its workers go on.
-        exclude: Returns the pids of children this process got after `start` by other means. All
-            others are taken for leftovers when a supervisor has died.
+        launch: Starts a supervisor; see `launch_supervisor`.
+        is_subreaper: Whether this process has called `become_subreaper`, and all its children but
+            those it had at `start` are leftovers when a supervisor has died.
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
             SIGKILL.
     """
@@ -68,13 +90,15 @@ class SupervisorClient:
         on_event: Callable[[SupervisorEvent], None],
         on_death: Callable[[int], None],
         on_mistake: Callable[[BaseException], None],
-        exclude: Callable[[], Collection[int]] = _nothing,
+        launch: Callable[[], tuple[int, socket.socket]] = launch_supervisor,
+        is_subreaper: bool = True,
         exit_wait_s: float = EXIT_WAIT_S,
     ) -> None:
         self._on_event = on_event
         self._on_death = on_death
         self._on_mistake = on_mistake
-        self._exclude = exclude
+        self._launch = launch
+        self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
         self._life: _Life | None = None
@@ -93,13 +117,8 @@ class SupervisorClient:
         """
         assert self._life is None, "a supervisor is running already"
         self._older_children = list_children()
-        life = _Life(self._take)
-        try:
-            await life.connect()
-        except BaseException:
-            life.discard()
-            raise
-        self._life = life
+        self._life = life = _Life(*self._launch(), self._take)
+        await life.connect()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
@@ -141,7 +160,7 @@ class SupervisorClient:
 
     async def _watch_life(self, life: _Life) -> None:
         returncode = await life.ended(self._exit_wait_s)
-        if returncode != 0:  # 0 says that it left nothing.
+        if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
             await self._end_leftovers()
         self._life = None
         if not life.is_closing:
@@ -151,65 +170,43 @@ class SupervisorClient:
         """SIGKILL and reap what the dead supervisor left to this process, its new parent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_WAIT_S
-        spared = self._older_children | set(self._exclude())
+        spared = set(self._older_children)
         while children := list_children() - spared:
             kill_descendants(exclude=spared)
             for pid in children:
                 with _Exit(pid) as exit_:
                     await exit_.wait(deadline - loop.time())
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
-                    spared.add(pid)  # Stuck in the kernel: nobody can end it.
+                    spared.add(pid)  # Stuck in the kernel.
 
 
 class _Life(asyncio.Protocol):
     """One supervisor process and the connection to it."""
 
-    def __init__(self, on_event: Callable[[SupervisorEvent], None]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        connection: socket.socket,
+        on_event: Callable[[SupervisorEvent], None],
+    ) -> None:
+        self.pid = pid
         self.is_closing = False
         self._on_event = on_event
         self._reports: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
-        self._socket, theirs = socket.socketpair()
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                own_process("agent.workers.supervisor.process", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError:
-            self._socket.close()
-            raise
-        finally:
-            theirs.close()
-        self.pid = self._process.pid
-        try:
-            self._exit = _Exit(self.pid)
-        except OSError:
-            self._end_unconnected()
-            raise
+        self._socket = connection
 
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
-
-    def discard(self) -> None:
-        """Kill and reap a supervisor that was never connected: it has no workers."""
-        self._end_unconnected()
-        with self._exit:
-            pass
-
-    def _end_unconnected(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._socket.close()
 
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"
         if self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
-            self._process.kill()
+            self._kill()
             self._transport.abort()
             return
         self._transport.write(line)
@@ -217,6 +214,9 @@ class _Life(asyncio.Protocol):
     def disconnect(self) -> None:
         """Close at once, without waiting for a supervisor that does not read."""
         assert self._transport is not None, "closed before it was connected"
+        with suppress(OSError):
+            # A process that was forked meanwhile may hold a copy of the socket.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     async def ended(self, exit_wait_s: float) -> int:
@@ -224,24 +224,32 @@ class _Life(asyncio.Protocol):
 
         Whichever end comes first, the other is waited for only for a bounded time.
         """
-        with self._exit as exit_:
+        with _Exit(self.pid) as exit_:
             await asyncio.wait({self._lost, exit_.future}, return_when=asyncio.FIRST_COMPLETED)
             if exit_.future.done():
                 await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)
                 self.disconnect()
             elif not await exit_.wait(exit_wait_s):
-                self._process.send_signal(signal.SIGKILL)
+                self._kill()
                 await exit_.wait(KILL_WAIT_S)
         await asyncio.wait({self._lost})
-        returncode = self._process.poll()
-        return -signal.SIGKILL if returncode is None else returncode
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+        except ChildProcessError:
+            return 0  # The program around us reaps what it does not know.
+        return os.waitstatus_to_exitcode(status) if pid else -signal.SIGKILL
+
+    def _kill(self) -> None:
+        # Not reaped yet: the number is still its own.
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def data_received(self, data: bytes) -> None:
         try:
             reports = self._reports.feed(data)
         except protocol.ProtocolError as error:
             log.warning("supervisor broken", reason=str(error))
-            self._process.kill()
+            self._kill()
             self.disconnect()
             return
         for report in reports:

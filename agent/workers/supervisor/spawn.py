@@ -9,7 +9,7 @@ import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -54,17 +54,23 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal but those that ``stay_ignored``.
+    ``fds``, and has the default disposition of every signal.
+
+    Args:
+        control: Of this process.
+        handlers: Dispositions of signals before this process ignored them.
     """
 
-    def __init__(self, control: ProcessControl, *, stay_ignored: Collection[int] = ()) -> None:
+    def __init__(self, control: ProcessControl, handlers: Mapping[int, Any]) -> None:
         self._control = control
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
+        # nohup: what ignores a hangup from the start hands that on.
         self._ignored = tuple(
             number
             for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN and number not in stay_ignored
+            if signal.getsignal(number) is signal.SIG_IGN
+            and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
         )
 
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import MS
-from worker_sdk.inprocess import CallWrapper, Wrapper, torch_store
+from worker_sdk.inprocess import CallWrapper, Wrapper
+from worker_sdk.inprocess.pytorch import store as torch_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.output_config import line_prefix, parse_filters, parse_ranks
+from agent.settings.kinds import parse_filters, parse_ranks
 from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
-
-VALUES = {"role_name": "trainer", "local_rank": 1, "rank": 9, "run_id": "job"}
-
-
-@pytest.mark.parametrize(
-    ("template", "prefix"),
-    [
-        (None, "[trainer1]:"),
-        ("", "[trainer1]:"),
-        ("${run_id}/${role_name}/${rank}/${local_rank} ", "job/trainer/9/1 "),
-        ("$rank: ${host} costs $$1 or $5", "9: ${host} costs $1 or $5"),
-    ],
-)
-def test_what_a_line_begins_with(template: str | None, prefix: str) -> None:
-    assert line_prefix(template, VALUES) == prefix
 
 
 @pytest.mark.parametrize(

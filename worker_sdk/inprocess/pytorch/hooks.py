@@ -8,9 +8,10 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from worker_sdk.inprocess import environment, sockets
-from worker_sdk.inprocess.durations import Duration, seconds
+from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.hooks import Abort, HealthCheck, run_threaded
+from worker_sdk.inprocess.pytorch import gloo
+from worker_sdk.inprocess.settings import Duration, seconds
 
 if TYPE_CHECKING:
     from worker_sdk.inprocess.state import State
@@ -44,11 +45,11 @@ class AbortTorchDistributed(Abort):
         if distributed.is_initialized():
             Kept.groups += distributed.distributed_c10d._world.pg_names  # noqa: SLF001
             _abort_backends(distributed)
-            sockets.shut_down_gloo()
+            gloo.shut_down_gloo()
             _destroy(distributed)
         host, port = environment.master()
         if port:
-            sockets.shut_down_to(host, port)
+            gloo.shut_down_to(host, port)
         return state
 
     def settle(self) -> None:
@@ -67,7 +68,7 @@ class AbortTorchDistributed(Abort):
 
     def let_go(self) -> None:
         """Forget the last group; once no worker is in its iteration any more."""
-        sockets.Kept.close()
+        gloo.Kept.close()
         Kept.groups.clear()
 
 

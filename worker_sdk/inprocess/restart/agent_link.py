@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.errors import RestartError
-from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
+from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
     from drumbeat.worker.v1 import worker_pb2
-    from worker_sdk.inprocess.progress import TimeLimits
+    from worker_sdk.attach import Attachment, Receiver
 
 FLUSH_TIMEOUT_S = 2.0
 """How long a worker that ends may try to tell why. The agent learns of its end anyway."""
@@ -25,35 +24,12 @@ GREETING_TIMEOUT_S = 60.0
 
 _KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
 
-Receiver = Callable[["worker_pb2.WorkerOrder | None"], None]
-"""Takes orders; ``None`` says that no more will come."""
-
-
-class Transport(Protocol):
-    """A stream to the agent that heals itself.
-
-    Of the steps, the latest counts; it is repeated on a new stream. Orders come as they
-    were sent, repeated ones included, on a thread of the transport's own.
-    """
-
-    def send_step(self, step: worker_pb2.WorkerStep) -> None:
-        """Send a step, in place of an earlier one that was not sent yet. Does not wait."""
-
-    def on_order(self, receiver: Receiver | None) -> None:
-        """Hand orders to ``receiver`` from here on, the latest one first if there was any."""
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until the latest step has arrived; return whether it has."""
-
-    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
-        """Return how the agent greeted this process, ``None`` if it does not in time."""
-
 
 class Link:
     """What this process has with its agent, over all its calls of wrappers."""
 
-    def __init__(self, transport: Transport, limits: TimeLimits) -> None:
-        self.transport = transport
+    def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
+        self._attachment = attachment
         self.limits = limits
         self.iteration = 0
         """The next one; it goes on from call to call."""
@@ -70,7 +46,7 @@ class Link:
         """
         if self._is_greeted:
             return
-        greeted = self.transport.greeting(GREETING_TIMEOUT_S)
+        greeted = self._attachment.greeting(GREETING_TIMEOUT_S)
         if greeted is None:
             raise RestartError(f"the agent did not answer within {GREETING_TIMEOUT_S:g} s")
         if greeted.left:
@@ -81,30 +57,37 @@ class Link:
         """Send a step, unless the last one was sent."""
         with self._lock:
             if not self.is_ended:
-                self.transport.send_step(step)
+                self._attachment.send_step(step)
 
     def on_order(self, receiver: Receiver | None) -> None:
-        """Hand orders to ``receiver``, see ``Transport``."""
-        self.transport.on_order(receiver)
+        """Hand orders to ``receiver``, on another thread; the latest so far first."""
+        self._attachment.on_order(receiver)
 
     def end(self, step: worker_pb2.WorkerStep) -> None:
         """Tell that this process takes no part any more; it may end right after."""
         with self._lock:
             self.is_ended = True
-            self.transport.send_step(step)
-        self.transport.flush(FLUSH_TIMEOUT_S)
+            self._attachment.send_step(step)
+        self._attachment.confirm(FLUSH_TIMEOUT_S)
 
 
 class BoardLimits:
-    """Timers on the board; made by the main thread."""
+    """Limits that the agent keeps, by ending the process; made by the main thread."""
 
     def __init__(self) -> None:
         self._main = runtime.start().threads.mine
 
     def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
-        """Start one, or start it again."""
+        """Start one, or start it again.
+
+        Args:
+            scope: ``HARD_SCOPE`` or ``HEARTBEAT_SCOPE``.
+            after_s: Time until it expires; above 0.
+            grace_s: Time from SIGTERM to SIGKILL, if that of the agent is longer; 0: the
+                agent's.
+        """
         board = runtime.start()
-        if board.is_full:
+        if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
         after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
         slot = board.open_slot(
@@ -131,30 +114,7 @@ class BoardLimits:
         return self._main.sections > 0
 
 
-class AttachedTransport:
-    """The stream that this process holds with its agent anyway."""
-
-    def __init__(self) -> None:
-        self._attachment = runtime.attachment()
-
-    def send_step(self, step: worker_pb2.WorkerStep) -> None:
-        """Send a step."""
-        self._attachment.send_step(step)
-
-    def on_order(self, receiver: Receiver | None) -> None:
-        """Hand orders to ``receiver``."""
-        self._attachment.on_order(receiver)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until the agent has the latest step."""
-        return self._attachment.confirm(timeout_s)
-
-    def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
-        """Return how the agent greeted this process."""
-        return self._attachment.greeting(timeout_s)
-
-
-class Process:
+class Current:
     """The link of this process, once it was asked for; a forked child has none."""
 
     lock = threading.Lock()
@@ -171,10 +131,9 @@ def why_none() -> str:
 
 def of_process() -> Link | None:
     """Return the link of this process, ``None`` if no agent listens to it."""
-    with Process.lock:
-        if Process.link is not None and Process.pid == os.getpid():
-            return Process.link
-        if not runtime.is_attached():
-            return None
-        Process.link, Process.pid = Link(AttachedTransport(), BoardLimits()), os.getpid()
-        return Process.link
+    with Current.lock:
+        if Current.link is None or Current.pid != os.getpid():
+            if not runtime.is_attached():
+                return None
+            Current.link, Current.pid = Link(runtime.attachment(), BoardLimits()), os.getpid()
+        return Current.link

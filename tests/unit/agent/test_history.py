@@ -19,7 +19,7 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import Assignment, Exit, Standby, Stop, WorkerError
-from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, Line, Story
+from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 
 TERM, INT = 15, 2
@@ -29,16 +29,16 @@ REFUSED = (
 
 
 class Told:
-    """A core, the story of it, and a clock that the test moves; ``lines`` are those said."""
+    """A core, the history of it, and a clock that the test moves; ``lines`` are those said."""
 
     def __init__(self, *, restarts_max: int = 3, workers: int = 2) -> None:
         self.core = AgentCore(dataclasses.replace(POLICY, local_world_size=workers))
         self.now = NOW
-        self.story = Story(
+        self.history = History(
             host="b", restarts_max=restarts_max, local_world_size=workers, now=self.now
         )
         effects = self.core.start(now=self.now, master_port=PORT)
-        assert self.story.saw(None, effects, self.core.situation(), now=self.now) == []
+        assert self.history.saw(None, effects, self.core.situation(), now=self.now) == []
 
     def feed(self, *events: Event) -> list[str]:
         """Hand events over; return what was said, details aside."""
@@ -48,7 +48,7 @@ class Told:
         found: list[Line] = []
         for event in events:
             effects = self.core.handle(event, now=self.now)
-            found += self.story.saw(event, effects, self.core.situation(), now=self.now)
+            found += self.history.saw(event, effects, self.core.situation(), now=self.now)
         return found
 
     def wait(self, seconds: float) -> list[str]:
@@ -56,7 +56,7 @@ class Told:
         until = self.now + seconds
         found: list[str] = []
         while True:
-            dues = (self.core.next_deadline(), self.story.next_deadline())
+            dues = (self.core.next_deadline(), self.history.next_deadline())
             due = min((due for due in dues if due is not None), default=until)
             if due > until:
                 self.now = until
@@ -97,7 +97,7 @@ def exited(
 BOOM = exited(1, 1, "ValueError: boom\nmore")
 
 
-def test_a_restart_reads_as_a_story() -> None:
+def test_a_restart_reads_as_a_history() -> None:
     told = Told().connected()
     assert told.feed(desired(alone())) == ["round 0: 2 workers on 1 agent"]
     assert told.feed(WorkersStarted(round_id=0), BOOM) == []

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from worker_sdk.inprocess.interrupt import UNINTERRUPTIBLE
+from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from worker_sdk.inprocess.restart.agent_link import BoardLimits
     from worker_sdk.inprocess.settings import Timing
 
 HARD_SCOPE = "inprocess hard timeout"
@@ -24,46 +25,6 @@ HEARTBEAT_SCOPE = "inprocess heartbeat"
 
 STALL_S = 1.0
 """A tick that comes later than this says that the whole process, or its host, stood still."""
-
-
-class TimeLimits(Protocol):
-    """Limits that the agent keeps, by ending the process."""
-
-    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
-        """Start one, or start it again.
-
-        Args:
-            scope: ``HARD_SCOPE`` or ``HEARTBEAT_SCOPE``.
-            after_s: Time until it expires; above 0.
-            grace_s: Time from SIGTERM to SIGKILL, if that of the agent is longer; 0: the
-                agent's.
-        """
-
-    def disarm(self, scope: str) -> None:
-        """Forget one."""
-
-    def clear(self) -> None:
-        """Forget all, those of the user included."""
-
-    def is_suspended(self) -> bool:
-        """Return whether the main thread has been given another limit for a while."""
-
-
-class NoTimeLimits:
-    """There is no agent."""
-
-    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
-        """Do nothing."""
-
-    def disarm(self, scope: str) -> None:
-        """Do nothing."""
-
-    def clear(self) -> None:
-        """Do nothing."""
-
-    def is_suspended(self) -> bool:
-        """Return that it has not."""
-        return False
 
 
 class Progress:
@@ -74,10 +35,6 @@ class Progress:
     def __init__(self) -> None:
         self.auto_at = monotonic()
         self.ping_at: float | None = None
-
-    def ping(self) -> None:
-        """Give the user's sign."""
-        self.ping_at = monotonic()
 
     def start(self) -> None:
         """Begin anew: pings are not expected before the first."""
@@ -95,7 +52,7 @@ class Progress:
         self.excuse(monotonic() - self.since)
 
     def excuse(self, lateness_s: float) -> None:
-        """Leave out a time in which nobody could give a sign."""
+        """Leave out a time in which no sign could be given."""
         self.auto_at += lateness_s
         if self.ping_at is not None:
             self.ping_at += lateness_s
@@ -150,7 +107,7 @@ class Ticker:
     def __init__(
         self,
         timing: Timing,
-        limits: TimeLimits,
+        limits: BoardLimits,
         progress: Progress,
         on_silence: Callable[[], None],
     ) -> None:
@@ -173,27 +130,19 @@ class Ticker:
         self._thread.start()
 
     def run(self, *, is_judging: bool) -> None:
-        """Expect signs from here on.
-
-        Args:
-            is_judging: Whether the soft timeout counts as well.
-        """
+        """Expect signs from here on; if ``is_judging`` the soft timeout counts as well."""
         with self._lock:
             self._progress.start()
             self._is_running, self._is_judging = True, is_judging
             self._arm()
         self._changed.set()
 
-    def judge(self, *, is_judging: bool) -> None:
-        """Let the soft timeout count, or not."""
-        with self._lock:
-            self._is_judging = is_judging
-
     def pause(self) -> None:
         """Expect no signs: the main thread waits for others, in code of ours."""
         with self._lock:
             self._is_running = self._is_judging = False
-            self._disarm()
+            self._armed_since = None
+            self._limits.disarm(HARD_SCOPE)
 
     def close(self) -> None:
         """End the thread, and forget all limits."""
@@ -205,10 +154,6 @@ class Ticker:
         self._limits.disarm(HEARTBEAT_SCOPE)
         if _Sign.receiver is self._progress:
             _Sign.receiver = None
-
-    def _disarm(self) -> None:
-        self._armed_since = None
-        self._limits.disarm(HARD_SCOPE)
 
     def _arm(self) -> None:
         """Move the limits to the latest sign; without a new one they stay, and say how long."""

@@ -25,7 +25,7 @@ from worker_sdk.inprocess.errors import RankShouldRestart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType, TracebackType
+    from types import CodeType, FrameType
 
 SIGNALS_LEFT_OUT = 8
 """How many real-time signals are left to others, at the lower and at the upper end."""
@@ -46,7 +46,7 @@ class Gate:
         on_raised: Called in the main thread when the exception is raised. It, and the
             next, may interrupt anything: they must be reentrant.
         on_dropped: Called, by any thread, when the exception is gone: unless the main
-            thread has left the gate by then, somebody stopped it.
+            thread has left the gate by then, the user's code stopped it.
     """
 
     def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:
@@ -102,18 +102,9 @@ class Atomic:
                 self._gate.interrupt(None)
             self.lock.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave."""
         self.lock.release()
-
-    def renew(self) -> None:
-        """Forget who holds it; in a forked child."""
-        self.lock = threading.RLock()
 
 
 UNINTERRUPTIBLE: set[CodeType] = {Gate.run.__code__}
@@ -124,15 +115,11 @@ class Interrupter:
     """Sends the signal. One per process at a time; made and closed by the main thread."""
 
     def __init__(self, gate: Gate) -> None:
-        """Install the handler.
-
-        Raises:
-            RuntimeError: All signals that could be used are in use.
-        """
+        """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
         self._gate = gate
         self._main = threading.main_thread().ident
         self._signal = _free_signal()
-        self._previous = signal.signal(self._signal, self._handle)
+        self._previous = signal.signal(self._signal, lambda _, frame: gate.interrupt(frame))
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
         self._hook = sys.unraisablehook
         # Kept, because each access to a method makes another object of it.
@@ -145,16 +132,13 @@ class Interrupter:
             signal.pthread_kill(self._main, self._signal)
 
     def close(self) -> None:
-        """Restore what was before. Nobody may send any more."""
+        """Restore what was before; nothing may be sent any more."""
         if sys.unraisablehook is self._our_hook:
             sys.unraisablehook = self._hook
         # Ignored in between: this forgets one that may be pending still.
         signal.signal(self._signal, signal.SIG_IGN)
         signal.signal(self._signal, self._previous)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-    def _handle(self, _: int, frame: FrameType | None) -> None:
-        self._gate.interrupt(frame)
 
     def _note_unraisable(self, unraisable: Any) -> None:
         """Keep quiet of ours: it was raised where none can be, and comes again."""
@@ -168,7 +152,7 @@ def _call(function: Callable[[], Any]) -> Any:
 
 
 def _free_signal() -> signal.Signals | int:
-    """Return a signal that nobody in this process handles, ignores or waits for."""
+    """Return a signal that this process does not handle, ignore or wait for."""
     taken = 0
     for line in Path("/proc/self/status").read_text().splitlines():
         if found := re.fullmatch(r"Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", line):
