@@ -39,7 +39,7 @@ from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.client import become_subreaper
+from agent.workers.supervisor.prctl import become_subreaper
 from drumbeat.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
