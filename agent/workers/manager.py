@@ -26,10 +26,11 @@ from agent.core.events import (
 from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment, WorkerError
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.preflight import inherited_environment, visible_gpus
+from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
+from agent.workers.devices.gpus import visible_gpus
 from agent.workers.devices.host import HostDevices
 from agent.workers.devices.model import format_cpu_list
 from agent.workers.devices.visible import VISIBLE_DEVICES
