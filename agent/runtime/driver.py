@@ -238,56 +238,37 @@ class Driver:
         """Do what the core wants done about an event, and let telemetry and people know."""
         self._telemetry.saw(event, effects, now=now)
         self._recorder.saw(event, effects)
-        self._execute(effects)
+        for effect in effects:
+            self._execute(effect)
         # Last: what is said is not more pressing than what is done.
         for line in self._history.saw(event, effects, self._core.situation(), now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
 
-    def _execute(self, effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.OpenSession() | fx.SendBeat() | fx.SendGoodbye():
-                    self._execute_session(effect)
-                case fx.StartSupervisor():
-                    if not effect.is_command_kept:
-                        self._workers.forget_commands()
-                    self._spawn(self._workers.start(effect.delay_s))
-                case fx.AwaitGpuMemory():
-                    self._spawn(self._workers.await_gpu_memory())
-                case (
-                    fx.StartWorkers()
-                    | fx.StopWorkers()
-                    | fx.KillWorkers()
-                    | fx.SignalWorkers()
-                    | fx.OrderWorker()
-                    | fx.EndWorker()
-                ):
-                    self._workers.execute(effect)
-                case fx.ReservePort():
-                    self._submit(PortReserved(port=self._reserve_port()))
-                case fx.ReleasePort():
-                    self._ports.release(effect.port)
-                case fx.WriteFailure():
-                    self._write_failure(effect.failure)
-                case fx.Tell():
-                    pass  # the history has it
-                case fx.Finish():
-                    self._finish = effect
-
-    def _execute_session(self, effect: fx.OpenSession | fx.SendBeat | fx.SendGoodbye) -> None:
+    def _execute(self, effect: fx.Effect) -> None:
+        session = self._session
         match effect:
             case fx.OpenSession():
                 if self._session_task is not None:
                     self._session_task.cancel()
                 self._session = None
                 self._session_task = self._spawn(self._hold_session(effect))
-            case fx.SendBeat():
-                if self._session is not None:
-                    self._session.send_beat(effect.beat)
-            case fx.SendGoodbye():
-                if self._session is not None:
-                    self._session.send_goodbye(effect.reason)
+            case fx.SendBeat() if session is not None:
+                session.send_beat(effect.beat)
+            case fx.SendGoodbye() if session is not None:
+                session.send_goodbye(effect.reason)
+            case fx.ReservePort():
+                self._submit(PortReserved(port=self._reserve_port()))
+            case fx.ReleasePort():
+                self._ports.release(effect.port)
+            case fx.WriteFailure():
+                self._write_failure(effect.failure)
+            case fx.Finish():
+                self._finish = effect
+            case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():
+                pass  # without a session neither can be sent; the history logs the rest
+            case _:
+                self._workers.execute(effect)
 
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:

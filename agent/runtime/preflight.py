@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
 from agent.telemetry import handlers
-from agent.workers.devices.gpus import load_nvml, read_gpus
-from agent.workers.devices.visible import VISIBLE_DEVICES, entries, visible
+from agent.workers.devices.gpus import count_gpus
+from agent.workers.devices.visible import VISIBLE_DEVICES, entries
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"
 """Variable by which torchrun takes the interpreter of the workers."""
-
-_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
-_INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
 
 
 def check_host(config: AgentConfig) -> AgentConfig:
@@ -98,42 +94,6 @@ def count_workers(word: str) -> int:
 def usable_cores() -> int:
     """Cores this process may be scheduled on; at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def count_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
-
-    The driver also knows those that have a device file but were denied to this job.
-
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        device_dir: Where the device files are.
-    """
-    found = visible(read_gpus(load_nvml()), visible_devices)
-    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
-
-
-def visible_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs a worker of this process could use, counted without loading a driver.
-
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        device_dir: Where the device files are.
-    """
-    try:
-        present = sum(1 for entry in device_dir.iterdir() if _DEVICE.fullmatch(entry.name))
-    except OSError:
-        present = 0
-    if visible_devices is None or present == 0:
-        return present
-    visible = 0
-    for device in (part.strip() for part in visible_devices.split(",")):
-        # As in CUDA, the first entry that names no device ends the list.
-        is_index = _INDEX.fullmatch(device) is not None
-        if not device or (is_index and not 0 <= int(device) < present):
-            break
-        visible += 1
-    return visible
 
 
 def check_script(path: str) -> None:

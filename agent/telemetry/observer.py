@@ -137,8 +137,8 @@ class Observer:
                 self._put_result("start", event.round_id, self._assigned_at, is_success=False)
             case ev.WorkerExited() if (current := self._current(event.round_id)) is not None:
                 current.exits.setdefault(event.local_rank, event)
-            case ev.WorkerLimitExpired() | ev.WorkerSignalled() if (
-                current := self._current(event.round_id)
+            case ev.LimitExpired() | ev.WorkerSignalled() if (
+                current := self._current(event.worker.round_id)
             ) is not None:
                 self._put_watchdog(current, event)
 
@@ -252,12 +252,11 @@ class Observer:
         }
         self._put_event(f"drumbeat.worker.status.{status}", EventSource.WORKER, metadata)
 
-    def _put_watchdog(
-        self, current: _Round, event: ev.WorkerLimitExpired | ev.WorkerSignalled
-    ) -> None:
-        pid = event.pid or current.group.workers[event.local_rank].id
-        metadata = {**self._of_worker(current, event.local_rank, "RUNNING"), "pid": pid}
-        if isinstance(event, ev.WorkerLimitExpired):
+    def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
+        local_rank = event.worker.local_rank
+        pid = event.pid or current.group.workers[local_rank].id
+        metadata = {**self._of_worker(current, local_rank, "RUNNING"), "pid": pid}
+        if isinstance(event, ev.LimitExpired):
             name, hang = "expired", event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
             metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}

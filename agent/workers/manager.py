@@ -21,18 +21,16 @@ from agent.core.events import (
     SupervisorDied,
     SupervisorNotStarted,
     WorkerExited,
-    WorkerLimitExpired,
-    WorkerSignalled,
     WorkerStartFailed,
 )
 from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment, WorkerError
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.preflight import inherited_environment, visible_gpus
+from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.effects import Report, Signal
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
+from agent.workers.devices.gpus import visible_gpus
 from agent.workers.devices.host import HostDevices
 from agent.workers.devices.model import format_cpu_list
 from agent.workers.devices.visible import VISIBLE_DEVICES
@@ -121,7 +119,7 @@ class Workers:
             output.directory,
             self._signal_worker,
             self._on_step,
-            self._on_watchdog_act,
+            on_event,
             self._base_environment,
         )
 
@@ -176,6 +174,12 @@ class Workers:
     def execute(self, effect: fx.WorkersEffect) -> None:
         """Do what the core wants of the workers."""
         match effect:
+            case fx.StartSupervisor():
+                if not effect.is_command_kept:
+                    self.forget_commands()
+                self._spawn(self.start(effect.delay_s))
+            case fx.AwaitGpuMemory():
+                self._spawn(self._await_gpu_memory())
             case fx.StartWorkers():
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
             case fx.StopWorkers() | fx.KillWorkers():
@@ -189,9 +193,6 @@ class Workers:
             case fx.OrderWorker():
                 key = WorkerKey(effect.round_id, effect.local_rank)
                 self.watchdog.order(key, effect.order)
-            case fx.EndWorker():
-                key = WorkerKey(effect.round_id, effect.local_rank)
-                self._signal_worker(key, effect.signum)
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""
@@ -225,14 +226,6 @@ class Workers:
         self._submit(
             InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
-
-    def _on_watchdog_act(self, act: Report | Signal) -> None:
-        key = act.worker
-        place: dict[str, int] = {"round_id": key.round_id, "local_rank": key.local_rank}
-        if isinstance(act, Signal):
-            self._submit(WorkerSignalled(signum=act.signum, pid=act.pid, **place))
-        else:
-            self._submit(WorkerLimitExpired(hang=act.hang, signal=act.signal, pid=act.pid, **place))
 
     async def _start_workers(self, assignment: Assignment) -> None:
         config, base = self._config, self._base_environment
@@ -301,7 +294,7 @@ class Workers:
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
         return bindings.cpus
 
-    async def await_gpu_memory(self) -> None:
+    async def _await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
         assert self._devices.memory is not None, "a wait for nobody's memory"
         note = await self._devices.memory.wait(self._config.gpu_memory_wait)

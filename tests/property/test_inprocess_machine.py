@@ -152,7 +152,7 @@ class InprocessMachine(RuleBasedStateMachine):
                     assert order.iteration <= worker.iteration, "an order it can't know what for"
                     assert worker.at is not At.GONE, "an order for nobody"
                     worker.order = order
-                case fx.EndWorker(local_rank=rank, signum=signum):
+                case fx.SignalWorkers(local_rank=int(rank), signum=signum):
                     worker = self.workers[rank]
                     assert (worker.signalled, signum) in ((0, 15), (15, 9)), "not SIGTERM, SIGKILL"
                     assert rank not in self.seated, "who is counted on is ended"

@@ -237,16 +237,10 @@ class Agent:
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
             case fx.StartWorkers(assignment=assignment):
                 self._start_workers(assignment)
-            case fx.StopWorkers() | fx.KillWorkers():
+            case fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
                 self._command(effect)
             case fx.WriteFailure(failure=failure):
                 self._write(failure)
-            case fx.EndWorker(round_id=round_id, local_rank=local_rank, signum=signum):
-                self._command(
-                    messages.SignalWorkers(
-                        round_id=round_id, local_rank=local_rank, signum=signum, is_for_group=True
-                    )
-                )
             case fx.OrderWorker(round_id=round_id, local_rank=local_rank, order=order):
                 self._desk.order(round_id, local_rank, order)
             case fx.Finish():

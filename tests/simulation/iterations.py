@@ -150,10 +150,10 @@ class IterationChecker:
             case _:
                 pass
 
-    def on_sent_away(self, incarnation: str, effect: agent_fx.EndWorker) -> None:
+    def on_sent_away(self, incarnation: str, effect: agent_fx.SignalWorkers) -> None:
         """An agent ends a worker that takes no part any more."""
-        worker = incarnation, effect.round_id, effect.local_rank
-        self._sent_away.add(worker)
+        if effect.local_rank is not None:
+            self._sent_away.add((incarnation, effect.round_id, effect.local_rank))
 
     # Workers.
 

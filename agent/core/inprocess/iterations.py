@@ -331,8 +331,11 @@ class HostIterations:
     def _order(self, worker: Worker, order: WorkerOrder) -> fx.OrderWorker:
         return fx.OrderWorker(round_id=self._round_id, local_rank=worker.local_rank, order=order)
 
-    def _end(self, worker: Worker, signum: int) -> fx.EndWorker:
-        return fx.EndWorker(round_id=self._round_id, local_rank=worker.local_rank, signum=signum)
+    def _end(self, worker: Worker, signum: int) -> fx.SignalWorkers:
+        rank = worker.local_rank
+        return fx.SignalWorkers(
+            round_id=self._round_id, local_rank=rank, signum=signum, is_for_group=True
+        )
 
     # The report.
 

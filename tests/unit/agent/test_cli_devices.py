@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.runtime import preflight
 from agent.settings import cli
 from agent.settings.config import AgentConfig, Program
+from agent.workers.devices.gpus import count_gpus
 from agent.workers.devices.numa import NumaMode
 from tests.support.nvml import FakeGpu, FakeNvml
 
@@ -113,5 +113,5 @@ def test_a_number_of_workers_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> 
     for word in ("2", "cpu"):
         assert join("--nproc-per-node", word) is not None
     assert nvml.looks == 0
-    assert preflight.count_gpus(None) == 1
+    assert count_gpus(None) == 1
     assert nvml.looks == 1

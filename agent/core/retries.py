@@ -1,4 +1,4 @@
-"""Pure. The agent's line to the coordinator: attempts, delays between them, patience."""
+"""Pure. How often and for how long an agent tries again: its coordinator, its supervisor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from agent.telemetry.waits import LineState
 # The coordinator waits half a second for an agent whose stream broke.
 DELAY_FIRST_S = 0.05
 
+SUPERVISOR_DEATHS_MAX = 5
+"""One that ends this often, or can't be started, without a round in between can't live here."""
 
-class Connection:
-    """One attempt at a time; the first error of a session ends it.
+RETRY_BASE_S = 0.5
+"""The wait before the first retry of a supervisor; it doubles. All of them together outlast a
+passing shortage of processes or memory, and the first replacement of one that has lived comes at
+once."""
+
+
+class CoordinatorLink:
+    """One attempt at a session at a time; the first error of a session ends it.
 
     Before the first welcome the agent waits ``join_timeout_s`` for the
     coordinator, later ``grace_s``, counted from the loss. Instants are monotonic
@@ -22,22 +30,21 @@ class Connection:
     def __init__(self, coordinator: str, *, join_timeout_s: float, grace_s: float) -> None:
         self._coordinator = coordinator
         self.attempt = 0
-        self.is_open = False
+        self.is_open = self.was_open = False
         self.deadline: float | None = None
         self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
         self._join_timeout_s = join_timeout_s
         self._grace_s = grace_s
-        self.was_open = False
         self._failures = 0
-        self.reason = "no answer"
+        self._reason = "no answer"
 
     def state(self) -> LineState:
-        """Return how the line is, for what people are told."""
+        """Return how the link is, for the console."""
         return LineState(
             coordinator=self._coordinator,
             is_open=self.is_open,
             was_open=self.was_open,
-            reason=self.reason,
+            reason=self._reason,
             until=self.deadline,
         )
 
@@ -48,7 +55,7 @@ class Connection:
         return 0.0
 
     def welcomed(self, pace: Pace) -> None:
-        """The coordinator let us in."""
+        """Note that the coordinator let us in."""
         self.pace, self.is_open, self.was_open = pace, True, True
         self._failures, self.deadline = 0, None
 
@@ -56,7 +63,7 @@ class Connection:
         """Begin another attempt; return the upper bound of its random delay."""
         if self.is_open:
             self.deadline = now + self._grace_s
-        self.is_open, self.reason = False, reason
+        self.is_open, self._reason = False, reason
         self.attempt += 1
         delay = DELAY_FIRST_S * 2.0**self._failures
         self._failures = min(self._failures + 1, 20)
@@ -72,5 +79,29 @@ class Connection:
         if self.deadline is None or now < self.deadline:
             return None
         if self.was_open:
-            return CoordinatorLost(self._coordinator, self._grace_s, self.reason)
-        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self.reason)
+            return CoordinatorLost(self._coordinator, self._grace_s, self._reason)
+        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self._reason)
+
+
+class SupervisorRestarts:
+    """Counts what went wrong with supervisors since workers ran last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self) -> None:
+        """Note that workers run."""
+        self.count = 0
+
+    def delay_s(self, *, has_lived: bool) -> float | None:
+        """Return how long to wait before the next one is started, None to give up.
+
+        Args:
+            has_lived: It ran before it ended; else it could not be started.
+        """
+        self.count += 1
+        if self.count > SUPERVISOR_DEATHS_MAX:
+            return None
+        if has_lived and self.count == 1:
+            return 0.0
+        return float(RETRY_BASE_S * 2 ** (self.count - 1))

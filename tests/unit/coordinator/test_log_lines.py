@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coordinator.core.effects import Decided
-from coordinator.core.run.history import CoordinatorStory
+from coordinator.core.run.history import CoordinatorHistory
 
 
 def told(*decisions: tuple[str, str], run_id: str = "mt5") -> list[str]:
-    story = CoordinatorStory()
+    history = CoordinatorHistory()
     return [
-        story.line(Decided(run_id=run_id, decision=decision, reason=reason, round_id=1))
+        history.line(Decided(run_id=run_id, decision=decision, reason=reason, round_id=1))
         for decision, reason in decisions
     ]
 
