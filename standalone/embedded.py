@@ -17,7 +17,7 @@ from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
-from coordinator.journal.sqlite import MemoryJournal
+from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, run_pb2, session_pb2

@@ -18,7 +18,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.model import Pace
 from coordinator.core.progress.adaptive_timeouts import LearningRules
 from coordinator.core.registry.registry import Registry, RegistryPolicy
@@ -94,13 +94,13 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
             Registry(registry_policy(config)),
             journal,
             queue_max=config.limits.event_queue_max,
-            failure_bytes_max=config.limits.failure_queue_bytes_max,
+            failures_waiting_max=failures_waiting_max(config.limits),
             on_serving=partial(_tell_health, status),
         )
-        driver.restore()
+        await driver.restore()
         server, port = await _start(config, Sessions(driver, config.limits), status)
     except BaseException:
-        journal.close()
+        await journal.close()
         raise
     owner = asyncio.create_task(driver.run(), name="driver")
     owner.add_done_callback(_crash_if_failed)
@@ -113,6 +113,11 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
         owner.cancel()
         with suppress(asyncio.CancelledError):
             await owner
+
+
+def failures_waiting_max(limits: Limits) -> int:
+    """Return how many failure records may wait for the core, however large each is."""
+    return max(1, limits.failure_queue_bytes_max // limits.failure_record_bytes_max)
 
 
 def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError, Message
 
 from coordinator.config import Limits
 from coordinator.core import effects as fx
-from coordinator.core.events import FailureReported, LimitsReset, SessionClosed, SessionOpened
+from coordinator.core.events import LimitsReset, SessionOpened
+from coordinator.core.model import FailureRecord
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
 from coordinator.shell.driver import Driver
@@ -40,6 +41,9 @@ log = structlog.get_logger()
 RECORDS_IN_FLIGHT_MAX = 64
 
 
+_Asked = tuple[FailureRecord, asyncio.Future[int | None]]
+
+
 class Sessions:
     """Serves agents. One object for all of them; a session is one call of ``open``."""
 
@@ -55,19 +59,11 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
-        self._driver.submit(opened)  # one that is refused leaves nothing behind
-        outbox = self._driver.open_outbox(opened.session_id)
+        outbox = self._driver.open(opened)
         try:
             await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
         finally:
-            self._driver.close_outbox(opened.session_id)
-            self._driver.submit_always(
-                SessionClosed(
-                    run_id=opened.run_id,
-                    session_id=opened.session_id,
-                    incarnation=opened.agent.incarnation,
-                )
-            )
+            self._driver.close(opened)
 
     async def report(
         self,
@@ -75,17 +71,12 @@ class Sessions:
         send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        asked: dict[int, asyncio.Future[int | None]] = {}
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None]
+        pending: asyncio.Queue[_Asked | CoordinatorError | None]
         pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        try:
-            await until_one_ends(
-                self._acknowledge(pending, asked, send),
-                self._read_records(requests, pending, asked),
-            )
-        finally:
-            for request_id in asked:
-                self._driver.drop_answer(request_id)
+        await until_one_ends(
+            _acknowledge(pending, send),
+            self._read_records(requests, pending),
+        )
 
     def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
         """Return one run, or a page of its agents. Raises ``UnknownRun``."""
@@ -104,13 +95,8 @@ class Sessions:
         self, request: run_pb2.ResetLimitsRequest
     ) -> run_pb2.ResetLimitsResponse:
         """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
-        request_id = next(self._request_ids)
-        self._driver.submit(LimitsReset(run_id=request.run_id, request_id=request_id))
-        answer = self._driver.expect_answer(request_id)
-        try:
-            forgotten = await answer
-        finally:
-            self._driver.drop_answer(request_id)
+        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
+        forgotten = await self._driver.ask(reset)
         if forgotten is None:
             raise UnknownRun(request.run_id)
         return run_pb2.ResetLimitsResponse(forgotten=forgotten)
@@ -158,8 +144,7 @@ class Sessions:
     async def _read_records(
         self,
         requests: AsyncIterator[failure_pb2.ReportRequest],
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
-        asked: dict[int, asyncio.Future[int | None]],
+        pending: asyncio.Queue[_Asked | CoordinatorError | None],
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
@@ -168,8 +153,13 @@ class Sessions:
         end: CoordinatorError | None = None
         try:
             async for message in requests:
-                await self._driver.room_for_failure()
-                await pending.put(self._submit_record(message, asked))
+                event = convert.failure_reported(
+                    message,
+                    request_id=next(self._request_ids),
+                    record_bytes_max=self._limits.failure_record_bytes_max,
+                    text_characters_max=self._limits.failure_message_bytes_max,
+                )
+                await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as error:
             end = error
         except DecodeError as error:
@@ -177,38 +167,22 @@ class Sessions:
         await pending.put(end)
         await asyncio.get_running_loop().create_future()
 
-    async def _acknowledge(
-        self,
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
-        asked: dict[int, asyncio.Future[int | None]],
-        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
-    ) -> None:
-        """Answer records in order, up to the end; raise it if it is an error."""
-        while (item := await pending.get()) is not None:
-            if isinstance(item, CoordinatorError):
-                raise item
-            is_kept = bool(await asked[item.request_id])
-            del asked[item.request_id]
-            record = item.record
-            await send(
-                failure_pb2.ReportResponse(
-                    incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
-                )
-            )
 
-    def _submit_record(
-        self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[int | None]]
-    ) -> FailureReported:
-        """Hand one record to the core; its answer comes once it is journaled."""
-        event = convert.failure_reported(
-            message,
-            request_id=next(self._request_ids),
-            record_bytes_max=self._limits.failure_record_bytes_max,
-            text_characters_max=self._limits.failure_message_bytes_max,
+async def _acknowledge(
+    pending: asyncio.Queue[_Asked | CoordinatorError | None],
+    send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+) -> None:
+    """Answer records in order, up to the end; raise it if it is an error."""
+    while (item := await pending.get()) is not None:
+        if isinstance(item, CoordinatorError):
+            raise item
+        record, answer = item
+        is_kept = bool(await answer)
+        await send(
+            failure_pb2.ReportResponse(
+                incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
+            )
         )
-        self._driver.submit(event)
-        asked[event.request_id] = self._driver.expect_answer(event.request_id)
-        return event
 
 
 async def _write(

@@ -89,7 +89,8 @@ class Cluster:
     def _heal(self) -> None:
         self.clock.note("world", "HEALS")
         self.is_healed = True
-        self.head.slow_disk_until = self.head.full_until = 0.0
+        self.head.disk.slow_until = self.head.disk.full_until = 0.0
+        self.head.disk.is_lost = False
         self.head.start()
         self.head.resume()
         for host in self.hosts:
