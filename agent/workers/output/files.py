@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
@@ -61,7 +60,7 @@ class WorkerOutput:
             not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
         )
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
-        self.directory = directory or PrivateDirectory(private_places())
+        self.directory = directory or PrivateDirectory()
         self._is_directory_ours = directory is None
         try:
             self._specs = specs or self._make_specs()
