@@ -46,7 +46,7 @@ def test_a_worker_that_ends_within_the_grace_is_not_killed() -> None:
     assert story.signals() == [(0, SIGTERM)]
 
 
-def test_what_else_runs_out_changes_nothing_for_the_doomed() -> None:
+def test_what_else_runs_out_changes_nothing_while_a_worker_is_killed() -> None:
     story = hanging()
     story.feed(TimerAcquired(worker=WORKER, scope="b", timeout_s=1.0))
     story.write(a_board(beat_at=NOW))

@@ -29,7 +29,7 @@ def looks(effects: list[fx.Effect]) -> list[float]:
     return found
 
 
-def test_nobody_is_watched_at_first() -> None:
+def test_no_worker_is_watched_at_first() -> None:
     story = WatchStory()
     story.feed(WorkerGone(worker=WORKER))
     assert story.core.next_deadline() is None

@@ -157,7 +157,7 @@ def test_one_timer_of_each_name_and_worker() -> None:
 
 
 def test_a_board_released_without_a_word_saves_its_worker() -> None:
-    """Nobody is judged by what was read earlier."""
+    """A verdict does not rest on what was read earlier."""
     story = WatchStory()
     story.kick(a_board(a_slot(limit_s=4.5)))
     story.run(NOW + 4.4)
@@ -311,7 +311,7 @@ def test_a_slot_that_was_suspended_has_the_time_that_its_worker_says() -> None:
     assert (hang.limit_s, hang.elapsed_s) == (10.0, 55.0)
 
 
-def test_a_board_that_nobody_owns_any_more_has_no_limits() -> None:
+def test_a_board_without_an_owner_has_no_limits() -> None:
     story = WatchStory()
     story.kick(a_board(a_slot(), beat_at=NOW))
     story.kick(None)
