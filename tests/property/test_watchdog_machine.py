@@ -205,7 +205,7 @@ class WatchdogMachine(RuleBasedStateMachine):
     def starts(self, rank: int) -> None:
         if rank not in self.gone:
             self.workers.setdefault(rank, Worker())
-        self.deliver(WorkerStarted(worker=self.key(rank)))
+            self.deliver(WorkerStarted(worker=self.key(rank)))
 
     @rule(rank=WORKERS, chance=st.integers(0, 5))
     def may_go(self, rank: int, chance: int) -> None:
