@@ -22,7 +22,7 @@ from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent_error_file import cause_of, tell_launcher
-from agent.runtime.preflight import inherited_environment, private_places
+from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
 from agent.session.convert import failure_message
@@ -40,7 +40,7 @@ from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.client import become_subreaper
+from agent.workers.supervisor.prctl import become_subreaper
 from drumbeat.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
@@ -65,7 +65,7 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
-    with closing(PrivateDirectory(private_places())) as directory:
+    with closing(PrivateDirectory()) as directory:
         return await _drive(config, transport, directory)
 
 
