@@ -5,21 +5,16 @@ All is read from files that the kernel makes up in memory, so that reading never
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.explain import (
-    Ending,
-    Evidence,
-    MemoryGroup,
-    SharedMemory,
-    explain,
-)
+from agent.workers.failures.explain.explain import Ending, Evidence, MemoryGroup, explain
 from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
 
@@ -100,7 +95,11 @@ class Explainer:
         if signal is Signals.SIGKILL:
             kills = _rise(host_oom_kills(self._roots.proc), self._host_before)
             return Evidence(memory=self._memory(pid), host_oom_kills=kills, kernel_words=words)
-        shared = self._shared_memory() if signal is Signals.SIGBUS else None
+        shared = None
+        if signal is Signals.SIGBUS:
+            with suppress(OSError):
+                usage = shutil.disk_usage(self._roots.shared_memory)
+                shared = (usage.total, usage.free)
         return Evidence(kernel_words=words, shared_memory=shared)
 
     def _look_up(self, pid: int | str) -> Cgroup | None:
@@ -113,19 +112,9 @@ class Explainer:
         cgroup = self._cgroups.get(pid, self._own)
         if cgroup is None:
             return None
-        before = self._before[cgroup.directory]
-        kills, hits = map(_rise, cgroup.counters(), before)
+        kills, hits = map(_rise, cgroup.counters(), self._before[cgroup.directory])
         limit = cgroup.limit_bytes()
         return MemoryGroup(name=cgroup.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
-
-    def _shared_memory(self) -> SharedMemory | None:
-        try:
-            state = os.statvfs(self._roots.shared_memory)
-        except OSError:
-            return None
-        return SharedMemory(
-            size_bytes=state.f_frsize * state.f_blocks, free_bytes=state.f_frsize * state.f_bavail
-        )
 
 
 def _rise(now: int | None, before: int | None) -> int | None:

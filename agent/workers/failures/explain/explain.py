@@ -59,26 +59,19 @@ class KernelWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemory:
-    """State of /dev/shm."""
-
-    size_bytes: int
-    free_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What the host told right after a worker's end; nothing of it is certain to be there.
 
     ``host_oom_kills``: processes the kernel's out-of-memory killer has ended anywhere on
     the host since the round began. ``kernel_words``: since then; ``None``: not readable.
+    ``shared_memory``: bytes of /dev/shm, and how many are free.
     ``missing_script``: the script, if it is not there any more.
     """
 
     memory: MemoryGroup | None = None
     host_oom_kills: int | None = None
     kernel_words: tuple[KernelWord, ...] | None = None
-    shared_memory: SharedMemory | None = None
+    shared_memory: tuple[int, int] | None = None
     missing_script: str = ""
 
 
@@ -200,14 +193,13 @@ def _processes(number: int) -> str:
 
 def _bus_error(ending: Ending, evidence: Evidence) -> str:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
-    shared = evidence.shared_memory
-    if shared is not None:
-        text += f" ({_size(shared.size_bytes)}, of which {_size(shared.free_bytes)} are free now)"
-    if shared is not None and shared.size_bytes <= _DOCKER_SHARED_MEMORY_BYTES:
-        text += "; that is small: give the container more with --shm-size, e.g. --shm-size=16g"
-    else:
-        text += "; in a container --shm-size gives more of it"
-    return "; ".join([text, *_crash_details(ending, evidence)])
+    advice = "in a container --shm-size gives more of it"
+    if evidence.shared_memory is not None:
+        size, free = evidence.shared_memory
+        text += f" ({_size(size)}, of which {_size(free)} are free now)"
+        if size <= _DOCKER_SHARED_MEMORY_BYTES:
+            advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+    return "; ".join([text, advice, *_crash_details(ending, evidence)])
 
 
 def _crash_details(ending: Ending, evidence: Evidence) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog import runner as host
 from agent.watchdog.calls import WorkerIsGone
@@ -45,7 +44,7 @@ class Scene:
         self.signals: list[int] = []
         self.signalled = asyncio.Event()
         self.mistake: Exception | None = None
-        self.directory = PrivateDirectory(private_places())
+        self.directory = PrivateDirectory()
         self.watchdog = Watchdog(
             WatchdogPolicy(),
             self.directory,

@@ -14,7 +14,6 @@ from agent.workers.failures.explain.explain import (
     Evidence,
     KernelWord,
     MemoryGroup,
-    SharedMemory,
     explain,
 )
 
@@ -98,11 +97,10 @@ def test_what_could_not_be_looked_for_is_not_denied() -> None:
 
 
 def test_a_bus_error_tells_of_shared_memory() -> None:
-    small = SharedMemory(size_bytes=64 * MIB, free_bytes=MIB)
-    text = said(-7, Evidence(shared_memory=small))
+    text = said(-7, Evidence(shared_memory=(64 * MIB, MIB)))
     assert "/dev/shm is full (64.0 MiB, of which 1.0 MiB are free now)" in text
     assert "that is small: give the container more with --shm-size" in text
-    large = said(-7, Evidence(shared_memory=SharedMemory(size_bytes=2**36, free_bytes=0)))
+    large = said(-7, Evidence(shared_memory=(2**36, 0)))
     assert "64.0 GiB" in large
     assert "small" not in large
     assert "--shm-size" in said(-7)
