@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation.blackout import Blackout
-from tests.simulation.broken import BLACKOUT_MISTAKES, MISTAKES
+from tests.simulation.checks.broken import BLACKOUT_MISTAKES, MISTAKES
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import Plan

@@ -16,8 +16,9 @@ from coordinator.shell.turns import Turns
 from coordinator.wire import session as convert
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.simulation.clock import Actor, Clock
-from tests.simulation.disk import Disk
-from tests.simulation.network import End
+from tests.simulation.machines.disk import Disk
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coordinator.journal.runs import Change
-    from tests.simulation.checks import Checker
-    from tests.simulation.network import Link, Network
+    from tests.simulation.checks.checker import Checker
+    from tests.simulation.machines.network import Link, Network
 
 RECORD_BYTES_MAX = 256 * 1024
 TEXT_CHARACTERS_MAX = 64 * 1024
@@ -120,7 +121,11 @@ class Session:
     def _flush(self) -> None:
         self._is_flush_due = False
         while not self._is_over and (effect := self._outbox.take()) is not None:
-            self._link.down.send(response_message(effect))
+            message = response_message(effect)
+            if self._life.is_newer:
+                self._link.down.send(unknown())
+                message = newer(message)
+            self._link.down.send(message)
 
 
 class HeadLife:
@@ -141,6 +146,7 @@ class HeadLife:
         )
         self.writing: list[Change] = []
         self._random = machine.clock.random(self.actor.name)
+        self.is_newer = machine.clock.random(f"version of {self.actor.name}").random() < 0.2
         self._is_busy = False
         self._timer: float | None = None
         self._requests = 0
