@@ -12,9 +12,16 @@ import logging
 import sys
 from datetime import timedelta
 from operator import index
-from pathlib import PurePath
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    SupportsFloat,
+    SupportsIndex,
+    TypeVar,
+)
 from weakref import ref
 
 from worker_sdk.board.board import REFUSED, Board, Thread
@@ -29,6 +36,7 @@ from worker_sdk.board.layout import (
     NO_STEP,
     PROGRESS_SINCE,
     SIGNAL_DEFAULT,
+    SLOT_SINCE,
     SLOT_WORDS,
     SLOTS_FROM,
     STEP,
@@ -39,7 +47,6 @@ from worker_sdk.runtime import STATE, attachment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 log = logging.getLogger("worker_sdk")
@@ -52,38 +59,30 @@ AFTER_MAX_S = 1e9
 CONFIRM_TIMEOUT_S = 5.0
 """Longest wait for the agent to confirm a timer."""
 STEP_MAX = 2**63 - 1
-SCOPES_KEPT_MAX = 4096
-"""Places in the code whose names are kept; beyond it all are forgotten, and named anew."""
-
 _RUN_LATER = (
     inspect.iscoroutinefunction,
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
-_REPORT_ONLY = 0
-_NO_LIMIT = 0
-
-_scopes: dict[tuple[str, int], str] = {}
 
 
 class _Block:
     """What a ``with`` block of ours has in common; each instance is for one block at a time."""
 
-    __slots__ = ("__weakref__", "_board", "_name", "_slot")
+    __slots__ = ("__weakref__", "_board", "_name", "_slot", "_thread")
+
+    _given: ClassVar[tuple[str, ...]]
+    """The attributes that its arguments give."""
 
     _board: Board
     _name: str
     _slot: int
+    _thread: Thread | None
 
     def __enter__(self) -> Self:
         raise AssertionError  # each kind has its own
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, /, *_: object) -> None:
         # What `close_slot` does, without a call: at each, an exception may strike.
         slot = self._slot
         if slot >= 0:
@@ -100,9 +99,8 @@ class _Block:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make each call of ``function`` such a block, with a slot of its own."""
-        for is_later in _RUN_LATER:
-            if is_later(function):
-                raise TypeError(f"{function!r} runs after its call: use `with` inside of it")
+        if any(is_later(function) for is_later in _RUN_LATER):
+            raise TypeError(f"{function!r} runs after its call: use `with` inside of it")
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -112,11 +110,11 @@ class _Block:
         return wrapper
 
     def _another(self) -> Self:
-        raise AssertionError  # each kind has its own
-
-    def _refuse_reentry(self) -> None:
-        if self._slot >= 0:
-            raise RuntimeError(f"the block {self._name!r} is open already; make one for each")
+        other = object.__new__(type(self))
+        other._slot, other._thread = -1, None
+        for name in self._given:
+            setattr(other, name, getattr(self, name))
+        return other
 
 
 class expires(_Block):  # noqa: N801 - used like a function
@@ -132,41 +130,28 @@ class expires(_Block):  # noqa: N801 - used like a function
     """
 
     __slots__ = ("_after_ns", "_signal")
+    _given = ("_name", *__slots__)
 
     def __init__(
         self, after: float | timedelta, scope: str | None = None, signal: int | None = None
     ) -> None:
         self._slot = -1
-        if (type(after) is float or type(after) is int) and 0 < after < AFTER_MAX_S:
-            self._after_ns = int(after * 1e9) or 1
-        else:
-            self._after_ns = duration_ns("after", after)
+        self._after_ns = duration_ns("after", after)
         if scope is None:
             frame = sys._getframe(1)  # noqa: SLF001 - the cheap way to the caller
-            key = (frame.f_code.co_filename, frame.f_lineno)
-            scope = _scopes.get(key) or _scope_of(key)
-        elif type(scope) is not str or not scope:
-            scope = checked_name("scope", scope)
-        self._name = scope
+            scope = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        self._name = checked_name("scope", scope)
         self._signal = SIGNAL_DEFAULT if signal is None else signal_word(signal)
 
     def __enter__(self) -> Self:
         if self._slot >= 0:
-            self._refuse_reentry()
+            raise RuntimeError(f"the block {self._name!r} is open already; make one for each")
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
         guard = ref(self, board.on_lost)
         self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
         board.leak_guards[self._slot] = guard
         return self
-
-    def _another(self) -> Self:
-        other = object.__new__(type(self))
-        other._slot = -1
-        other._after_ns = self._after_ns
-        other._name = self._name
-        other._signal = self._signal
-        return other
 
 
 class section(_Block):  # noqa: N801 - used like a function
@@ -182,7 +167,8 @@ class section(_Block):  # noqa: N801 - used like a function
             the one that was learned.
     """
 
-    __slots__ = ("_after_ns", "_began", "_limit", "_paused", "_thread")
+    __slots__ = ("_after_ns", "_began", "_limit", "_paused")
+    _given = ("_name", "_after_ns", "_limit")
 
     def __init__(
         self, name: str, timeout: float | timedelta | Literal["auto"] | None = None
@@ -192,7 +178,7 @@ class section(_Block):  # noqa: N801 - used like a function
         self._name = checked_name("name", name)
         self._after_ns = 0
         if timeout is None:
-            self._limit = _NO_LIMIT
+            self._limit = 0
         elif isinstance(timeout, str) and timeout == "auto":
             self._limit = AUTO
         else:
@@ -215,8 +201,9 @@ class section(_Block):  # noqa: N801 - used like a function
             )
             board.leak_guards[self._slot] = guard
             for slot in around:
-                self._paused.append((slot, board.words[SLOTS_FROM + slot * SLOT_WORDS]))
-                board.suspend(slot)
+                at = SLOTS_FROM + slot * SLOT_WORDS
+                self._paused.append((slot, board.words[at]))
+                board.words[at] = 0
             if board.beater is None or board.beater is mine:
                 board.has_section_between = True
                 board.words[PROGRESS_SINCE] = 0
@@ -225,12 +212,7 @@ class section(_Block):  # noqa: N801 - used like a function
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, /, *_: object) -> None:
         slot = self._slot
         if slot >= 0:
             self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
@@ -247,7 +229,8 @@ class section(_Block):  # noqa: N801 - used like a function
         now = monotonic_ns()
         if slot != REFUSED:
             board.leak_guards[slot] = None
-            began = board.opened_at(slot)
+            # Pauses are left out.
+            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
             board.close_slot(slot)
         else:
             began = self._began
@@ -259,15 +242,6 @@ class section(_Block):  # noqa: N801 - used like a function
             board.words[PROGRESS_SINCE] = now
         if is_complete:
             board.note_section(self._name, now - began)
-
-    def _another(self) -> Self:
-        other = object.__new__(type(self))
-        other._thread = None
-        other._slot = -1
-        other._name = self._name
-        other._after_ns = self._after_ns
-        other._limit = self._limit
-        return other
 
 
 def acquire(
@@ -332,12 +306,7 @@ def heartbeat(step: int | None = None) -> None:
         step: The step it has reached, 0 or more; shown in reports, and used to tell how
             long a step takes.
     """
-    if step is None:
-        mark = NO_STEP
-    elif type(step) is int and 0 <= step <= STEP_MAX:
-        mark = step
-    else:
-        mark = checked_step(step)
+    mark = NO_STEP if step is None else checked_step(step)
     board = STATE.board or start()
     words = board.words
     mine = board.threads.mine
@@ -406,7 +375,7 @@ def signal_word(signal: object) -> int:
         raise TypeError(f"signal is {signal!r}; it must be an int or None")
     if signal > 0 and not is_signal(signal):
         raise ValueError(f"signal is {signal!r}; it must be {ALLOWED}, or at most 0 to only report")
-    return int(signal) if signal > 0 else _REPORT_ONLY
+    return max(int(signal), 0)
 
 
 def checked_name(field: str, name: object) -> str:
@@ -416,15 +385,6 @@ def checked_name(field: str, name: object) -> str:
     if not name:
         raise ValueError(f"{field} is empty; it must have at least one character")
     return str(name)
-
-
-def _scope_of(key: tuple[str, int]) -> str:
-    """Name a place in the code."""
-    if len(_scopes) >= SCOPES_KEPT_MAX:
-        _scopes.clear()
-    path, line = key
-    scope = _scopes[key] = f"{PurePath(path).name}:{line}"
-    return scope
 
 
 def _confirmed() -> bool:

@@ -8,7 +8,6 @@ step; what is lost or repeated on the way therefore changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from agent.core import effects as fx
 from agent.core import events as ev
@@ -79,43 +78,15 @@ class AgentCore:
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (monotonic seconds)."""
-        if self._is_finished or isinstance(event, ev.OBSERVED_ONLY):
+        if self._is_finished or isinstance(event, ev.ObservedEvent):
             return []
-        match event:
-            case (
-                ev.SessionWelcomed()
-                | ev.PaceChanged()
-                | ev.DirectiveReceived()
-                | ev.InprocessDirected()
-                | ev.SessionLost()
-            ):
-                if event.attempt == self._link.attempt:
-                    self._on_coordinator(event, now)
-            case ev.PortReserved():
-                self._ports.next = event.port
-                self._effects += self._ports.replace_spent(self._desired)
-            case (
-                ev.WorkersStarted()
-                | ev.WorkerStartFailed()
-                | ev.InprocessStepTaken()
-                | ev.WorkerExited()
-                | ev.WorkersStopped()
-            ):
-                self._on_workers(event, now)
-            case ev.SupervisorDied() | ev.SupervisorNotStarted():
-                self._on_supervisor(event, now)
-            case ev.GpuMemoryFree():
-                self._gpu_memory = GpuMemory.FREE
-                if event.note:
-                    self._tell("GPU memory not free", event.note)
-            case ev.SignalReceived():
-                self._on_signal(event.signum)
-            case ev.SignalToForward():
-                self._on_signal_to_forward(event.signum)
-            case ev.DeadlineReached():
-                self._on_deadline(now)
-            case _:
-                assert_never(event)
+        if isinstance(event, ev.SessionEvent):
+            if event.attempt == self._link.attempt:
+                self._on_session(event, now)
+        elif isinstance(event, ev.WorkersEvent):
+            self._on_workers(event, now)
+        else:
+            self._on_host(event, now)
         self._reconcile(now)
         return self._flush(now)
 
@@ -126,9 +97,13 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for the console."""
-        group = self._group
+        group, link = self._group, self._link
         return Situation(
-            line=self._link.state(),
+            coordinator=link.coordinator,
+            is_connected=link.is_open,
+            was_connected=link.was_open,
+            reason=link.reason,
+            until=link.deadline,
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,
@@ -143,17 +118,29 @@ class AgentCore:
         self._ports.check_invariants()
         assert self._beat_at is None or self._link.is_open, "beats without a session"
 
+    # This host.
+
+    def _on_host(self, event: ev.HostEvent, now: float) -> None:
+        match event:
+            case ev.PortReserved():
+                self._ports.next = event.port
+                self._effects += self._ports.replace_spent(self._desired)
+            case ev.SupervisorDied() | ev.SupervisorNotStarted():
+                self._on_supervisor(event, now)
+            case ev.GpuMemoryFree():
+                self._gpu_memory = GpuMemory.FREE
+                if event.note:
+                    self._tell("GPU memory not free", event.note)
+            case ev.SignalReceived():
+                self._on_signal(event.signum)
+            case ev.SignalToForward():
+                self._on_signal_to_forward(event.signum)
+            case ev.DeadlineReached():
+                self._on_deadline(now)
+
     # The coordinator.
 
-    def _on_coordinator(
-        self,
-        event: ev.SessionWelcomed
-        | ev.PaceChanged
-        | ev.DirectiveReceived
-        | ev.InprocessDirected
-        | ev.SessionLost,
-        now: float,
-    ) -> None:
+    def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
             case ev.SessionWelcomed() | ev.PaceChanged():
                 self._link.welcomed(event.pace)
@@ -215,15 +202,7 @@ class AgentCore:
 
     # Workers.
 
-    def _on_workers(
-        self,
-        event: ev.WorkersStarted
-        | ev.WorkerStartFailed
-        | ev.InprocessStepTaken
-        | ev.WorkerExited
-        | ev.WorkersStopped,
-        now: float,
-    ) -> None:
+    def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
             case ev.WorkersStarted():
                 self._group.started(event.round_id)

@@ -17,6 +17,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.multiprocessing.signals import is_ours
+from agent.workers.supervisor.prctl import die_with
 from agent.workers.supervisor.process import serve
 from agent.workers.supervisor.spawn import SpawnError, opened_outputs
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-    from agent.workers.supervisor.prctl import ProcessControl
 
 
 def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socket]:
@@ -59,7 +59,6 @@ class ForkSpawner:
         processes: By local rank.
         connection: This supervisor's, which workers must not keep.
         launcher_pid: The launcher.
-        control: Made before a fork.
         handlers: Dispositions of signals that the workers are to have.
     """
 
@@ -68,13 +67,11 @@ class ForkSpawner:
         processes: Sequence[BaseProcess],
         connection: socket.socket,
         launcher_pid: int,
-        control: ProcessControl,
         handlers: Mapping[int, Any],
     ) -> None:
         self._processes = processes
         self._connection = connection
         self._launcher_fd = os.pidfd_open(launcher_pid)
-        self._control = control
         self._handlers = handlers
 
     def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
@@ -108,7 +105,7 @@ class ForkSpawner:
         code = 1
         try:
             os.setsid()
-            self._control.die_with(supervisor_pid)
+            die_with(supervisor_pid)
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
                 signal.signal(number, _in_worker(number, handler))

@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,8 +91,8 @@ def count_workers(word: str) -> int:
 
 
 def usable_cores() -> int:
-    """Cores this process may be scheduled on; at least 1."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may be scheduled on."""
+    return len(os.sched_getaffinity(0))
 
 
 def check_script(path: str) -> None:
@@ -188,18 +187,6 @@ def check_program(program: str, *, search_path: str | None, named_by: str = "") 
     if Path(program).exists():
         raise ScriptNotFound(program, f"it is not executable{of}")
     raise ScriptNotFound(program, f"there is no such file{of}")
-
-
-def private_places() -> list[str]:
-    """Return where a private directory may be, the best first."""
-    found = [tempfile.gettempdir()]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):
-        status = Path(runtime).lstat()
-        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
-        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
-            found.insert(0, runtime)
-    return found
 
 
 def prepare_log_dir(path: str) -> str:

@@ -59,6 +59,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
     "drumbeat/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
+    "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",
     "agent/multiprocessing/multiprocess_context.py": "what workers inherit",

@@ -3,7 +3,7 @@
 Everything here may be called by any thread and any signal handler, and may be ended
 anywhere by an exception that another thread or a signal handler raises. There are no
 locks: a handler would wait for the code it interrupted. What is shared changes by
-steps between which CPython lets nobody else run: one call of a built-in container,
+steps between which CPython lets no other thread run: one call of a built-in container,
 or a few operations without any call. A slot is armed by its last step, and
 disarmed by the first.
 
@@ -164,13 +164,6 @@ class Board:
             held.remove(slot)
         self.free.append(slot)
 
-    def suspend(self, slot: int) -> int:
-        """Disarm a slot that stays its owner's; return its deadline, 0 if it had none."""
-        at = SLOTS_FROM + slot * SLOT_WORDS
-        deadline = self.words[at]
-        self.words[at] = 0
-        return deadline
-
     def resume(self, slot: int, deadline: int, pause_ns: int, held: list[int]) -> None:
         """Arm a suspended slot as if the pause had not been, unless it was closed in it."""
         at = SLOTS_FROM + slot * SLOT_WORDS
@@ -183,10 +176,6 @@ class Board:
         self.words[at + SLOT_DEADLINE] = deadline
         if deadline < self.words[LOOK_AT]:
             self.kick()
-
-    def opened_at(self, slot: int) -> int:
-        """Return since when a slot has been open, pauses left out."""
-        return self.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
 
     def note_section(self, name: str, took_ns: int) -> None:
         """Remember how long a section took."""

@@ -11,7 +11,6 @@ from agent.watchdog.core.limits import NEVER_STALLED, Armed, LimitKey, Limits, S
 from agent.watchdog.core.model import (
     Auto,
     Evidence,
-    Hang,
     HangKind,
     Limit,
     Purpose,
@@ -22,12 +21,8 @@ from agent.watchdog.core.model import (
     WorkerKey,
 )
 
-UNOWNED = Snapshot()
-
-# As much of a name as a standing may hold; see ``WorkerProgress``.
+# What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX = 128
-
-# What fits in a beat. Further names are left out.
 NAMES_MAX = 65
 
 Tally = tuple[int, float]
@@ -87,11 +82,10 @@ class Worker:
     def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
         self.key = key
         self.limits = Limits()
-        self.snapshot = UNOWNED
+        self.snapshot = Snapshot()
         self.look_at = now
         self.is_reading = False
         self.investigation: Investigation | None = None
-        self.signalled_for: tuple[Armed, Hang] | None = None
         self._policy = policy
         self._learned: Mapping[str, float] = {}
         self._stall = NEVER_STALLED
@@ -103,8 +97,6 @@ class Worker:
         self._gaps: Tally = (0, 0.0)
         self._voided_pid: int | None = None
         self._follow_runtime()
-
-    # What a worker says.
 
     def learn(self, learned: Mapping[str, float]) -> None:
         """Take over the limits that were learned."""
@@ -118,7 +110,7 @@ class Worker:
 
     def read(self, snapshot: Snapshot | None) -> None:
         """Take over what the board says; O(changed) if unchanged slots are the same objects."""
-        self.snapshot = snapshot or UNOWNED
+        self.snapshot = snapshot or Snapshot()
         if self._voided_pid not in (None, self.snapshot.owner_pid):
             self._voided_pid = None
         self._follow_slots(self.snapshot.slots if self._voided_pid is None else ())
@@ -184,15 +176,6 @@ class Worker:
         """Return when something is to be done about it."""
         deadline = self.investigation.deadline if self.investigation is not None else None
         return self.look_at if deadline is None else min(self.look_at, deadline)
-
-    @property
-    def hang(self) -> Hang | None:
-        """Why it got a signal; not if it went on after one that it was free to survive."""
-        if self.signalled_for is None:
-            return None
-        armed, hang = self.signalled_for
-        is_killing = self.investigation and self.investigation.stage is Stage.KILLING
-        return hang if is_killing or self.limits.get(armed.key) is armed else None
 
     def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""

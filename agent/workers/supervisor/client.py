@@ -15,7 +15,6 @@ import structlog
 from agent.runtime.own_process import own_process
 from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 
@@ -31,25 +30,10 @@ DRAIN_WAIT_S = 1.0
 """How long the connection of a dead supervisor may stay open; its last words need no time."""
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of what a dying supervisor leaves behind.
-
-    To be called once, before the first `SupervisorClient.start`.
-
-    Raises:
-        OSError: The kernel refuses.
-    """
-    ProcessControl().become_subreaper()
-
-
 def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
     """Start a supervisor; return its pid, to be reaped by the caller, and the connection to it.
 
-    Args:
-        pass_fds: Descriptors that it inherits under the same numbers, for its workers.
-
-    Raises:
-        OSError: The system cannot start a process.
+    It inherits ``pass_fds`` under the same numbers. Raises ``OSError``.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -73,13 +57,11 @@ class SupervisorClient:
     Args:
         on_event: Gets each event in order.
         on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
-            once, after its last event and after everything it left behind was killed. `start`
-            may then be called again.
-        on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
-            not, and its workers go on.
+            after its last event and the end of all it left behind. `start` may be called again.
+        on_mistake: Gets what one of these two has raised. The supervisor and its workers go on.
         launch: Starts a supervisor; see `launch_supervisor`.
-        is_subreaper: Whether this process has called `become_subreaper`, and all its children but
-            those it had at `start` are leftovers when a supervisor has died.
+        is_subreaper: Whether this process is one: then all its children but those it had at
+            `start` are leftovers when a supervisor has died.
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
             SIGKILL.
     """
@@ -110,11 +92,7 @@ class SupervisorClient:
         return None if self._life is None else self._life.pid
 
     async def start(self) -> None:
-        """Start a supervisor; it takes commands at once.
-
-        Raises:
-            OSError: The system cannot start a process.
-        """
+        """Start a supervisor; it takes commands at once. Raises ``OSError``."""
         assert self._life is None, "a supervisor is running already"
         self._older_children = list_children()
         self._life = life = _Life(*self._launch(), self._take)
@@ -196,6 +174,13 @@ class _Life(asyncio.Protocol):
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._socket = connection
+        try:
+            self._exit = _Exit(pid)
+        except OSError:
+            connection.close()
+            self._kill()  # It has no workers yet.
+            os.waitpid(pid, 0)
+            raise
 
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -224,7 +209,7 @@ class _Life(asyncio.Protocol):
 
         Whichever end comes first, the other is waited for only for a bounded time.
         """
-        with _Exit(self.pid) as exit_:
+        with self._exit as exit_:
             await asyncio.wait({self._lost, exit_.future}, return_when=asyncio.FIRST_COMPLETED)
             if exit_.future.done():
                 await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)

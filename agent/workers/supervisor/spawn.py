@@ -11,31 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.workers.supervisor import prctl
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-    from agent.workers.supervisor.prctl import ProcessControl
 
 _SCRIPT_LINE_BYTES_MAX = 256
 """What the kernel reads of a script's first line."""
 
 
 class SpawnError(Exception):
-    """A process could not be started.
-
-    Attributes:
-        errno: The system's error number; 0 if the command itself is impossible.
-        message: A sentence that names the file or what else is wrong.
-    """
+    """A process could not be started; fields as in `WorkerStartFailed`."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(number, message)
         self.errno = number
         self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class WorkerSpawner(Protocol):
@@ -57,12 +50,10 @@ class Spawner:
     ``fds``, and has the default disposition of every signal.
 
     Args:
-        control: Of this process.
         handlers: Dispositions of signals before this process ignored them.
     """
 
-    def __init__(self, control: ProcessControl, handlers: Mapping[int, Any]) -> None:
-        self._control = control
+    def __init__(self, handlers: Mapping[int, Any]) -> None:
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
         # nohup: what ignores a hangup from the start hands that on.
@@ -110,7 +101,7 @@ class Spawner:
         for number in self._ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._control.die_with(self._pid)
+        prctl.die_with(self._pid)
 
 
 @contextmanager

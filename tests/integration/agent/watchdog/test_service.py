@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import duration
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
@@ -38,7 +37,7 @@ class Bench:
     stub: worker_pb2_grpc.WorkerServiceAsyncStub
 
     def __init__(self, policy: WatchdogPolicy) -> None:
-        self.directory = PrivateDirectory(private_places())
+        self.directory = PrivateDirectory()
         self.watchdog = Watchdog(
             policy, self.directory, self.on_signal, self.on_step, lambda _: None, {}
         )
@@ -119,7 +118,7 @@ async def refused(call: object) -> tuple[grpc.StatusCode, str]:
         (("authorization", ""),),
         (("authorization", "Basic abc"),),
         (("authorization", "Bearer "),),
-        (("authorization", "Bearer nobodys"),),
+        (("authorization", "Bearer unknown"),),
     ],
 )
 async def test_only_workers_are_heard(bench: Bench, metadata: Metadata) -> None:
@@ -366,15 +365,14 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
         assert (await refused(stream.read()))[0] is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_grpc_is_not_started_for_nobody() -> None:
+async def test_grpc_is_not_started_before_a_call() -> None:
     code = (
         "import asyncio, sys\n"
-        "from agent.runtime.preflight import private_places\n"
         "from agent.runtime.private_directory import PrivateDirectory\n"
         "from agent.watchdog.runner import Watchdog\n"
         "from agent.watchdog.core.model import WatchdogPolicy\n"
         "async def main():\n"
-        "    directory = PrivateDirectory(private_places())\n"
+        "    directory = PrivateDirectory()\n"
         "    ignore = lambda *_: None\n"
         "    watchdog = Watchdog(WatchdogPolicy(), directory, ignore, ignore, ignore, {})\n"
         "    assert watchdog.prepare(0, [0])[0]\n"
