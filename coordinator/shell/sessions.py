@@ -8,36 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from coordinator.config import Limits
-from coordinator.core import effects as fx
-from coordinator.core.events import FailureReported, LimitsReset, SessionClosed, SessionOpened
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
+from coordinator.core.events import FailureReported, SessionClosed, SessionOpened
+from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
 from coordinator.shell.driver import Driver
 from coordinator.shell.outbox import Outbox
-from coordinator.wire import (
-    inprocess as convert_inprocess,
+from coordinator.wire.failure import failure_reported
+from coordinator.wire.session import (
+    directive_message,
+    gpu_summary,
+    refusing,
+    session_event,
+    session_opened,
 )
-from coordinator.wire import (
-    progress as convert_progress,
-)
-from coordinator.wire import (
-    session as convert,
-)
-from coordinator.wire.run_status import run_page, summary_message
+from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import session_pb2
+from drumbeat.violation import InvalidField
 
 log = structlog.get_logger()
 
 # Failure records of one stream that may wait for the journal at once.
 RECORDS_IN_FLIGHT_MAX = 64
+# Fields of one stream that may be reported as not understood.
+FIELDS_REPORTED_MAX = 32
+
+TERM = 1
+"""Of the leadership of a coordinator that is alone."""
+
+Asked = dict[int, asyncio.Future[int | None]]
+Pending = asyncio.Queue[FailureReported | CoordinatorError | None]
 
 
 class Sessions:
@@ -50,15 +57,19 @@ class Sessions:
 
     async def open(
         self,
-        requests: AsyncIterator[session_pb2.OpenRequest],
-        send: Callable[[session_pb2.OpenResponse], Awaitable[None]],
+        requests: AsyncIterator[session_pb2.AgentReport],
+        send: Callable[[session_pb2.Directive], Awaitable[None]],
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
         self._driver.submit(opened)  # one that is refused leaves nothing behind
         outbox = self._driver.open_outbox(opened.session_id)
         try:
-            await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
+            await until_one_ends(
+                self._read(requests, opened),
+                _write(outbox, send, run_id=opened.run_id),
+                outbox.ended(),
+            )
         finally:
             self._driver.close_outbox(opened.session_id)
             self._driver.submit_always(
@@ -71,13 +82,12 @@ class Sessions:
 
     async def report(
         self,
-        requests: AsyncIterator[failure_pb2.ReportRequest],
-        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
+        send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        asked: dict[int, asyncio.Future[int | None]] = {}
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None]
-        pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
+        asked: Asked = {}
+        pending: Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
         try:
             await until_one_ends(
                 self._acknowledge(pending, asked, send),
@@ -87,47 +97,7 @@ class Sessions:
             for request_id in asked:
                 self._driver.drop_answer(request_id)
 
-    def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
-        """Return one run, or a page of its agents. Raises ``UnknownRun``."""
-        state = self._journaled(request)
-        run = self._driver.registry.runs.get(state.key)
-        return run_page(request, state, run, now=self._driver.now())
-
-    def get_verdict(self, request: run_pb2.GetVerdictRequest) -> run_pb2.GetVerdictResponse:
-        """Return how a run ended. Raises ``UnknownRun``."""
-        verdict = self._journaled(request).verdict
-        if verdict is None:
-            raise UnknownRun(request.run_id, "that has ended")
-        return run_pb2.GetVerdictResponse(verdict=convert.verdict_message(verdict))
-
-    async def reset_limits(
-        self, request: run_pb2.ResetLimitsRequest
-    ) -> run_pb2.ResetLimitsResponse:
-        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
-        request_id = next(self._request_ids)
-        self._driver.submit(LimitsReset(run_id=request.run_id, request_id=request_id))
-        answer = self._driver.expect_answer(request_id)
-        try:
-            forgotten = await answer
-        finally:
-            self._driver.drop_answer(request_id)
-        if forgotten is None:
-            raise UnknownRun(request.run_id)
-        return run_pb2.ResetLimitsResponse(forgotten=forgotten)
-
-    def list_runs(self) -> run_pb2.ListRunsResponse:
-        """Return all runs, oldest first."""
-        now, states = self._driver.now(), self._driver.journaled.states.values()
-        return run_pb2.ListRunsResponse(runs=[summary_message(state, now=now) for state in states])
-
-    def _journaled(self, request: run_pb2.GetRunRequest | run_pb2.GetVerdictRequest) -> RunState:
-        state = self._driver.journaled.find(request.run_id, request.generation)
-        if state is None:
-            which = f"of generation {request.generation}" if request.generation else ""
-            raise UnknownRun(request.run_id, which)
-        return state
-
-    async def _hello(self, requests: AsyncIterator[session_pb2.OpenRequest]) -> SessionOpened:
+    async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
         timeout = self._limits.hello_timeout_s
         try:
             async with asyncio.timeout(timeout):
@@ -137,29 +107,40 @@ class Sessions:
         except StopAsyncIteration:
             raise InvalidRequest("hello", "nothing", "a hello as the first message") from None
         except DecodeError as error:
-            raise _undecodable(session_pb2.OpenRequest, error) from None
-        opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
-        if gpus := convert.gpu_summary(message):
-            # For people only: the core decides nothing by it, and nobody needs it tomorrow.
+            raise _undecodable(error) from None
+        noted = _note_once(message.hello.run.run_id, message.hello.host)
+        opened = session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
+        if message.hello.term > TERM:
+            raise Deposed(message.hello.term)
+        if gpus := gpu_summary(message):
+            # Nothing is decided by it, so it is not kept either.
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
 
     async def _read(
-        self, requests: AsyncIterator[session_pb2.OpenRequest], opened: SessionOpened
+        self, requests: AsyncIterator[session_pb2.AgentReport], opened: SessionOpened
     ) -> None:
-        """Submit what the agent says, up to its end."""
-        try:
-            async for message in requests:
-                self._driver.submit(convert.session_event(message, opened))
-        except DecodeError as error:
-            raise _undecodable(session_pb2.OpenRequest, error) from None
+        """Submit what the agent says, up to its end; what can't be read is passed over."""
+        noted = _note_once(opened.run_id, opened.agent.name)
+        messages = aiter(requests)
+        while True:
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                return
+            except DecodeError as error:
+                noted(_undecodable(error))
+                continue
+            event = session_event(message, opened, noted)
+            if event is not None:
+                self._driver.submit(event)
 
     async def _read_records(
         self,
-        requests: AsyncIterator[failure_pb2.ReportRequest],
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
-        asked: dict[int, asyncio.Future[int | None]],
+        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
+        pending: Pending,
+        asked: Asked,
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
@@ -173,15 +154,15 @@ class Sessions:
         except CoordinatorError as error:
             end = error
         except DecodeError as error:
-            end = _undecodable(failure_pb2.ReportRequest, error)
+            end = _undecodable(error)
         await pending.put(end)
         await asyncio.get_running_loop().create_future()
 
     async def _acknowledge(
         self,
-        pending: asyncio.Queue[FailureReported | CoordinatorError | None],
-        asked: dict[int, asyncio.Future[int | None]],
-        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+        pending: Pending,
+        asked: Asked,
+        send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
     ) -> None:
         """Answer records in order, up to the end; raise it if it is an error."""
         while (item := await pending.get()) is not None:
@@ -191,49 +172,52 @@ class Sessions:
             del asked[item.request_id]
             record = item.record
             await send(
-                failure_pb2.ReportResponse(
+                session_pb2.ReportFailuresResponse(
                     incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
                 )
             )
 
     def _submit_record(
-        self, message: failure_pb2.ReportRequest, asked: dict[int, asyncio.Future[int | None]]
+        self,
+        message: session_pb2.ReportFailuresRequest,
+        asked: Asked,
     ) -> FailureReported:
         """Hand one record to the core; its answer comes once it is journaled."""
-        event = convert.failure_reported(
-            message,
-            request_id=next(self._request_ids),
-            record_bytes_max=self._limits.failure_record_bytes_max,
-            text_characters_max=self._limits.failure_message_bytes_max,
-        )
+        fence = message.record.fence
+        with refusing():
+            event = failure_reported(
+                message,
+                request_id=next(self._request_ids),
+                record_bytes_max=self._limits.failure_record_bytes_max,
+                text_characters_max=self._limits.failure_message_bytes_max,
+                on_problem=_note_once(fence.run_id, message.record.host),
+            )
         self._driver.submit(event)
         asked[event.request_id] = self._driver.expect_answer(event.request_id)
         return event
 
 
 async def _write(
-    outbox: Outbox, send: Callable[[session_pb2.OpenResponse], Awaitable[None]]
+    outbox: Outbox, send: Callable[[session_pb2.Directive], Awaitable[None]], *, run_id: str
 ) -> None:
     while True:
-        await send(response_message(await outbox.next()))
+        await send(directive_message(await outbox.next(), run_id=run_id, term=TERM))
 
 
-def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:
-    return InvalidRequest("message", str(error), f"a {kind.DESCRIPTOR.full_name}")
+def _undecodable(error: DecodeError) -> InvalidRequest:
+    return InvalidRequest("message", str(error), "a message of drumbeat.v1")
 
 
-def response_message(effect: fx.Push) -> session_pb2.OpenResponse:
-    """Return what an agent is sent."""
-    match effect:
-        case fx.Welcome(session_id=session_id, pace=pace):
-            welcome = session_pb2.Welcome(session_id=session_id, pace=convert.pace_message(pace))
-            return session_pb2.OpenResponse(welcome=welcome)
-        case fx.SetPace(pace=pace):
-            return session_pb2.OpenResponse(pace=convert.pace_message(pace))
-        case fx.TellLimits(limits=limits):
-            return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
-        case fx.Direct(desired=desired):
-            return session_pb2.OpenResponse(desired=convert.desired_message(desired))
-        case fx.Instruct(directive=directive):
-            message = convert_inprocess.directive_message(directive)
-            return session_pb2.OpenResponse(inprocess=message)
+def _note_once(run_id: str, agent: str) -> OnProblem:
+    """Return what logs that a field was passed over, once for each field."""
+    noted: set[str] = set()
+
+    def note(problem: InvalidField) -> None:
+        field = re.sub(r"\[\d+\]", "", problem.field)
+        if field in noted or len(noted) >= FIELDS_REPORTED_MAX:
+            return
+        noted.add(field)
+        text = f"{run_id}: passed over what {agent} says: {problem}"
+        log.warning("field not understood", message=text, field=field, **{"run.id": run_id})
+
+    return note

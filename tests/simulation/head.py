@@ -17,9 +17,11 @@ from coordinator.core.events import (
 )
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError, Unavailable
-from coordinator.wire import inprocess as convert_inprocess
+from coordinator.shell.outbox import Outbox
 from coordinator.wire import session as convert
-from drumbeat.v1 import failure_pb2, session_pb2
+from coordinator.wire.failure import failure_reported
+from drumbeat.mapping import refuse
+from drumbeat.v1 import session_pb2
 from tests.simulation.clock import Actor, Clock
 from tests.simulation.network import End
 from tests.simulation.plan import RUN
@@ -29,8 +31,6 @@ from tests.support.journal import fold, round_trip
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.core.inprocess.model import InprocessDirective
-    from coordinator.core.model import Desired, Pace
     from coordinator.core.run.records import Record
     from tests.simulation.checks import Checker
     from tests.simulation.network import Link, Network
@@ -48,17 +48,14 @@ class Session:
         self.session_id = session_id
         self._life, self._link = life, link
         self._opened: SessionOpened | None = None
-        self._welcome: Pace | None = None
-        self._pace: Pace | None = None
-        self._desired: Desired | None = None
-        self._directive: InprocessDirective | None = None
+        self._outbox = Outbox()
         self._is_over = False
         self._is_flush_due = False
         self._random = life.clock.random(f"{link.name} outbox")
         link.up.into(life.actor, self.on_up)
         link.records.into(life.actor, self.on_record)
 
-    def on_up(self, message: session_pb2.OpenRequest | End) -> None:
+    def on_up(self, message: session_pb2.AgentReport | End) -> None:
         """Take what the agent says."""
         if self._is_over:
             return
@@ -72,7 +69,10 @@ class Session:
             if self._opened is None:
                 event = self._opened = convert.session_opened(message, session_id=self.session_id)
             else:
-                event = convert.session_event(message, self._opened)
+                heard = convert.session_event(message, self._opened, refuse)
+                if heard is None:
+                    return
+                event = heard
         except CoordinatorError as error:
             self.fail(error)
             return
@@ -80,7 +80,7 @@ class Session:
         if message.WhichOneof("kind") == "goodbye":
             self._life.after(self._random.uniform(0, 0.002), self._close)
 
-    def on_record(self, message: failure_pb2.ReportRequest | End) -> None:
+    def on_record(self, message: session_pb2.ReportFailuresRequest | End) -> None:
         """Take a failure record."""
         if isinstance(message, End):
             return
@@ -92,35 +92,27 @@ class Session:
                 link.acks.send(End("the record was refused", "UNAVAILABLE"))
                 return
             link.acks.send(
-                failure_pb2.ReportResponse(
+                session_pb2.ReportFailuresResponse(
                     incarnation=record.fence.incarnation, sequence=record.sequence, kept=is_kept
                 )
             )
 
         life.submit(
-            convert.failure_reported(
+            failure_reported(
                 message,
                 request_id=life.expect(answer),
                 record_bytes_max=RECORD_BYTES_MAX,
                 text_characters_max=TEXT_CHARACTERS_MAX,
+                on_problem=refuse,
             )
         )
 
-    def put(self, effect: fx.Welcome | fx.SetPace | fx.Direct | fx.Instruct | fx.Reject) -> None:
+    def put(self, effect: fx.Push | fx.Reject) -> None:
         """Queue what is to be sent."""
-        match effect:
-            case fx.Welcome():
-                self._welcome = effect.pace
-            case fx.SetPace():
-                self._pace = effect.pace
-            case fx.Direct():
-                self._desired = effect.desired
-            case fx.Instruct():
-                self._directive = effect.directive
-            case fx.Reject():
-                self.fail(effect.error)
-                return
-        if not self._is_flush_due:
+        self._outbox.put(effect)
+        if self._outbox.error is not None:
+            self.fail(self._outbox.error)
+        elif not self._is_flush_due:
             self._is_flush_due = True
             self._life.after(self._random.uniform(0, 0.001), self._flush)
 
@@ -150,22 +142,8 @@ class Session:
         self._is_flush_due = False
         if self._is_over:
             return
-        welcome, self._welcome = self._welcome, None
-        pace, self._pace = self._pace, None
-        desired, self._desired = self._desired, None
-        directive, self._directive = self._directive, None
-        if welcome is not None:
-            message = session_pb2.Welcome(
-                session_id=self.session_id, pace=convert.pace_message(welcome)
-            )
-            self._link.down.send(session_pb2.OpenResponse(welcome=message))
-        if pace is not None:
-            self._link.down.send(session_pb2.OpenResponse(pace=convert.pace_message(pace)))
-        if desired is not None:
-            self._link.down.send(session_pb2.OpenResponse(desired=convert.desired_message(desired)))
-        if directive is not None:
-            order = convert_inprocess.directive_message(directive)
-            self._link.down.send(session_pb2.OpenResponse(inprocess=order))
+        while (effect := self._outbox.take()) is not None:
+            self._link.down.send(convert.directive_message(effect, run_id=RUN, term=1))
 
 
 class HeadLife:

@@ -42,9 +42,10 @@ from coordinator.errors import LimitReached, Unavailable
 from coordinator.journal.sqlite import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
 from coordinator.shell.driver import BATCH_MAX, Driver
 from coordinator.shell.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
+from coordinator.shell.queries import Queries
 from coordinator.shell.sessions import Sessions
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import spec
 
@@ -280,18 +281,18 @@ async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None
 
 async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
     async with Scene() as scene:
-        sessions = Sessions(scene.driver, Limits())
+        queries = Queries(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        asked = run_pb2.GetRunRequest(run_id="r")
+        asked = query_pb2.GetRunRequest(run_id="r")
         assert scene.driver.registry.runs["r"].state.failures_count == 1
-        assert sessions.get_run(asked).run.failures_count == 0
+        assert queries.get_run(asked).run.failures_count == 0
         answer = scene.driver.expect_answer(1)
         scene.journal.gate.set()
         await asyncio.wait_for(answer, DEADLINE_S)
-        assert sessions.get_run(asked).run.failures_count == 1
+        assert queries.get_run(asked).run.failures_count == 1
 
 
 async def test_beats_cost_no_write() -> None:
@@ -376,12 +377,17 @@ async def unheard(_: object) -> None:
     pass
 
 
-async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
+async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
     beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)
-    yield session_pb2.OpenRequest(
+    yield session_pb2.AgentReport(
         fence=common_pb2.Fence(run_id="q", incarnation="i"),
         hello=session_pb2.Hello(
-            spec=spec(), host="h", address="a", role="r", local_world_size=1, beat=beat
+            run=session_pb2.RunPurpose(run_id="q", spec=spec()),
+            host="h",
+            address="a",
+            role="r",
+            local_world_size=1,
+            beat=beat,
         ),
     )
     await asyncio.Event().wait()
@@ -441,9 +447,9 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
         scene.shut()
         scene.driver.submit(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        heard: list[failure_pb2.ReportResponse] = []
+        heard: list[session_pb2.ReportFailuresResponse] = []
 
-        async def hear(response: failure_pb2.ReportResponse) -> None:
+        async def hear(response: session_pb2.ReportFailuresResponse) -> None:
             heard.append(response)
 
         given_up = asyncio.create_task(sessions.report(records(1, 9), hear))
@@ -457,8 +463,8 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
         assert scene.driver.registry.runs["r"].state.failures_count == 8
 
 
-async def records(first: int, end: int) -> AsyncIterator[failure_pb2.ReportRequest]:
-    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="a1")
+async def records(first: int, end: int) -> AsyncIterator[session_pb2.ReportFailuresRequest]:
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="a1")
     for sequence in range(first, end):
         record = failure_pb2.FailureRecord(fence=fence, sequence=sequence, host="alice")
-        yield failure_pb2.ReportRequest(record=record)
+        yield session_pb2.ReportFailuresRequest(record=record)
