@@ -47,6 +47,7 @@ protos: $(READY)
 
 gen: $(READY)
 	$(BIN)/python scripts/gen_protos.py
+	$(BIN)/python scripts/gen_settings.py
 
 # Part of a release, never of a change to the protocol.
 baseline: $(READY)

@@ -1,6 +1,5 @@
 """Shell. The command line of ``coordinator``: options to a checked configuration."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,29 +7,21 @@ from typing import Any
 
 import click
 
-from coordinator.config import PORT_DEFAULT, CoordinatorConfig, ResetLimits, default_state_dir
+from coordinator.config import CoordinatorConfig, ResetLimits, default_state_dir
 from coordinator.errors import CallFailed, InvalidConfiguration, StartupError
 from drumbeat import options
+from drumbeat.settings import QUIET, by_option, settings_of
 
-_DEFAULTS = CoordinatorConfig()
-_OPTION_OF_FIELD = {
-    "heartbeat_interval_s": "--heartbeat-interval",
-    "host": "--host",
-    "lease_s": "--lease",
-    "log_format": "--log-format",
-    "log_level": "--log-level",
-    "port": "--port",
-    "state_dir": "--state-dir",
-}
+SETTINGS = settings_of(CoordinatorConfig)
+RESET_SETTINGS = settings_of(ResetLimits)
 
-_EXAMPLES = """\b
+_SERVE_EPILOG = """\b
 Examples:
   coordinator serve
   coordinator serve --host 0.0.0.0 --insecure
   coordinator serve --port 29500 --state-dir /var/lib/drumbeat
-"""
 
-_EXIT_CODES = """\b
+\b
 Exit codes:
   0  ended in order, e.g. by SIGTERM
   1  failed while it ran
@@ -51,42 +42,6 @@ Exit codes:
 """
 
 
-def _state_dir_of(text: str | None, port: int) -> str | None:
-    if text is not None:
-        return str(Path(text).absolute())
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
-    return default_state_dir(port, state_home=state_home, home=home)
-
-
-def config_of(params: dict[str, Any]) -> CoordinatorConfig:
-    """Build the configuration from the options, by their names, and check it.
-
-    Raises:
-        InvalidConfiguration: Values break rules; each is named as its option is.
-    """
-    config = CoordinatorConfig(
-        host=_without_brackets(params["host"]),
-        port=params["port"],
-        state_dir=_state_dir_of(params["state_dir"], params["port"]),
-        heartbeat_interval_s=params["heartbeat_interval"],
-        lease_s=params["lease"],
-        **options.log_settings(params),
-        is_insecure=params["insecure"],
-    )
-    violations = tuple(
-        dataclasses.replace(found, field=_OPTION_OF_FIELD.get(found.field, found.field))
-        for found in config.validate()
-    )
-    if violations:
-        raise InvalidConfiguration(violations)
-    return config
-
-
-def _without_brackets(host: str) -> str:
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
-
-
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @options.version_option("coordinator")
 def coordinator() -> None:
@@ -96,81 +51,44 @@ def coordinator() -> None:
     """
 
 
-@coordinator.command(cls=options.SectionedCommand, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}")
-@options.option(
-    "--host",
-    section="Listening",
-    default=_DEFAULTS.host,
-    help="Address to listen on; 0.0.0.0 and :: stand for all.",
+@coordinator.command(
+    cls=options.SectionedCommand,
+    epilog=_SERVE_EPILOG,
+    params=options.options_of(SETTINGS, {"quiet": QUIET}),
 )
-@options.option(
-    "--port",
-    section="Listening",
-    type=options.PORT_OR_ZERO,
-    metavar="PORT",
-    default=PORT_DEFAULT,
-    help="Port to listen on; 0 takes a free one.",
-)
-@options.option(
-    "--insecure",
-    section="Listening",
-    is_flag=True,
-    help="Allow an address that other machines reach, although authentication does not exist "
-    "yet: everyone who reaches the port can join, read and end every run.",
-)
-@options.option(
-    "--state-dir",
-    section="State",
-    metavar="DIR",
-    show_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
-    help="Directory of the journal; with it, a restarted coordinator knows every run.",
-)
-@options.option(
-    "--heartbeat-interval",
-    section="Liveness",
-    type=options.DURATION,
-    metavar="DURATION",
-    default=f"{_DEFAULTS.heartbeat_interval_s:g}s",
-    help="How often an agent beats; up to 0.4 of the lease in runs of thousands.",
-)
-@options.option(
-    "--lease",
-    section="Liveness",
-    type=options.DURATION,
-    metavar="DURATION",
-    default=f"{_DEFAULTS.lease_s:g}s",
-    help="Silence after which an agent is given up; more than twice the interval.",
-)
-@options.console_options
-def serve(**params: Any) -> CoordinatorConfig:
+def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
     """Serve agents until SIGTERM or SIGINT.
 
     A DURATION is a number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h.
     """
-    return config_of(params)
+    if params["host"].startswith("["):
+        params["host"] = params["host"].strip("[]")
+    params["state_dir"] = _state_dir_of(params["state_dir"], params["port"])
+    params["log_level"] = options.log_level(params["log_level"], is_quiet=quiet)
+    config = CoordinatorConfig(**params)
+    if violations := by_option(config.validate(), config):
+        raise InvalidConfiguration(violations)
+    return config
 
 
-@coordinator.command(cls=options.SectionedCommand, epilog=_RESET_EPILOG)
-@options.option("--run-id", required=True, metavar="NAME", help="The run.")
-@options.option(
-    "--coordinator",
-    type=options.HOST_PORT,
-    metavar="HOST:PORT",
-    default=f"127.0.0.1:{PORT_DEFAULT}",
-    help="Where the coordinator listens; port 29400 if none is given.",
+def _state_dir_of(text: str | None, port: int) -> str | None:
+    if text is not None:
+        return str(Path(text).absolute())
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    return default_state_dir(port, state_home=state_home, home=home)
+
+
+@coordinator.command(
+    cls=options.SectionedCommand, epilog=_RESET_EPILOG, params=options.options_of(RESET_SETTINGS)
 )
-@options.proxy_option()
 def reset_limits(**params: Any) -> ResetLimits:
     """Forget what was learned of how long things take in a run.
 
     Sections and heartbeats whose timeout is "auto" have no limit from then on,
     until it is learned anew. For a change that makes a run slower.
     """
-    return ResetLimits(
-        run_id=params["run_id"],
-        coordinator=str(params["coordinator"]),
-        is_proxied=params["use_proxy"],
-    )
+    return ResetLimits(**params)
 
 
 def main(
@@ -187,14 +105,19 @@ def main(
         reset: Has a coordinator forget limits, and returns how many there were.
     """
     try:
-        parsed = options.parse(
-            coordinator, None if argv is None else list(argv), program="coordinator"
-        )
-        if isinstance(parsed, ResetLimits):
-            return _reset(parsed, reset)
-        if not isinstance(parsed, CoordinatorConfig):
-            return int(parsed)
-        return _run_logged(parsed, run)
+        parsed = options.parse(coordinator, argv, program="coordinator")
+        match parsed:
+            case CoordinatorConfig():
+                return _run_logged(parsed, run)
+            case ResetLimits():
+                forgotten = reset(parsed)
+                limits = "1 limit" if forgotten == 1 else f"{forgotten} limits"
+                click.echo(f"coordinator: run {parsed.run_id}: {limits} forgotten")
+                return 0
+        return int(parsed)
+    except CallFailed as error:
+        options.write_error("coordinator", str(error), error.hint)
+        return error.exit_code
     except StartupError as error:
         options.write_error("coordinator", str(error), _hint_of(error))
         return error.exit_code
@@ -217,14 +140,3 @@ def _run_logged(config: CoordinatorConfig, run: Callable[[CoordinatorConfig], in
 
 def _hint_of(error: StartupError) -> str:
     return error.hint or "try 'coordinator serve --help'"
-
-
-def _reset(asked: ResetLimits, reset: Callable[[ResetLimits], int]) -> int:
-    try:
-        forgotten = reset(asked)
-    except CallFailed as error:
-        options.write_error("coordinator", str(error), error.hint)
-        return error.exit_code
-    limits = "1 limit" if forgotten == 1 else f"{forgotten} limits"
-    click.echo(f"coordinator: run {asked.run_id}: {limits} forgotten")
-    return 0

@@ -21,7 +21,7 @@ _SILENCES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> int:
     """Have the learned limits of a run forgotten; return how many. Raises ``CallFailed``."""
-    options = [("grpc.enable_http_proxy", int(asked.is_proxied))]
+    options = [("grpc.enable_http_proxy", int(asked.use_proxy))]
     with grpc.insecure_channel(asked.coordinator, options) as channel:
         stub = control_pb2_grpc.ControlServiceStub(channel)
         request = control_pb2.ResetLimitsRequest(run_id=asked.run_id)

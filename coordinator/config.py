@@ -6,13 +6,23 @@ only knows values. Precedence there: argument over environment over default.
 
 import ipaddress
 from dataclasses import dataclass, field, fields
-from typing import Literal
 
 from coordinator.errors import BIND_ALLOWED
+from drumbeat.settings import (
+    ADDRESS,
+    FLAG,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    PORT,
+    PORT_DEFAULT,
+    USE_PROXY,
+    declare,
+    read_settings,
+    seconds,
+    setting,
+    text,
+)
 from drumbeat.violation import Violation, check_range
-
-PORT_DEFAULT = 29400
-"""torchrun's rendezvous port, so that firewalls opened for it fit."""
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -88,65 +98,72 @@ class Limits:
 
     def validate(self) -> list[Violation]:
         """All rules that the limits break, none if they are sound."""
-        found = [
-            Violation(limit.name, getattr(self, limit.name), "1 or more")
-            for limit in fields(self)
-            if not limit.name.endswith("_s") and not getattr(self, limit.name) >= 1
-        ]
-        found += check_range("hello_timeout_s", self.hello_timeout_s, 0.1, 3600, "seconds")
-        found += check_range("reconnect_grace_s", self.reconnect_grace_s, 0, 3600, "seconds")
-        found += check_range("restart_grace_s", self.restart_grace_s, 0, 3600, "seconds")
-        found += check_range("learned_limit_min_s", self.learned_limit_min_s, 0, 86400, "seconds")
-        nested = (
+        found: list[Violation] = []
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if limit.name.endswith("_s"):
+                found += check_range(limit.name, value, 0, 86400, "seconds")
+            elif not value >= 1:
+                found.append(Violation(limit.name, value, "1 or more"))
+        for inner, outer in (
             ("failure_message_bytes_max", "failure_record_bytes_max"),
             ("failure_record_bytes_max", "message_bytes_max"),
-        )
-        for inner, outer in nested:
+        ):
             if getattr(self, inner) > getattr(self, outer):
                 allowed = f"at most {outer}, {getattr(self, outer)}"
                 found.append(Violation(inner, getattr(self, inner), allowed))
         return found
 
 
+_HOST = text(
+    "a host name or an IP address",
+    lambda host: host and not any(letter.isspace() for letter in host),
+    metavar="ADDR",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
-    """What one coordinator process was told. Immutable; logged once at the start."""
+    """What one coordinator process is told. Immutable; logged once at the start."""
 
-    host: str = "127.0.0.1"
-    """Address to listen on, IPv6 without brackets. Loopback, because nobody is authenticated."""
-
-    port: int = PORT_DEFAULT
-    """Port to listen on; 0 lets the system choose one."""
-
-    state_dir: str | None = None
-    """Absolute path of the directory of the journal.
-
-    None: a private temporary directory that ends with the process; for port 0,
-    where no later process could know what to continue.
-    """
-
-    heartbeat_interval_s: float = 1.0
-    """Seconds between two beats of an agent; up to 0.4 of the lease in runs of thousands.
-
-    1 s: several beats fit into a lease that is still short, and a thousand agents
-    cost the coordinator little.
-    """
-
-    lease_s: float = 5.0
-    """Seconds of silence after which an agent is given up; beyond a usual stall of a host.
-
-    Invariant: more than two heartbeat intervals, so that one lost beat costs nothing.
-    """
-
-    log_format: Literal["auto", "console", "json"] = "auto"
-    """How the log is written; see ``drumbeat.logs``."""
-
-    log_level: str = "info"
-    """The least that is logged: debug, info, warning or error."""
-
-    is_insecure: bool = False
-    """Whether everyone who reaches the port may use it, on an address that is not loopback."""
-
+    host: str = setting(
+        "127.0.0.1",  # loopback, because nothing authenticates a peer
+        _HOST,
+        "Listening",
+        "Address to listen on; 0.0.0.0 and :: stand for all.",
+    )
+    port: int = setting(PORT_DEFAULT, PORT, "Listening", "Port to listen on; 0 takes a free one.")
+    insecure: bool = setting(
+        False,
+        FLAG,
+        "Listening",
+        "Allow an address that other machines reach, although authentication does not exist "
+        "yet: everyone who reaches the port can join, read and end every run.",
+    )
+    state_dir: str | None = setting(
+        # None: a private temporary directory, which ends with the process. For port 0, where
+        # no later process could know what to continue.
+        None,
+        text("an absolute path", lambda path: path.startswith("/"), metavar="DIR"),
+        "State",
+        "Directory of the journal; with it, a restarted coordinator knows every run.",
+        shown_default="$XDG_STATE_HOME/drumbeat/coordinator-PORT; temporary with --port 0",
+    )
+    heartbeat_interval: float = setting(
+        # Several beats fit into a lease that is still short, and a thousand agents cost little.
+        1.0,
+        seconds(0.05, 3600.0),
+        "Liveness",
+        "How often an agent beats; up to 0.4 of the lease in runs of thousands.",
+    )
+    lease: float = setting(
+        5.0,  # beyond a usual stall of a host
+        seconds(0.1, 86400.0),
+        "Liveness",
+        "Silence after which an agent is given up; more than twice the interval.",
+    )
+    log_format: str = declare(LOG_FORMAT)
+    log_level: str = declare(LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)
     """Bounds of everything that could grow."""
 
@@ -157,26 +174,14 @@ class CoordinatorConfig:
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
-        found: list[Violation] = []
-        if not self.host or any(character.isspace() for character in self.host):
-            found.append(Violation("host", self.host, "a host name or an IP address"))
-        elif not self.is_insecure and not is_loopback(self.host):
+        found = read_settings(self)[1]
+        broken = {violation.field for violation in found}
+        if "host" not in broken and not self.insecure and not is_loopback(self.host):
             found.append(Violation("host", self.host, BIND_ALLOWED))
-        found += check_range("port", self.port, 0, 65535, "")
-        if self.state_dir is not None and not self.state_dir.startswith("/"):
-            found.append(Violation("state_dir", self.state_dir, "an absolute path"))
-        found += check_range(
-            "heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 3600, "seconds"
-        )
-        found += check_range("lease_s", self.lease_s, 0.1, 86400, "seconds")
-        if not self.lease_s > 2 * self.heartbeat_interval_s:
-            allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval_s:g} s"
-            found.append(Violation("lease_s", self.lease_s, allowed))
-        if self.log_format not in {"auto", "console", "json"}:
-            found.append(Violation("log_format", self.log_format, "auto, console or json"))
-        if self.log_level not in {"debug", "info", "warning", "error"}:
-            allowed = "debug, info, warning or error"
-            found.append(Violation("log_level", self.log_level, allowed))
+        # So that one lost beat costs nothing.
+        if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
+            allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
+            found.append(Violation("lease", self.lease, allowed))
         return found + self.limits.validate()
 
 
@@ -184,14 +189,14 @@ class CoordinatorConfig:
 class ResetLimits:
     """What ``coordinator reset-limits`` was told."""
 
-    run_id: str
-    """The run."""
-
-    coordinator: str
-    """Address "host:port" of its coordinator, IPv6 in brackets."""
-
-    is_proxied: bool = False
-    """Whether it is reached through the proxy that the environment names."""
+    run_id: str = setting(None, text("a name", len), "Options", "The run.", is_required=True)
+    coordinator: str = setting(
+        f"127.0.0.1:{PORT_DEFAULT}",
+        ADDRESS,
+        "Options",
+        "Where the coordinator listens; port 29400 if none is given.",
+    )
+    use_proxy: bool = declare(USE_PROXY)
 
 
 def is_loopback(host: str) -> bool:

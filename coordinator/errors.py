@@ -295,6 +295,10 @@ class StateDirectoryInUse(StartupError):
         return f"the state directory {self.path} is in use by another coordinator"
 
 
+class LostLeadership(StateDirectoryInUse):
+    """Another coordinator has taken the journal over; this one must not decide any more."""
+
+
 class StateDirectoryUnusable(StartupError):
     """The state directory cannot be created, read or written."""
 

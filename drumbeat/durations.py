@@ -1,12 +1,10 @@
-"""Pure. Durations as people write and read them: ``90``, ``30s``, ``500ms``, "1 min 30 s".
-
-The ``drumbeat`` package holds what both sides share: the protocol (``drumbeat.v1``)
-and, beside it, the few modules with which the coordinator's and the agent's
-commands speak to people in the same way.
-"""
+"""Pure. Durations as they are written and read: ``90``, ``30s``, ``500ms``, "1 min 30 s"."""
 
 import math
 import re
+
+DURATION_MAX_S = 30 * 24 * 3600.0
+"""Longest duration a setting takes: a month. More is a slip of the unit."""
 
 ALLOWED = "a number of seconds, or a number with the unit ms, s, m or h (30, 30s, 1.5m, 2h, 500ms)"
 """What a duration may look like, for messages."""
@@ -30,11 +28,16 @@ def parse_duration(text: str) -> float:
     return float(number) * _SECONDS_OF_UNIT[unit or "s"]
 
 
-def format_duration(seconds: float) -> str:
-    """Write a duration for people, in its two largest units: "1 min 30 s", "250 ms".
+def short_duration(seconds: float) -> str:
+    """Write a duration as ``parse_duration`` reads it: "5m", "500ms"."""
+    for unit in ("h", "m", "s"):
+        if seconds and seconds % _SECONDS_OF_UNIT[unit] == 0:
+            return f"{seconds / _SECONDS_OF_UNIT[unit]:g}{unit}"
+    return f"{seconds * 1000:g}ms" if seconds else "0s"
 
-    Rounds to what matters at that size; not meant to be parsed again.
-    """
+
+def format_duration(seconds: float) -> str:
+    """Write a duration in its two largest units, rounded: "1 min 30 s", "250 ms"."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
     size = abs(seconds)

@@ -10,17 +10,12 @@ import logging
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
 from drumbeat.console import STALL_S, Console
 from drumbeat.format import printable
-
-LogFormat = Literal["auto", "console", "json"]
-
-FORMATS: tuple[LogFormat, ...] = ("auto", "console", "json")
-"""What ``--log-format`` takes; "auto" is "console"."""
 
 _DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 
@@ -36,7 +31,7 @@ _output = _Output()
 
 
 def configure_logs(
-    log_format: LogFormat = "auto",
+    log_format: str = "auto",
     stream: TextIO | None = None,
     *,
     level: str = "info",

@@ -1,20 +1,16 @@
 """Pure. One rule that a value breaks: which field, what was given, what is allowed."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SHOWN_LENGTH_MAX = 100  # a message stays one readable line, whatever a peer sends
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """A field whose value is not allowed, alone or together with others."""
 
     field: str
     """Name of the field, as its owner calls it."""
-
     value: object
-    """What was given."""
-
     allowed: str
     """What would have been accepted, as a phrase."""
 

@@ -17,7 +17,7 @@ from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
-from coordinator.journal.sqlite import MemoryJournal
+from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.queries import Queries
 from coordinator.shell.sessions import Sessions

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler, record
-    from worker_sdk.progress import heartbeat
-    from worker_sdk.timers import acquire, expires, release, section
+    from worker_sdk.timers import acquire, expires, heartbeat, release, section
 
 __all__ = [
     "ErrorHandler",
@@ -28,7 +27,7 @@ _HOMES = {
     "acquire": "worker_sdk.timers",
     "expires": "worker_sdk.timers",
     "get_error_handler": "worker_sdk.errors.error_handler",
-    "heartbeat": "worker_sdk.progress",
+    "heartbeat": "worker_sdk.timers",
     "record": "worker_sdk.errors.error_handler",
     "release": "worker_sdk.timers",
     "section": "worker_sdk.timers",

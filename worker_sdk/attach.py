@@ -1,39 +1,29 @@
-"""Shell. The conversation with the agent, for what the board cannot tell: an answer.
+"""Shell. The stream to the agent, for what the board cannot carry: answers and orders.
 
-The only module that needs gRPC; it is loaded when the first answer is wanted. One
-thread holds the stream. A stream that breaks is opened again, and what was asked
-and not answered is asked again.
+The only module that needs gRPC; it is loaded when the stream is first needed. One thread
+holds it. A stream that breaks is opened again, and the latest step and the latest question
+that was not answered are repeated.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import grpc
 
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
-from worker_sdk.runtime import STATE, start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worker_sdk.config import WorkerConfig
 
 log = logging.getLogger("worker_sdk")
 
-RETRY_BASE_S = 0.1
-RETRY_MAX_S = 5.0
-"""The wait before another attempt is anything from 0 to a bound that doubles up to this."""
+RETRY_S = 0.3
+"""The wait before a broken stream is opened again."""
 
-# A channel has a wait of its own, by default from a second upwards: that of the streams is
-# the one that counts.
+# A channel has a wait of its own, by default from a second upwards: that above counts.
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the agent is on this machine
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -56,40 +46,29 @@ _FINAL = frozenset(
 Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
 
 
-@dataclass(slots=True)
-class _Session:
-    """One stream, from its opening to its end."""
-
-    is_over: bool = False
-    sync_sent: int = 0
-    """The latest sync that this stream carried."""
-    step_sent: int = 0
-    """The number of the latest step that this stream carried."""
-
-
 class Attachment:
-    """Speaks with the agent for this process. Never raises."""
+    """This process's stream to its agent. Never raises; connects when there is something to say.
 
-    def __init__(self, config: WorkerConfig) -> None:
-        """Connect to nothing yet."""
-        self._config = config
+    Args:
+        target: The agent's socket, as gRPC understands it.
+        token: What this worker is known by.
+    """
+
+    def __init__(self, target: str, token: str) -> None:
+        self._target = target
+        self._metadata = (("authorization", f"Bearer {token}"),)
         # Reentrant: a signal handler may ask while the code it interrupted asks.
         self._changed = threading.Condition(threading.RLock())
-        self._handlers: dict[str, Callable[[worker_pb2.AttachResponse], None]] = {
-            "greeted": self._on_greeted,
-            "synced": self._on_synced,
-            "order": self._on_order,
-        }
-        self._greeted: worker_pb2.Greeted | None = None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
+        # Of the stream that is open:
         self._stream: grpc.RpcContext | None = None
+        self._requests: SimpleQueue[worker_pb2.AttachRequest | None] | None = None
+        # What was said and heard so far:
+        self._greeted: worker_pb2.Greeted | None = None
         self._asked = 0
         self._confirmed = 0
-        self._attempts = 0
-        self._is_closed = False
         self._step: worker_pb2.WorkerStep | None = None
-        self._steps = 0
-        """How many there were."""
         self._order: worker_pb2.WorkerOrder | None = None
         self._receiver: Receiver | None = None
 
@@ -97,10 +76,9 @@ class Attachment:
         """Have the agent know a step; it takes the place of the one before. Does not wait."""
         with self._changed:
             self._step = step
-            self._steps += 1
+            self._send(worker_pb2.AttachRequest(step=step))
             if not self._runs():
-                self._tell(None)
-            self._changed.notify_all()
+                self._hand_over(None)
 
     def on_order(self, receiver: Receiver | None) -> None:
         """Hand orders to ``receiver``, on a thread of this object, the latest so far first.
@@ -110,7 +88,7 @@ class Attachment:
         with self._changed:
             self._receiver = receiver
             if self._order is not None:
-                self._tell(self._order)
+                self._hand_over(self._order)
 
     def greeting(self, timeout_s: float) -> worker_pb2.Greeted | None:
         """Return how the agent greeted this process, ``None`` if it does not in time."""
@@ -129,7 +107,7 @@ class Attachment:
                 return False
             self._asked += 1
             sequence = self._asked
-            self._changed.notify_all()
+            self._send(_sync(sequence))
             while self._confirmed < sequence and self._thread is not None:
                 left_s = deadline - monotonic()
                 if left_s <= 0 or not self._changed.wait(left_s):
@@ -137,7 +115,7 @@ class Attachment:
             return self._confirmed >= sequence
 
     def close(self) -> None:
-        """End the conversation. Waits for nothing."""
+        """End the stream. Waits for nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -147,117 +125,83 @@ class Attachment:
 
     def _runs(self) -> bool:
         """Have the thread running, unless that is over or not possible."""
-        if self._is_closed:
-            return False
-        if self._thread is None:
-            self._attempts = 0
-            thread = threading.Thread(target=self._run, name="drumbeat-attach", daemon=True)
-            self._thread = thread
+        if self._thread is None and not self._is_closed:
+            self._thread = threading.Thread(target=self._run, name="drumbeat-attach", daemon=True)
             try:
-                thread.start()
+                self._thread.start()
             except RuntimeError as error:
                 self._thread = None
                 log.info("the agent cannot be asked: %s", error)
-        return self._thread is not None
+        return self._thread is not None and not self._is_closed
 
     def _run(self) -> None:
         """Hold one stream after the other, until nothing more can come of it."""
         try:
-            with grpc.insecure_channel(self._config.socket, _OPTIONS) as channel:
-                while self._hold(worker_pb2_grpc.WorkerServiceStub(channel)):
-                    self._wait_before_retry()
+            with grpc.insecure_channel(self._target, _OPTIONS) as channel:
+                stub = worker_pb2_grpc.WorkerServiceStub(channel)
+                while self._hold(stub):
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._is_closed, RETRY_S)
         except Exception:
-            log.exception("the conversation with the agent has ended")
+            log.exception("the stream to the agent has ended")
         finally:
             with self._changed:
                 self._thread = None
-                self._tell(None)
+                self._hand_over(None)
                 self._changed.notify_all()
 
     def _hold(self, stub: worker_pb2_grpc.WorkerServiceStub) -> bool:
         """Hold one stream to its end; return whether another makes sense."""
-        session = _Session()
-        metadata = (("authorization", f"Bearer {self._config.token}"),)
+        requests: SimpleQueue[worker_pb2.AttachRequest | None] = SimpleQueue()
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._requests = requests
+            self._send(worker_pb2.AttachRequest(greeting=worker_pb2.Greeting(pid=os.getpid())))
+            # Before a sync, whose answer then says that the step has arrived as well.
+            if self._step is not None:
+                self._send(worker_pb2.AttachRequest(step=self._step))
+            if self._asked > self._confirmed:
+                self._send(_sync(self._asked))
+            stream = stub.Attach(iter(requests.get, None), metadata=self._metadata)
+            self._stream = stream
         try:
-            with self._changed:
-                if self._is_closed:
-                    return False
-                stream = self._stream = stub.Attach(self._requests(session), metadata=metadata)
             for response in stream:
                 self._on_response(response)
         except grpc.RpcError as error:
             code = error.code() if isinstance(error, grpc.Call) else None
             if code in _FINAL and not self._is_closed:
-                log.info("the agent converses no more: %s", error)
+                log.info("the agent ends the stream: %s", error)
                 return False
         finally:
             with self._changed:
-                session.is_over = True
-                self._stream = None
-                self._changed.notify_all()
+                self._stream = self._requests = None
+            requests.put(None)  # for the thread of gRPC that reads them
         return not self._is_closed
 
-    def _wait_before_retry(self) -> None:
-        bound_s = min(RETRY_BASE_S * 2**self._attempts, RETRY_MAX_S)
-        self._attempts = min(self._attempts + 1, 16)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed,
-                random.uniform(0, bound_s),  # noqa: S311 - no secret
-            )
+    def _send(self, request: worker_pb2.AttachRequest) -> None:
+        if self._requests is not None:
+            self._requests.put(request)
 
-    def _requests(self, session: _Session) -> Iterator[worker_pb2.AttachRequest]:
-        """Yield what there is to say, as it comes up. Runs in a thread of gRPC."""
-        yield worker_pb2.AttachRequest(greeting=worker_pb2.Greeting(pid=os.getpid()))
-        while True:
-            with self._changed:
-                while (request := self._next_request(session)) is None:
-                    if session.is_over or self._is_closed:
-                        return
-                    self._changed.wait()
-            yield request
-
-    def _next_request(self, session: _Session) -> worker_pb2.AttachRequest | None:
-        """Return what this stream has yet to carry."""
-        # Before a sync, whose answer then says that the step has arrived as well.
-        if self._step is not None and session.step_sent < self._steps:
-            session.step_sent = self._steps
-            return worker_pb2.AttachRequest(step=self._step)
-        if self._asked > max(self._confirmed, session.sync_sent):
-            session.sync_sent = self._asked
-            return worker_pb2.AttachRequest(sync=worker_pb2.Sync(sequence=self._asked))
-        return None
-
-    def _tell(self, order: worker_pb2.WorkerOrder | None) -> None:
+    def _hand_over(self, order: worker_pb2.WorkerOrder | None) -> None:
         if self._receiver is not None:
             self._receiver(order)
 
     def _on_response(self, response: worker_pb2.AttachResponse) -> None:
         """Act on what the agent says; what a later version of it says is passed over."""
-        handler = self._handlers.get(response.WhichOneof("kind") or "")
-        if handler is not None:
-            with self._changed:
-                handler(response)
-                self._changed.notify_all()
-
-    def _on_greeted(self, response: worker_pb2.AttachResponse) -> None:
-        self._attempts = 0
-        if self._greeted is None:  # later ones follow what this process itself has said
-            self._greeted = response.greeted
-
-    def _on_synced(self, response: worker_pb2.AttachResponse) -> None:
-        self._confirmed = max(self._confirmed, min(response.synced.sequence, self._asked))
-
-    def _on_order(self, response: worker_pb2.AttachResponse) -> None:
-        self._order = response.order
-        self._tell(response.order)
+        with self._changed:
+            match response.WhichOneof("kind"):
+                case "greeted" if self._greeted is None:
+                    # Later ones follow what this process itself has said.
+                    self._greeted = response.greeted
+                case "synced":
+                    sequence = min(response.synced.sequence, self._asked)
+                    self._confirmed = max(self._confirmed, sequence)
+                case "order":
+                    self._order = response.order
+                    self._hand_over(response.order)
+            self._changed.notify_all()
 
 
-def attached() -> Attachment:
-    """Return this process's conversation with the agent, begun if there is none."""
-    with STATE.lock:
-        start()
-        if STATE.attachment is None:
-            assert STATE.config is not None, "`start` has read it"
-            STATE.attachment = Attachment(STATE.config)
-        return STATE.attachment
+def _sync(sequence: int) -> worker_pb2.AttachRequest:
+    return worker_pb2.AttachRequest(sync=worker_pb2.Sync(sequence=sequence))

@@ -1,7 +1,7 @@
 """Shell. The life of the SDK in a process: begins with the first call, ends with the process.
 
 What every call needs is one look at ``STATE.board``. Without an agent, in a forked
-child and in a child of ``multiprocessing`` that is a board which nobody reads.
+child and in a child of ``multiprocessing`` that is a board without a reader.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from worker_sdk import context
 from worker_sdk.board import layout
 from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
-from worker_sdk.config import WorkerConfig
-from worker_sdk.interpreter.main_stack import Entry, main_stack
+from worker_sdk.interpreter.debugger import has_debugger, is_at_prompt
 
 if TYPE_CHECKING:
     from worker_sdk.attach import Attachment
@@ -32,35 +31,23 @@ BEAT_INTERVAL_S = 1.0
 BEAT_INTERVAL_MIN_S = 0.01
 BEAT_INTERVAL_MAX_S = 60.0
 
-LOOK_S = 0.25
-"""How soon it is told that the main thread is at the prompt of a debugger."""
-
-IDLE_S = 0.002
-"""How long the main thread has to stand still for a look whether it is at a prompt."""
+PROMPT_LOOK_S = 0.25
+"""How soon the agent knows that the main thread is at the prompt of a debugger."""
 
 STACK_SIGNALS_TRIED = 8
-"""From the highest real-time signal downwards, the first that nobody uses is taken."""
-
-_DEBUGGERS = ("bdb", "pydevd")
+"""From the highest real-time signal downwards, the first that is not in use is taken."""
 
 
 class _State:
     """What this process has of the SDK."""
 
-    __slots__ = (
-        "attachment", "board", "config", "is_exit_noticed", "is_fork_noticed", "is_starting",
-        "left_to_parent", "lock", "stack_signal", "stacks", "stop",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.board: Board | None = None
         """``None`` before the first call."""
-        self.config: WorkerConfig | None = None
         self.attachment: Attachment | None = None
         self.lock = threading.RLock()
         self.is_starting = False
-        self.is_fork_noticed = False
-        self.is_exit_noticed = False
+        self.is_registered = False
         self.stop = threading.Event()
         self.stacks: int | None = None
         self.stack_signal = 0
@@ -80,18 +67,24 @@ def start() -> Board:
             return Board(bytearray(layout.BOARD_BYTES))
         STATE.is_starting = True
         try:
-            _notice_forks()
-            STATE.config = WorkerConfig.from_env()
-            board = _claimed(STATE.config.directory)
+            is_exiting = _register_hooks()
+            directory = os.environ.get(context.WORKER_DIR, "")
+            board = _claimed(directory)
             if board is None:
                 board = Board(bytearray(layout.BOARD_BYTES))
             else:
-                _come_alive(board, STATE.config.directory)
+                _come_alive(board, directory)
             STATE.board = board
-            _notice_exit()
+            if is_exiting:
+                _note_exit()
         finally:
             STATE.is_starting = False
         return board
+
+
+def has_agent() -> bool:
+    """Return whether this process, or the worker it belongs to, has an agent."""
+    return bool(os.environ.get(context.WORKER_DIR))
 
 
 def is_attached() -> bool:
@@ -99,10 +92,23 @@ def is_attached() -> bool:
     return (STATE.board or start()).is_watched
 
 
+def attachment() -> Attachment:
+    """Return this process's stream to the agent, made if there is none. Loads gRPC."""
+    from worker_sdk.attach import Attachment  # noqa: PLC0415 - gRPC is heavy, and rarely needed
+
+    with STATE.lock:
+        start()
+        if STATE.attachment is None:
+            socket = os.environ.get(context.WORKER_SOCKET, "")
+            target = f"unix:{socket}" if socket.startswith("/") else socket
+            STATE.attachment = Attachment(target, os.environ.get(context.WORKER_TOKEN, ""))
+        return STATE.attachment
+
+
 def clear_scopes() -> None:
     """Close all timers and sections of this process; progress is expected no more.
 
-    Who is still inside of one leaves it without effect.
+    A block that is still open ends without effect.
     """
     board = STATE.board
     if board is not None:
@@ -110,28 +116,14 @@ def clear_scopes() -> None:
         STATE.board.words[layout.PROGRESS_SINCE] = 0
 
 
-def leave() -> None:
-    """Give the board up, as if this process had never begun. The next call begins anew."""
-    with STATE.lock:
-        board, STATE.board = STATE.board, None
-        attachment, STATE.attachment = STATE.attachment, None
-        if attachment is not None:
-            attachment.close()
-        STATE.stop.set()
-        STATE.stop = threading.Event()
-        if board is not None:
-            board.words[layout.OWNER_PID] = 0
-            board.give_up()
-            _take_no_stacks()
-            board.close_files()
-
-
 def _claimed(directory: str) -> Board | None:
-    """Return the worker's board; ``None`` if it is not for this process, and say why once."""
+    """Return the worker's board; ``None`` if it is not for this process, and log why once."""
     if not directory:
         log.info("no agent: timers, sections and heartbeats of this process are not watched")
         return None
-    if _is_multiprocessing_child():
+    # Loaded, with a parent, in the processes that it made.
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
         log.info("a child of a worker: its timers, sections and heartbeats are not watched")
         return None
     try:
@@ -141,12 +133,6 @@ def _claimed(directory: str) -> Board | None:
     except BoardUnusable as error:
         log.warning("timers, sections and heartbeats are not watched: %s", error)
     return None
-
-
-def _is_multiprocessing_child() -> bool:
-    """Return whether ``multiprocessing`` made this process; it is loaded in those it made."""
-    module = sys.modules.get("multiprocessing.process")
-    return module is not None and module.parent_process() is not None
 
 
 def _come_alive(board: Board, directory: str) -> None:
@@ -162,7 +148,7 @@ def _come_alive(board: Board, directory: str) -> None:
         beat.start()
         board.words[layout.BEAT_AT] = monotonic_ns()
     except RuntimeError as error:
-        # Without a first sign of life nobody waits for a second.
+        # Without a first sign of life none is expected.
         log.info("this process gives no signs of life: %s", error)
     board.words[layout.OWNER_PID] = os.getpid()
     board.kick()
@@ -181,82 +167,38 @@ def _take_stacks(file: int) -> int:
     return 0
 
 
-def _take_no_stacks() -> None:
-    """Undo ``_take_stacks``."""
-    if STATE.stack_signal:
-        faulthandler.unregister(STATE.stack_signal)
-        STATE.stack_signal = 0
-    if STATE.stacks is not None:
-        os.close(STATE.stacks)
-        STATE.stacks = None
-
-
 def _beat(board: Board, stop: threading.Event) -> None:
     """Say again and again that Python code runs here; ``board`` until there is another."""
     beat_at = 0
     while True:
         board = STATE.board or board
-        board.words[layout.IS_DEBUGGED] = is_debugged()
+        board.words[layout.IS_DEBUGGED] = is_at_prompt()
         interval_s = board.words[layout.BEAT_INTERVAL] / 1e9 or BEAT_INTERVAL_S
         interval_s = min(max(interval_s, BEAT_INTERVAL_MIN_S), BEAT_INTERVAL_MAX_S)
         left_s = interval_s - (monotonic_ns() - beat_at) / 1e9
         if left_s <= 0:
             beat_at = board.words[layout.BEAT_AT] = monotonic_ns()
             left_s = interval_s
-        if stop.wait(min(left_s, LOOK_S) if has_debugger() else left_s):
+        if stop.wait(min(left_s, PROMPT_LOOK_S) if has_debugger() else left_s):
             return
 
 
-def has_debugger() -> bool:
-    """Return whether there is one that could stop the program; torch imports one."""
-    return any(name in sys.modules for name in _DEBUGGERS)
-
-
-def is_main_idle() -> bool:
-    """Return whether the main thread computes nothing for ``IDLE_S``; blocks as long."""
-    try:
-        clock = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
-    except OSError:
-        return True  # not to be had: perhaps it is
-    used = time.clock_gettime_ns(clock)
-    time.sleep(IDLE_S)
-    return time.clock_gettime_ns(clock) == used
-
-
-def is_debugged() -> bool:
-    """Return whether the main thread stands at the prompt of a Python debugger."""
-    if not has_debugger():
+def _register_hooks() -> bool:
+    """Have forks and the interpreter's end noticed, once; return whether that has begun."""
+    if STATE.is_registered:
         return False
-    # At a prompt it computes nothing; one that trains does, and costs no look at its stack.
-    return is_main_idle() and any(map(_is_prompt, main_stack()))
-
-
-def _is_prompt(entry: Entry) -> bool:
-    """Return whether a call is a debugger's that has stopped the program.
-
-    A program under a debugger that runs has calls of the debugger as well, further out.
-    """
-    module, function = entry.path.rpartition("/")[2].removesuffix(".py"), entry.function
-    return (
-        (module == "pdb" and function == "interaction")
-        or (module == "bdb" and function.startswith("dispatch_"))
-        or (module.startswith(("pydevd", "_pydevd")) and "wait_suspend" in function)
-    )
-
-
-def _notice_exit() -> None:
-    """Have the end of the interpreter written down, before it waits for other threads."""
-    if STATE.is_exit_noticed:
-        return
-    STATE.is_exit_noticed = True
+    STATE.is_registered = True
+    os.register_at_fork(after_in_child=_leave_to_parent)
+    # Before the interpreter waits for other threads, where that can be had.
     register = getattr(threading, "_register_atexit", atexit.register)
     try:
-        register(_tell_exit)
-    except RuntimeError:  # it has begun already
-        _tell_exit()
+        register(_note_exit)
+    except RuntimeError:
+        return True
+    return False
 
 
-def _tell_exit() -> None:
+def _note_exit() -> None:
     board = STATE.board
     if board is not None and not board.words[layout.EXITING_AT]:
         board.words[layout.EXITING_AT] = monotonic_ns()
@@ -266,12 +208,6 @@ def _tell_exit() -> None:
         attachment.close()
 
 
-def _notice_forks() -> None:
-    if not STATE.is_fork_noticed:
-        STATE.is_fork_noticed = True
-        os.register_at_fork(after_in_child=_leave_to_parent)
-
-
 def _leave_to_parent() -> None:
     """In a forked child: say nothing, and close nothing that is the parent's."""
     STATE.lock = threading.RLock()
@@ -279,9 +215,16 @@ def _leave_to_parent() -> None:
     STATE.left_to_parent += [STATE.attachment, STATE.stop]
     STATE.attachment = None
     STATE.stop = threading.Event()
-    board = STATE.board
-    if board is None:
-        return
+    if STATE.board is not None:
+        give_up(STATE.board)
+
+
+def give_up(board: Board) -> None:
+    """Have this process say and show nothing any more."""
     board.give_up()
-    _take_no_stacks()
-    board.close_files()
+    if STATE.stack_signal:
+        faulthandler.unregister(STATE.stack_signal)
+        STATE.stack_signal = 0
+    if STATE.stacks is not None:
+        os.close(STATE.stacks)
+        STATE.stacks = None

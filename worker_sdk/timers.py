@@ -1,4 +1,4 @@
-"""Shell. Limits on the time of what a worker does: timers, and sections with their own.
+"""Shell. Timers, sections and heartbeats: how long things may take, and that they go on.
 
 Times are seconds or a ``timedelta``. A wrong argument raises ``TypeError`` or
 ``ValueError``; the agent, its absence and its end never raise.
@@ -11,27 +11,42 @@ import inspect
 import logging
 import sys
 from datetime import timedelta
-from pathlib import PurePath
+from operator import index
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Literal, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    SupportsFloat,
+    SupportsIndex,
+    TypeVar,
+)
 from weakref import ref
 
 from worker_sdk.board.board import REFUSED, Board, Thread
 from worker_sdk.board.layout import (
     AUTO,
+    GAP_MAX,
+    GAPS,
+    HEARTBEAT_AT,
+    HEARTBEATS,
     KIND_SECTION,
     KIND_TIMER,
+    NO_STEP,
     PROGRESS_SINCE,
     SIGNAL_DEFAULT,
+    SLOT_SINCE,
     SLOT_WORDS,
     SLOTS_FROM,
+    STEP,
+    STEP_TIME,
 )
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
-from worker_sdk.runtime import STATE, start
+from worker_sdk.runtime import STATE, attachment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 log = logging.getLogger("worker_sdk")
@@ -43,45 +58,38 @@ AFTER_MAX_S = 1e9
 """Longer limits, of more than thirty years, are taken for this one."""
 CONFIRM_TIMEOUT_S = 5.0
 """Longest wait for the agent to confirm a timer."""
-SCOPES_KEPT_MAX = 4096
-"""Places in the code whose names are kept; beyond it all are forgotten, and named anew."""
-
+STEP_MAX = 2**63 - 1
 _RUN_LATER = (
     inspect.iscoroutinefunction,
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
-_REPORT_ONLY = 0
-_NO_LIMIT = 0
-
-_scopes: dict[tuple[str, int], str] = {}
 
 
 class _Block:
     """What a ``with`` block of ours has in common; each instance is for one block at a time."""
 
-    __slots__ = ("__weakref__", "_board", "_name", "_slot")
+    __slots__ = ("__weakref__", "_board", "_name", "_slot", "_thread")
+
+    _given: ClassVar[tuple[str, ...]]
+    """The attributes that its arguments give."""
 
     _board: Board
     _name: str
     _slot: int
+    _thread: Thread | None
 
     def __enter__(self) -> Self:
         raise AssertionError  # each kind has its own
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, /, *_: object) -> None:
         # What `close_slot` does, without a call: at each, an exception may strike.
         slot = self._slot
         if slot >= 0:
             board = self._board
             board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
             self._slot = -1
-            board.nets[slot] = None
+            board.leak_guards[slot] = None
             held = board.holders[slot]
             if held and held[-1] == slot:
                 del held[-1]
@@ -91,9 +99,8 @@ class _Block:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make each call of ``function`` such a block, with a slot of its own."""
-        for is_later in _RUN_LATER:
-            if is_later(function):
-                raise TypeError(f"{function!r} runs after its call: use `with` inside of it")
+        if any(is_later(function) for is_later in _RUN_LATER):
+            raise TypeError(f"{function!r} runs after its call: use `with` inside of it")
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -103,11 +110,11 @@ class _Block:
         return wrapper
 
     def _another(self) -> Self:
-        raise AssertionError  # each kind has its own
-
-    def _refuse_reentry(self) -> None:
-        if self._slot >= 0:
-            raise RuntimeError(f"the block {self._name!r} is open already; make one for each")
+        other = object.__new__(type(self))
+        other._slot, other._thread = -1, None
+        for name in self._given:
+            setattr(other, name, getattr(self, name))
+        return other
 
 
 class expires(_Block):  # noqa: N801 - used like a function
@@ -123,41 +130,28 @@ class expires(_Block):  # noqa: N801 - used like a function
     """
 
     __slots__ = ("_after_ns", "_signal")
+    _given = ("_name", *__slots__)
 
     def __init__(
         self, after: float | timedelta, scope: str | None = None, signal: int | None = None
     ) -> None:
         self._slot = -1
-        if (type(after) is float or type(after) is int) and 0 < after < AFTER_MAX_S:
-            self._after_ns = int(after * 1e9) or 1
-        else:
-            self._after_ns = duration_ns("after", after)
+        self._after_ns = duration_ns("after", after)
         if scope is None:
             frame = sys._getframe(1)  # noqa: SLF001 - the cheap way to the caller
-            key = (frame.f_code.co_filename, frame.f_lineno)
-            scope = _scopes.get(key) or _scope_of(key)
-        elif type(scope) is not str or not scope:
-            scope = checked_name("scope", scope)
-        self._name = scope
+            scope = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        self._name = checked_name("scope", scope)
         self._signal = SIGNAL_DEFAULT if signal is None else signal_word(signal)
 
     def __enter__(self) -> Self:
         if self._slot >= 0:
-            self._refuse_reentry()
+            raise RuntimeError(f"the block {self._name!r} is open already; make one for each")
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
-        net = ref(self, board.on_lost)
+        guard = ref(self, board.on_lost)
         self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
-        board.nets[self._slot] = net
+        board.leak_guards[self._slot] = guard
         return self
-
-    def _another(self) -> Self:
-        other = object.__new__(type(self))
-        other._slot = -1
-        other._after_ns = self._after_ns
-        other._name = self._name
-        other._signal = self._signal
-        return other
 
 
 class section(_Block):  # noqa: N801 - used like a function
@@ -173,7 +167,8 @@ class section(_Block):  # noqa: N801 - used like a function
             the one that was learned.
     """
 
-    __slots__ = ("_after_ns", "_began", "_limit", "_paused", "_thread")
+    __slots__ = ("_after_ns", "_began", "_limit", "_paused")
+    _given = ("_name", "_after_ns", "_limit")
 
     def __init__(
         self, name: str, timeout: float | timedelta | Literal["auto"] | None = None
@@ -183,7 +178,7 @@ class section(_Block):  # noqa: N801 - used like a function
         self._name = checked_name("name", name)
         self._after_ns = 0
         if timeout is None:
-            self._limit = _NO_LIMIT
+            self._limit = 0
         elif isinstance(timeout, str) and timeout == "auto":
             self._limit = AUTO
         else:
@@ -197,17 +192,18 @@ class section(_Block):  # noqa: N801 - used like a function
         around = tuple(mine.held)
         self._paused: list[tuple[int, int]] = []
         try:
-            net = ref(self, board.on_lost)
+            guard = ref(self, board.on_lost)
             self._began = monotonic_ns()
             self._thread = mine
             mine.sections += 1
             self._slot = board.open_slot(
                 self._name, self._after_ns, self._limit, SIGNAL_DEFAULT, KIND_SECTION
             )
-            board.nets[self._slot] = net
+            board.leak_guards[self._slot] = guard
             for slot in around:
-                self._paused.append((slot, board.words[SLOTS_FROM + slot * SLOT_WORDS]))
-                board.suspend(slot)
+                at = SLOTS_FROM + slot * SLOT_WORDS
+                self._paused.append((slot, board.words[at]))
+                board.words[at] = 0
             if board.beater is None or board.beater is mine:
                 board.has_section_between = True
                 board.words[PROGRESS_SINCE] = 0
@@ -216,12 +212,7 @@ class section(_Block):  # noqa: N801 - used like a function
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, /, *_: object) -> None:
         slot = self._slot
         if slot >= 0:
             self._board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
@@ -237,8 +228,9 @@ class section(_Block):  # noqa: N801 - used like a function
         mine.sections -= 1
         now = monotonic_ns()
         if slot != REFUSED:
-            board.nets[slot] = None
-            began = board.opened_at(slot)
+            board.leak_guards[slot] = None
+            # Pauses are left out.
+            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
             board.close_slot(slot)
         else:
             began = self._began
@@ -250,15 +242,6 @@ class section(_Block):  # noqa: N801 - used like a function
             board.words[PROGRESS_SINCE] = now
         if is_complete:
             board.note_section(self._name, now - began)
-
-    def _another(self) -> Self:
-        other = object.__new__(type(self))
-        other._thread = None
-        other._slot = -1
-        other._name = self._name
-        other._after_ns = self._after_ns
-        other._limit = self._limit
-        return other
 
 
 def acquire(
@@ -281,7 +264,7 @@ def acquire(
     after_ns = duration_ns("after", after)
     word = SIGNAL_DEFAULT if signal is None else signal_word(signal)
     board = STATE.board or start()
-    if board.is_full:
+    if not board.free:
         release(name)  # else there would be no slot for the renewal of an open one
     slot = board.open_slot(name, after_ns, after_ns, word, KIND_TIMER)
     try:
@@ -314,12 +297,56 @@ def release(scope: str) -> None:
         board.close_slot(slot)
 
 
+def heartbeat(step: int | None = None) -> None:
+    """Say that this worker makes progress. Costs about a microsecond.
+
+    From the first one on the agent may expect more of them.
+
+    Args:
+        step: The step it has reached, 0 or more; shown in reports, and used to tell how
+            long a step takes.
+    """
+    mark = NO_STEP if step is None else checked_step(step)
+    board = STATE.board or start()
+    words = board.words
+    mine = board.threads.mine
+    before = board.beat_before
+    is_outside = not mine.sections
+    now = monotonic_ns()
+    if before and is_outside:
+        gap = now - before
+        if not board.has_section_between:
+            if words[GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
+                words[GAP_MAX] = gap
+            words[GAPS] += 1
+        steps = mark - board.step_before if mark >= 0 and board.step_before >= 0 else 1
+        if steps > 0:
+            words[STEP_TIME] = (gap - board.paused_ns) // steps
+    board.beat_before = now
+    board.step_before = mark
+    board.beater = mine
+    board.paused_ns = 0
+    board.has_section_between = not is_outside
+    words[STEP] = mark
+    words[HEARTBEAT_AT] = now
+    words[HEARTBEATS] += 1
+    words[PROGRESS_SINCE] = now if is_outside else 0
+
+
+def checked_step(step: object) -> int:
+    """Return ``step`` as a plain int. Raises ``TypeError``, ``ValueError``."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"step is {step!r}; it must be an int or None")
+    plain = index(step)
+    if not 0 <= plain <= STEP_MAX:
+        raise ValueError(f"step is {step!r}; it must be from 0 to {STEP_MAX}")
+    return plain
+
+
 def duration_ns(field: str, value: object, alternatives: str = "") -> int:
     """Return a duration in nanoseconds; ``AFTER_MAX_S`` for what is longer.
 
-    Raises:
-        TypeError: It is neither a number of seconds nor a ``timedelta``.
-        ValueError: It is not finite or not above 0.
+    Raises ``TypeError``, and ``ValueError`` if it is not finite or not above 0.
     """
     if (type(value) is float or type(value) is int) and 0 < value < AFTER_MAX_S:
         return int(value * 1e9) or 1
@@ -343,26 +370,16 @@ def duration_ns(field: str, value: object, alternatives: str = "") -> int:
 
 
 def signal_word(signal: object) -> int:
-    """Return a signal as a slot holds it.
-
-    Raises:
-        TypeError: It is no int.
-        ValueError: No signal has this number.
-    """
+    """Return a signal as a slot holds it. Raises ``TypeError``, ``ValueError``."""
     if isinstance(signal, bool) or not isinstance(signal, int):
         raise TypeError(f"signal is {signal!r}; it must be an int or None")
     if signal > 0 and not is_signal(signal):
         raise ValueError(f"signal is {signal!r}; it must be {ALLOWED}, or at most 0 to only report")
-    return int(signal) if signal > 0 else _REPORT_ONLY
+    return max(int(signal), 0)
 
 
 def checked_name(field: str, name: object) -> str:
-    """Return a name as a plain ``str``.
-
-    Raises:
-        TypeError: It is no str.
-        ValueError: It is empty.
-    """
+    """Return a name as a plain ``str``. Raises ``TypeError``, ``ValueError``."""
     if not isinstance(name, str):
         raise TypeError(f"{field} is {name!r}; it must be a str")
     if not name:
@@ -370,21 +387,12 @@ def checked_name(field: str, name: object) -> str:
     return str(name)
 
 
-def _scope_of(key: tuple[str, int]) -> str:
-    """Name a place in the code."""
-    if len(_scopes) >= SCOPES_KEPT_MAX:
-        _scopes.clear()
-    path, line = key
-    scope = _scopes[key] = f"{PurePath(path).name}:{line}"
-    return scope
-
-
 def _confirmed() -> bool:
     """Ask the agent whether it has seen the board as it is now. Never raises on its own."""
     try:
-        from worker_sdk.attach import attached  # noqa: PLC0415 - gRPC is heavy, and rarely needed
+        attached = attachment()
     except Exception:
-        # Missing, or of a version that the protocol's code refuses: an error of its own kind.
+        # gRPC is missing, or of a version that the protocol's code refuses.
         log.exception("the agent cannot be asked to confirm a timer")
         return False
-    return attached().confirm(CONFIRM_TIMEOUT_S)
+    return attached.confirm(CONFIRM_TIMEOUT_S)

@@ -1,39 +1,16 @@
 """Pure. One agent: makes its host's workers match what the coordinator wants.
 
-The coordinator's latest word is the desired state, the supervisor's events make
+The coordinator's latest directive is the desired state, the supervisor's reports make
 the actual one. ``_reconcile`` compares the two after every event and takes one
 step; what is lost or repeated on the way therefore changes nothing.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from dataclasses import dataclass
 
 from agent.core import effects as fx
-from agent.core.events import (
-    DeadlineReached,
-    DirectiveReceived,
-    Event,
-    GpuMemoryFree,
-    InprocessDirected,
-    InprocessStepTaken,
-    PaceChanged,
-    PortReserved,
-    SessionLost,
-    SessionWelcomed,
-    SignalReceived,
-    SignalToForward,
-    SupervisorDied,
-    SupervisorNotStarted,
-    SuspendRequested,
-    WatchdogActed,
-    WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
-    WorkerStartFailed,
-)
-from agent.core.group_state import Group
-from agent.core.inprocess.iterations import HostIterations
+from agent.core import events as ev
 from agent.core.master_ports import MasterPorts
 from agent.core.model import (
     AgentPolicy,
@@ -41,27 +18,23 @@ from agent.core.model import (
     Beat,
     DesiredState,
     Exit,
-    Failure,
     GpuMemory,
-    GroupState,
     Standby,
 )
-from agent.core.reconnect import Connection
-from agent.core.supervisor_restarts import SupervisorRestarts
+from agent.core.retries import CoordinatorLink, SupervisorRestarts
+from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.telemetry.waits import Situation
-from agent.workers.failures.records import (
-    ended_by,
-    interrupted_by,
-    killed_with_it,
-    killed_with_supervisor,
-    left_by,
-    lost_by,
-    not_started,
-)
 
-SIGTERM = 15
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """What is to be done once the workers, who get ``signum``, are gone."""
+
+    finish: fx.Finish
+    signum: int
 
 
 class AgentCore:
@@ -69,25 +42,22 @@ class AgentCore:
 
     def __init__(self, policy: AgentPolicy) -> None:
         self._policy = policy
-        self._connection = Connection(
+        self._link = CoordinatorLink(
             policy.coordinator,
             join_timeout_s=policy.join_timeout_s,
             grace_s=policy.coordinator_grace_s,
         )
-        self._group = Group()
-        self._inprocess = HostIterations(
+        self._workers = RoundWorkers(
             policy.local_world_size, shutdown_timeout_s=policy.shutdown_timeout_s
         )
+        self._group, self._inprocess = self._workers.group, self._workers.inprocess
         self._ports = MasterPorts()
         self._gpu_memory = GpuMemory.FREE
         self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
-        self._port_spent = 0
-        self._ending: fx.Ending | None = None
+        self._ending: _Ending | None = None
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
-        self._failures_written = 0
-        self._failure: Failure | None = None  # what made the group fail
         self._supervisor_restarts = SupervisorRestarts()
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
@@ -103,53 +73,33 @@ class AgentCore:
         self._ports.next = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
-        self._connect(self._connection.begin(now=now), now)
+        self._connect(self._link.begin(now=now), now)
         return self._flush(now)
 
-    def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
+    def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (monotonic seconds)."""
-        if self._is_finished:
+        if self._is_finished or isinstance(event, ev.ObservedEvent):
             return []
-        match event:
-            case (
-                SessionWelcomed()
-                | PaceChanged()
-                | DirectiveReceived()
-                | InprocessDirected()
-                | SessionLost()
-            ):
-                if event.attempt == self._connection.attempt:
-                    self._on_coordinator(event, now)
-            case PortReserved():
-                self._ports.next = event.port
-                self._effects += self._ports.replace_spent(self._port_spent, self._desired)
-            case WorkersStarted() | WorkerStartFailed() | InprocessStepTaken() | WorkerExited():
-                self._on_worker(event, now)
-            case WorkersStopped() | SupervisorDied() | SupervisorNotStarted() | GpuMemoryFree():
-                self._on_gone(event, now)
-            case SignalReceived():
-                self._on_signal(event.signum)
-            case SignalToForward():
-                self._on_signal_to_forward(event.signum)
-            case DeadlineReached():
-                self._on_deadline(now)
-            case WatchdogActed() | SuspendRequested():
-                return []  # for people; a worker's end tells what there is to do
-            case _:
-                assert_never(event)
+        if isinstance(event, ev.SessionEvent):
+            if event.attempt == self._link.attempt:
+                self._on_session(event, now)
+        elif isinstance(event, ev.WorkersEvent):
+            self._on_workers(event, now)
+        else:
+            self._on_host(event, now)
         self._reconcile(now)
         return self._flush(now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self._connection.deadline, self._beat_at, self._inprocess.deadline)
+        instants = (self._link.deadline, self._beat_at, self._inprocess.deadline)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def situation(self) -> Situation:
-        """Return where this agent stands, for what people are told."""
+        """Return where this agent stands, for the console."""
         group = self._group
         return Situation(
-            line=self._connection.state(),
+            line=self._link.state(),
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,
@@ -160,39 +110,50 @@ class AgentCore:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        self._group.check_invariants()
-        self._inprocess.check_invariants()
+        self._workers.check_invariants()
         self._ports.check_invariants()
-        assert self._beat_at is None or self._connection.is_open, "beats without a session"
+        assert self._beat_at is None or self._link.is_open, "beats without a session"
+
+    # This host.
+
+    def _on_host(self, event: ev.HostEvent, now: float) -> None:
+        match event:
+            case ev.PortReserved():
+                self._ports.next = event.port
+                self._effects += self._ports.replace_spent(self._desired)
+            case ev.SupervisorDied() | ev.SupervisorNotStarted():
+                self._on_supervisor(event, now)
+            case ev.GpuMemoryFree():
+                self._gpu_memory = GpuMemory.FREE
+                if event.note:
+                    self._tell("GPU memory not free", event.note)
+            case ev.SignalReceived():
+                self._on_signal(event.signum)
+            case ev.SignalToForward():
+                self._on_signal_to_forward(event.signum)
+            case ev.DeadlineReached():
+                self._on_deadline(now)
 
     # The coordinator.
 
-    def _on_coordinator(
-        self,
-        event: SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost,
-        now: float,
-    ) -> None:
+    def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
-            case SessionWelcomed():
-                self._connection.welcomed(event.pace)
+            case ev.SessionWelcomed() | ev.PaceChanged():
+                self._link.welcomed(event.pace)
                 self._beat_at = now + event.pace.heartbeat_interval_s
-            case PaceChanged():
-                self._connection.pace = event.pace
-                self._beat_at = now + event.pace.heartbeat_interval_s
-            case DirectiveReceived():
+            case ev.DirectiveReceived():
                 self._on_directive(event)
-            case InprocessDirected():
+            case ev.InprocessDirected():
                 self._effects += self._inprocess.directed(event.directive, now=now)
                 if self._inprocess.has_failed:
-                    self._group.give_up()
-                    self._stop_group()
-            case SessionLost():
+                    self._effects += self._workers.give_up()
+            case ev.SessionLost():
                 self._on_session_lost(event, now)
 
-    def _on_directive(self, directive: DirectiveReceived) -> None:
+    def _on_directive(self, directive: ev.DirectiveReceived) -> None:
         state = self._desired = directive.state
-        self._port_spent = directive.master_port_spent
-        self._effects += self._ports.replace_spent(self._port_spent, state)
+        self._ports.spent = directive.master_port_spent
+        self._effects += self._ports.replace_spent(state)
         if isinstance(state, Exit):
             if state.is_released and self._ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
@@ -200,24 +161,24 @@ class AgentCore:
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report))
 
-    def _on_session_lost(self, event: SessionLost, now: float) -> None:
+    def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
         if event.refusal is not None:
             self._end_with(event.refusal)
         if self._ending is not None:
-            self._connection.end()  # there is nothing to come back for
+            self._link.end()  # there is nothing to come back for
             return
         if event.is_stale:
             # Others may hold our ranks already.
-            self._desired, self._port_spent = Standby(reason=event.reason), 0
-            self._effects.append(fx.Tell(what="fenced", why=event.reason))
-        elif self._connection.is_open:
-            self._effects.append(fx.Tell(what="coordinator lost", why=event.reason))
-        self._connect(self._connection.lost(event.reason, now=now), now)
+            self._desired, self._ports.spent = Standby(reason=event.reason), 0
+            self._tell("fenced", event.reason)
+        elif self._link.is_open:
+            self._tell("coordinator lost", event.reason)
+        self._connect(self._link.lost(event.reason, now=now), now)
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self._ending is None and not self._is_over(now):
-            attempt = self._connection.attempt
+            attempt = self._link.attempt
             self._effects.append(
                 fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=self._beat())
             )
@@ -229,160 +190,63 @@ class AgentCore:
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
-        error = self._connection.given_up(now=now)
+        error = self._link.given_up(now=now)
         if error is not None:
             self._end_with(error)
-            self._connection.end()
+            self._link.end()
         return error is not None
 
     # Workers.
 
-    def _on_worker(
-        self,
-        event: WorkersStarted | WorkerStartFailed | InprocessStepTaken | WorkerExited,
-        now: float,
-    ) -> None:
+    def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
-            case WorkersStarted():
+            case ev.WorkersStarted():
                 self._group.started(event.round_id)
                 self._inprocess.started(event.round_id, event.pids)
                 self._supervisor_restarts.reset()
-            case WorkerStartFailed():
-                self._on_start_failed(event, now)
-            case InprocessStepTaken():
-                self._on_step(event, now)
-            case WorkerExited():
-                self._on_worker_exited(event)
+            case ev.WorkerStartFailed():
+                self._effects += self._workers.start_failed(event, now=now)
+            case ev.InprocessStepTaken():
+                self._effects += self._workers.step_taken(event, now=now)
+            case ev.WorkerExited():
+                self._effects += self._workers.exited(event)
+            case ev.WorkersStopped():
+                if event.stuck_pids:
+                    pids = ", ".join(str(pid) for pid in event.stuck_pids)
+                    why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
+                    self._tell("processes stuck", why)
+                    self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
+                self._group.stopped(event.round_id)
 
-    def _on_start_failed(self, event: WorkerStartFailed, now: float) -> None:
-        if self._group.fail(event.round_id, event.local_rank):
-            self._write(not_started(self._assigned(), event, self._next_sequence(), now=now))
-            self._stop_group()
-
-    def _on_step(self, event: InprocessStepTaken, now: float) -> None:
-        fault = self._inprocess.step_taken(event, now=now)
-        if fault is None:
-            return
-        self._write(interrupted_by(self._assigned(), fault, self._next_sequence()))
-        if fault.is_fatal:
-            self._group.give_up()
-            self._stop_group()
-
-    def _on_worker_exited(self, event: WorkerExited) -> None:
-        is_good = event.exit_code == 0 and event.hang is None
-        fault = self._inprocess.exited(event)
-        is_excused = fault is not None
-        if not self._group.exited(
-            event.round_id, event.local_rank, is_good=is_good, is_excused=is_excused
-        ):
-            return
-        self._group.workers_done += event.exit_code == 0 and not event.is_stopped
-        if fault is not None:
-            self._write(left_by(self._assigned(), event, fault, self._next_sequence()))
-            return
-        is_asked = event.is_stopped and event.hang is None
-        if is_good or (is_asked and not self._group.has_failed):
-            return  # done, or ended as it was asked to, and not because of a failure here
-        self._write(ended_by(self._assigned(), event, self._next_sequence()))
-        if not event.is_stopped:
-            self._stop_group()
-
-    def _on_gone(
-        self,
-        event: WorkersStopped | SupervisorDied | SupervisorNotStarted | GpuMemoryFree,
-        now: float,
+    def _on_supervisor(
+        self, event: ev.SupervisorDied | ev.SupervisorNotStarted, now: float
     ) -> None:
-        match event:
-            case WorkersStopped():
-                self._on_workers_stopped(event)
-            case SupervisorDied():
-                self._on_supervisor_died(event, now)
-            case SupervisorNotStarted():
-                self._on_supervisor_not_started(event, now)
-            case GpuMemoryFree():
-                self._on_gpu_memory_free(event)
-
-    def _on_workers_stopped(self, event: WorkersStopped) -> None:
-        if event.stuck_pids:
-            pids = ", ".join(str(pid) for pid in event.stuck_pids)
-            why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
-            self._effects.append(fx.Tell(what="processes stuck", why=why))
-            self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
-        self._group.stopped(event.round_id)
-
-    def _on_gpu_memory_free(self, event: GpuMemoryFree) -> None:
-        self._gpu_memory = GpuMemory.FREE
-        if event.note:
-            self._effects.append(fx.Tell(what="GPU memory not free", why=event.note))
-
-    def _on_supervisor_died(self, event: SupervisorDied, now: float) -> None:
-        self._effects.append(fx.Tell(what="supervisor died", why=event.ending))
-        self._replace_supervisor(event.ending, has_lived=True)
-        self._lose_workers(event, now)
-
-    def _on_supervisor_not_started(self, event: SupervisorNotStarted, now: float) -> None:
-        self._effects.append(fx.Tell(what="supervisor not started", why=event.reason))
-        ending = f"could not be started: {event.reason}"
-        if not self._replace_supervisor(ending, has_lived=False):
-            self._lose_workers(SupervisorDied(ending=ending), now)
-
-    def _replace_supervisor(self, ending: str, *, has_lived: bool) -> bool:
-        """Have another one started; return whether there will be one."""
+        """Have another one started, unless that has failed too often."""
+        has_lived = isinstance(event, ev.SupervisorDied)
+        if isinstance(event, ev.SupervisorNotStarted):
+            self._tell("supervisor not started", event.reason)
+            event = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
+        else:
+            self._tell("supervisor died", event.ending)
         delay_s = self._supervisor_restarts.delay_s(has_lived=has_lived)
         if delay_s is None:
-            self._end_with(SupervisorLost(self._supervisor_restarts.count, ending))
-            return False
-        start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
-        self._effects.append(start)
-        return True
-
-    def _lose_workers(self, event: SupervisorDied, now: float) -> None:
-        assignment = self._group.assignment
-        for local_rank in self._group.lose_all(self._inprocess.is_excused):
-            assert assignment is not None, "workers without a round"
-            sequence = self._next_sequence()
-            fault = self._inprocess.lost(local_rank, killed_with_it(event), now=now)
-            if fault is not None:
-                failure = lost_by(assignment, event, fault, sequence)
-            else:
-                failure = killed_with_supervisor(assignment, local_rank, event, sequence, now=now)
-            self._write(failure)
-
-    def _assigned(self) -> Assignment:
-        assert self._group.assignment is not None, "a worker of no round"
-        return self._group.assignment
-
-    def _next_sequence(self) -> int:
-        self._failures_written += 1
-        return self._failures_written
-
-    def _write(self, failure: Failure) -> None:
-        first, is_at_fault = self._failure, not (failure.is_stopped_by_agent or failure.is_survived)
-        if is_at_fault and (first is None or failure.happened_at < first.happened_at):
-            self._failure = failure
-        self._effects.append(fx.WriteFailure(failure=failure))
-
-    def _stop_group(self, signum: int = SIGTERM) -> None:
-        """Stop what is left of the group, unless that was asked for already."""
-        if self._group.request_stop():
-            round_id = self._assigned().round_id
-            self._inprocess.stopping()
-            self._effects.append(
-                fx.StopWorkers(
-                    round_id=round_id, signum=signum, timeout_s=self._policy.shutdown_timeout_s
-                )
-            )
+            self._end_with(SupervisorLost(self._supervisor_restarts.count, event.ending))
+        else:
+            start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
+            self._effects.append(start)
+        if has_lived or delay_s is None:
+            self._effects += self._workers.lost(event, now=now)
 
     def _on_signal_to_forward(self, signum: int) -> None:
         """Hand a signal on. Workers that are being stopped have heard what they need."""
         round_id = self._group.round_to_signal
         if round_id is None:
-            why = f"signal {signum} came while no workers run, so nobody gets it"
-            self._effects.append(fx.Tell(what="signal dropped", why=why))
+            self._tell(
+                "signal dropped", f"signal {signum} came while no workers run, so none gets it"
+            )
             return
         self._effects.append(fx.SignalWorkers(round_id=round_id, signum=signum))
-        why = f"signal {signum} goes to the workers"
-        self._effects.append(fx.Tell(what="signal forwarded", why=why, round_id=round_id))
+        self._tell("signal forwarded", f"signal {signum} goes to the workers", round_id)
 
     # The end.
 
@@ -398,39 +262,39 @@ class AgentCore:
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
         """Stop the workers, then finish; the first reason counts."""
-        self._ending = self._ending or fx.Ending(finish=finish, signum=signum)
+        self._ending = self._ending or _Ending(finish=finish, signum=signum)
 
     # Desired and actual.
 
     def _reconcile(self, now: float) -> None:
-        """Take the next step from what is to what shall be."""
-        wanted = self._desired if self._ending is None else None
-        target = wanted if isinstance(wanted, Assignment) else None
+        """Take the next step from the actual to the desired state."""
+        is_wanted = self._ending is None and isinstance(self._desired, Assignment)
+        target = self._desired if is_wanted and isinstance(self._desired, Assignment) else None
         group = self._group
         if not self._inprocess.is_on:
             group.conclude()
         if group.assignment is not None and (
             target is None or target.round_id != group.assignment.round_id
         ):
-            ended = self._dismiss(now)
-            if ended is None:
-                self._stop_group(self._ending.signum if self._ending else SIGTERM)
-                self._inprocess.stopping()
-            else:
-                self._effects += ended
-            group.leave()
+            self._leave_round(now)
         if group.is_free and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
         if group.is_free and self._ending is not None:
-            self._finish(self._ending)
+            self._is_finished, self._beat_at = True, None
+            self._effects.append(self._ending.finish)
 
-    def _dismiss(self, now: float) -> list[fx.Effect] | None:
-        """Let workers that restart in process end by themselves; ``None``: stop them now."""
-        is_signalled = self._ending is not None and self._ending.finish.exit_code > EXIT_SIGNAL
-        if is_signalled:
-            return None
-        return self._inprocess.dismiss(self._desired.reason, now=now)
+    def _leave_round(self, now: float) -> None:
+        """Stop the workers, or let those that restart in process end by themselves."""
+        ending, ended = self._ending, None
+        if ending is None or ending.finish.exit_code <= EXIT_SIGNAL:
+            ended = self._inprocess.dismiss(self._desired.reason, now=now)
+        if ended is None:
+            self._effects += self._workers.stop(ending.signum if ending else SIGTERM)
+            self._inprocess.stopping()
+        else:
+            self._effects += ended
+        self._group.leave()
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
@@ -443,10 +307,7 @@ class AgentCore:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)
         elif self._is_gpu_memory_free():
-            group.assign(target, self._policy.local_world_size)
-            self._failure = None
-            self._inprocess.begin_round(target.round_id)
-            self._effects.append(fx.StartWorkers(assignment=target))
+            self._effects += self._workers.start(target)
 
     def _is_gpu_memory_free(self) -> bool:
         """Return whether a round may start; if not, it is looked at again when it may."""
@@ -459,31 +320,31 @@ class AgentCore:
             self._gpu_memory = GpuMemory.USED
         return True
 
-    def _finish(self, ending: fx.Ending) -> None:
-        self._is_finished = True
-        self._beat_at = None
-        self._effects.append(ending.finish)
+    # What is said.
+
+    def _tell(self, what: str, why: str, round_id: int | None = None) -> None:
+        self._effects.append(fx.Tell(what=what, why=why, round_id=round_id))
 
     def _beat(self) -> Beat:
-        group = self._group
+        group, workers = self._group, self._workers
         return Beat(
             state=group.state,
             round_id=group.assignment.round_id if group.assignment else None,
             master_port=self._ports.next,
-            failures_written=self._failures_written,
+            failures_written=workers.failures_written,
             workers_alive=group.workers_alive,
             is_start_impossible=group.is_start_impossible,
             inprocess=self._inprocess.report if group.assignment else None,
-            failure=self._failure if group.state is GroupState.FAILED else None,
+            failure=workers.failure,
             workers_done=group.workers_done if group.assignment else 0,
         )
 
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
         beat = self._beat()
-        if self._connection.is_open and beat.news != self._beat_sent and not self._is_finished:
+        if self._link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
-            self._beat_at = now + self._connection.pace.heartbeat_interval_s
+            self._beat_at = now + self._link.pace.heartbeat_interval_s
             self._effects.append(fx.SendBeat(beat=beat))
         done, self._effects = self._effects, []
         return done

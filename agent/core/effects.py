@@ -53,11 +53,9 @@ class ReleasePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSupervisor:
-    """Start a supervisor in place of one that is dead or could not be started.
+    """Start a supervisor after ``delay_s``, in place of one that is dead or could not be started.
 
-    Attributes:
-        delay_s: How long to wait before.
-        is_command_kept: Whether it is to do what the one before was told and has not begun.
+    ``is_command_kept``: it is to do what the one before was told and has not begun.
     """
 
     delay_s: float = 0.0
@@ -86,15 +84,6 @@ class OrderWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndWorker:
-    """End one worker by a signal to all of its processes; the others go on."""
-
-    round_id: int
-    local_rank: int
-    signum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -103,7 +92,7 @@ class WriteFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Tell people. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
+    """Say so on the console. ``what`` is a fixed phrase, ``why`` a sentence, ``details`` lines."""
 
     what: str
     why: str
@@ -120,15 +109,15 @@ class Finish:
     error: AgentError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """What is to be done once the workers, who get ``signum``, are gone."""
-
-    finish: Finish
-    signum: int
-
-
-WorkersEffect = StartWorkers | StopWorkers | KillWorkers | SignalWorkers | OrderWorker | EndWorker
+WorkersEffect = (
+    StartSupervisor
+    | AwaitGpuMemory
+    | StartWorkers
+    | StopWorkers
+    | KillWorkers
+    | SignalWorkers
+    | OrderWorker
+)
 
 Effect = (
     OpenSession
@@ -136,14 +125,7 @@ Effect = (
     | SendGoodbye
     | ReservePort
     | ReleasePort
-    | StartSupervisor
-    | AwaitGpuMemory
-    | StartWorkers
-    | StopWorkers
-    | KillWorkers
-    | SignalWorkers
-    | OrderWorker
-    | EndWorker
+    | WorkersEffect
     | WriteFailure
     | Tell
     | Finish

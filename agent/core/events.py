@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from agent.core.inprocess.model import InprocessDirective, WorkerStep
 from agent.core.model import DesiredState, Pace, WorkerError
 from agent.errors import AgentError
+from agent.watchdog.core import effects as watchdog
 from agent.watchdog.core.model import Hang
 from agent.workers.supervisor import messages
 
-# The supervisor's reports, as they are.
+# The supervisor's reports and the watchdog's acts, as they are.
 WorkersStarted = messages.WorkersStarted
 WorkerStartFailed = messages.WorkerStartFailed
 WorkersStopped = messages.WorkersStopped
+LimitExpired = watchdog.Report
+WorkerSignalled = watchdog.Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,35 +101,6 @@ class WorkerExited(messages.WorkerExit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchdogActed:
-    """The watchdog did something about a worker; for telemetry, for the end tells what to do."""
-
-    round_id: int
-    local_rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLimitExpired(WatchdogActed):
-    """A timer or another limit of a worker is over.
-
-    ``pid`` is the process that it is about, 0 for the worker itself. ``signal`` is what it
-    sends: None for SIGTERM and then SIGKILL; 0 or less: nothing, it is only told.
-    """
-
-    hang: Hang
-    signal: int | None
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSignalled(WatchdogActed):
-    """A worker, or the process ``pid`` below it, gets a signal because it hangs."""
-
-    signum: int
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorDied:
     """The supervisor ended by itself, and all its workers with it."""
 
@@ -150,21 +124,21 @@ class GpuMemoryFree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalReceived:
-    """Somebody wants this agent to end."""
+    """A signal, e.g. Ctrl-C, is to end this agent."""
 
     signum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalToForward:
-    """Somebody has a signal for the workers, e.g. a batch system's warning."""
+    """A signal for the workers has come, e.g. a batch system's warning."""
 
     signum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendRequested:
-    """Somebody pressed Ctrl-Z."""
+    """Ctrl-Z was pressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,25 +146,19 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-Event = (
-    SessionWelcomed
-    | PaceChanged
-    | DirectiveReceived
-    | InprocessDirected
-    | SessionLost
-    | PortReserved
-    | WorkersStarted
-    | WorkerStartFailed
-    | InprocessStepTaken
-    | WorkerExited
-    | WorkerLimitExpired
-    | WorkerSignalled
-    | WorkersStopped
+SessionEvent = SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost
+WorkersEvent = (
+    WorkersStarted | WorkerStartFailed | InprocessStepTaken | WorkerExited | WorkersStopped
+)
+# What only telemetry and the console look at: a worker's end tells what there is to do.
+ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
+HostEvent = (
+    PortReserved
     | SupervisorDied
     | SupervisorNotStarted
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward
-    | SuspendRequested
     | DeadlineReached
 )
+Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

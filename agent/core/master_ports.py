@@ -10,17 +10,17 @@ class MasterPorts:
     """One port for the next round or iteration that this agent leads, and those in use.
 
     A port is used once. That of a round is held until the next round this agent leads,
-    that of an iteration until the next iteration or round it leads: by then everybody
-    has left it.
+    that of an iteration until the next iteration or round it leads: by then all have
+    left it. ``next`` is 0 while none is held, ``spent`` what the coordinator says is used.
     """
 
     def __init__(self) -> None:
-        self.next = 0
-        """0: none is held yet."""
+        self.next = self.spent = 0
         self._in_use: set[int] = set()
 
-    def replace_spent(self, spent: int, desired: DesiredState) -> list[fx.Effect]:
+    def replace_spent(self, desired: DesiredState) -> list[fx.Effect]:
         """Reserve another port once the one held is used; release those that are used no more."""
+        spent = self.spent
         if not spent or spent != self.next:
             return []
         kept = {spent}

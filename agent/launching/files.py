@@ -14,20 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.runtime.preflight import private_places
-from agent.runtime.private_directory import PrivateDirectory
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from agent.launching.outcome import Outcome
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
-
-
-def make_directory() -> PrivateDirectory:
-    """Return a new directory of this launch. Raises ``PrivateDirectoryUnusable``."""
-    return PrivateDirectory(private_places())
 
 
 def remove_directory(directory: Path) -> None:

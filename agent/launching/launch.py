@@ -30,20 +30,18 @@ from agent.errors import (
 from agent.launching import files
 from agent.runtime import preflight
 from agent.runtime.own_process import own_process
-from agent.telemetry import catalog
-from agent.telemetry.api import RunResult, WorkerState
-from agent.workers.devices.visible import VISIBLE_DEVICES, entries
+from agent.runtime.private_directory import PrivateDirectory
+from agent.settings.config import Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
-from drumbeat import options
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import error_file
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
@@ -90,24 +88,16 @@ def _launch(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
 ) -> dict[int, Any]:
     name = _name_of(entrypoint)
-    with closing(files.make_directory()) as private:
+    with closing(PrivateDirectory()) as private:
         directory = private.path
         if isinstance(entrypoint, str):
-            preflight.check_program(entrypoint, search_path=_path())
-            command = (entrypoint, *map(str, args))
+            program = Program("program", entrypoint, tuple(map(str, args)))
         else:
             files.write(directory / files.CALL, _pack(name, entrypoint, args))
-            command = (sys.executable, "-P", "-u", str(WORKER), str(directory))
-        agent_config = _agent_config(config, command, name, directory)
+            program = Program("function", name, (str(WORKER), str(directory)))
+        agent_config = _agent_config(config, program, directory)
         outcome = _run(agent_config, directory)
-        result = _result(agent_config, outcome, directory)
-    if result.is_failed():
-        raise ChildFailedError(name, result.failures)
-    return dict(result.return_values)
-
-
-def _path() -> str | None:
-    return preflight.inherited_environment().get("PATH")
+        return _values(name, agent_config.run_id, outcome, directory)
 
 
 def _name_of(entrypoint: Callable[..., Any] | str) -> str:
@@ -131,44 +121,18 @@ def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tup
     return pickle.dumps((list(sys.path), list(sys.argv))), call
 
 
-def _agent_config(
-    config: LaunchConfig, command: tuple[str, ...], name: str, directory: Path
-) -> AgentConfig:
+def _agent_config(config: LaunchConfig, program: Program, directory: Path) -> AgentConfig:
     """Return what the agent is told, checked against this host."""
     found = config.agent_config(
-        command,
+        program,
         run_id=config.run_id or uuid.uuid4().hex,
-        name=" ".join(command) if command[0] == name else name,
+        python=sys.executable,
         outcome_file=str(directory / files.OUTCOME),
     )
-    named = entries(preflight.inherited_environment().get(VISIBLE_DEVICES, ""))
-    if found.is_local_rank_virtual and 0 < len(named) < found.local_world_size:
-        allowed = f"at most one worker for each device of {VISIBLE_DEVICES}={','.join(named)}"
-        raise InvalidConfiguration((Violation("nproc_per_node", found.local_world_size, allowed),))
-    catalog.check_name(found.event_log_handler)
-    if isinstance(config.logs_specs, str):
-        logs_specs.check_name(config.logs_specs)
-    elif config.logs_specs is not None:
-        output = dataclasses.replace(
-            found.output, logs_specs_pickle=logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
-        )
-        found = dataclasses.replace(found, output=output)
-    if found.coordinator is not None:
-        try:
-            address = str(options.parse_host_port(found.coordinator))
-        except ValueError:
-            violation = Violation(
-                "coordinator", found.coordinator, "HOST:PORT, HOST or [IPV6]:PORT"
-            )
-            raise InvalidConfiguration((violation,)) from None
-        found = dataclasses.replace(found, coordinator=address)
-    if config.event_log_file is not None:
-        path = str(Path(config.event_log_file).absolute())
-        preflight.prepare_event_log(path)
-        found = dataclasses.replace(found, event_log_file=path)
-    if config.log_dir is not None:
-        found = dataclasses.replace(found, log_dir=preflight.prepare_log_dir(config.log_dir))
-    return found
+    if found.logs_specs is not None and not isinstance(found.logs_specs, str):
+        pickled = logs_specs.pickled(cast("LogsSpecs", found.logs_specs))
+        found = dataclasses.replace(found, logs_specs=pickled)
+    return preflight.check_host(found)
 
 
 def _run(config: AgentConfig, directory: Path) -> Outcome:
@@ -223,7 +187,7 @@ def _sleep_until_ended(pid: int) -> None:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return  # somebody else in this program has reaped it
+        return  # the program has reaped it
     try:
         while not wait_readable(pidfd, None):
             pass  # after a signal whose handler did not raise
@@ -231,21 +195,26 @@ def _sleep_until_ended(pid: int) -> None:
         os.close(pidfd)
 
 
-def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult:
-    """Return how this host's workers ended. Raises ``RunFailed`` or ``ValueNotReadable``."""
+def _values(name: str, run_id: str, outcome: Outcome, directory: Path) -> dict[int, Any]:
+    """Return what this host's workers returned, by rank.
+
+    Raises:
+        ChildFailedError: Workers failed.
+        RunFailed: And not because of a worker.
+        ValueNotReadable: A value can't be read here.
+    """
     if outcome.exit_code == 0:
         values = directory / files.VALUES / str(outcome.round_id)
-        found = {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
-        return RunResult(state=WorkerState.SUCCEEDED, return_values=found)
+        return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
     if not outcome.root_causes:
-        raise RunFailed(config.run_id, outcome.reason)
-    failures: Mapping[int, ProcessFailure] = {
+        raise RunFailed(run_id, outcome.reason)
+    failures = {
         cause.rank: ProcessFailure.of(
             cause, outcome.error_files.get(cause.rank, error_file.NO_ERROR_FILE)
         )
         for cause in outcome.root_causes
     }
-    return RunResult(state=WorkerState.FAILED, failures=failures)
+    raise ChildFailedError(name, failures)
 
 
 def _value(path: Path, rank: int) -> Any:

@@ -1,28 +1,43 @@
-"""Shell. A set of workers that succeed or fail together."""
+"""Shell. A set of workers that succeed or fail together.
+
+A supervisor holds them, as it holds an agent's; a thread of this module is its client.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import selectors
 import signal
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing import signals
-from agent.multiprocessing.keeper import ROUND_ID, Keeper
 from agent.workers.output.tail import STALL_S, Tail
-from agent.workers.supervisor import messages
+from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.messages import (
+    Command,
+    StartWorkers,
+    StopWorkers,
+    SupervisorEvent,
+    WorkerExit,
+    WorkersStarted,
+    WorkersStopped,
+    WorkerStart,
+    WorkerStartFailed,
+)
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
     from agent.workers.output.logs import LogsSpecs
@@ -34,6 +49,9 @@ STOP_TIMEOUT_S = 30
 
 GIVE_UP_S = KILL_WAIT_S + 5.0
 """How long after its SIGKILL is due a supervisor may be silent; then it is killed itself."""
+
+ROUND_ID = 0
+"""A context starts its workers once."""
 
 
 @dataclass
@@ -74,7 +92,7 @@ class PContext(ABC):
     Not started until `start`. All methods may be called from any thread.
 
     Attributes:
-        name: What the workers are, for people.
+        name: What the workers are, in messages and prefixes.
         entrypoint: What each of them runs.
         args: Arguments by local rank.
         envs: Environment variables by local rank, on top of this process's.
@@ -99,7 +117,10 @@ class PContext(ABC):
     ) -> None:
         self.name = name
         self.nprocs = len(args)
-        _check_envs(envs)
+        for rank, env in envs.items():
+            for variable, value in env.items():
+                if not isinstance(variable, str) or not isinstance(value, str):
+                    raise TypeError(f"envs[{rank}][{variable!r}]: is {value!r}, must be a string")
         self._logs = logs_specs.reify(envs)
         validate_full_rank(self._logs.stdouts, self.nprocs, "stdouts")
         validate_full_rank(self._logs.stderrs, self.nprocs, "stderrs")
@@ -114,36 +135,41 @@ class PContext(ABC):
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
         self.filtered_stdout = _opened(self._logs.filtered_stdout, self._filters[0])
         self.filtered_stderr = _opened(self._logs.filtered_stderr, self._filters[1])
-        self._lock = threading.RLock()
-        self._keepers: list[Keeper] = []
+        self._is_started = False
+        self._tail: Tail | None = None
+        self._result: RunProcsResult | None = None
+        self._mistake: BaseException | None = None
+        # Of the callers that wait: each has a descriptor that is readable after a change.
+        self._lock = threading.Lock()
+        self._wakeups: set[int] = set()
+        # All below belongs to the thread, which the others only look at.
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+        self._client: SupervisorClient | None = None
+        self._commands: list[Command] = []
+        self._is_begun = False
+        self._is_stopping = False
+        self._start_failure: WorkerStartFailed | None = None
         self._pids: dict[int, int] = {}
         self._exit_codes: dict[int, int] = {}
         self._failures: dict[int, ProcessFailure] = {}
         self._stopped_ranks: set[int] = set()
-        self._start_failure: messages.WorkerStartFailed | None = None
-        self._give_up_at: float | None = None
-        self._is_started = False
-        self._result: RunProcsResult | None = None
-        self._waiters = 0
-        self._selector: selectors.EpollSelector | None = None
-        self._tail: Tail | None = None
-        self._is_handling_signals = False
 
     @abstractmethod
-    def _start(self) -> None:
-        """Start the workers: add a keeper for each with `_add_keeper`.
+    def _prepare(self) -> StartWorkers:
+        """Return what the supervisor is to start; called once, if there are any workers."""
 
-        Raises:
-            OSError: A worker cannot be started.
-        """
+    @abstractmethod
+    def _launch(self) -> tuple[int, socket.socket]:
+        """Start the supervisor; return its pid and the connection to it."""
 
     @abstractmethod
     def _take_return_values(self) -> dict[int, Any]:
         """Return what the workers have returned; a bad value becomes a failure."""
 
-    @abstractmethod
-    def _release(self) -> None:
-        """Give back what `_start` took, apart from the keepers."""
+    def _release(self) -> None:  # noqa: B027 - commands hold nothing
+        """Give back what `_prepare` took."""
 
     def start(self) -> None:
         """Start the workers.
@@ -153,23 +179,33 @@ class PContext(ABC):
         workers have ended or been closed.
 
         Raises:
-            ValueError: They were started already.
-            OSError: A command cannot be started; call `close` for the others.
+            ValueError: They were started already, or the command is impossible.
+            OSError: A worker cannot be started; call `close` for the others.
+            SignalException: As above; call `close`.
         """
         if self._is_started:
             raise ValueError("the workers were started already, allowed is once")
-        self._is_started = True
-        with signals.held(), self._lock:
-            self._selector = selectors.EpollSelector()
-            self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
-            self._is_handling_signals = signals.install()
-            for path in (*self.stdouts.values(), *self.stderrs.values()):
-                if path:
-                    # Also a worker that is stopped before it has begun has these files.
-                    Path(path).touch()
-            self._start()
-            self._start_tail()
+        with signals.held():
+            self._is_started = True
+            if not self.nprocs:
+                self._close_filtered()
+                self._result = RunProcsResult()
+                return
+            signals.install(self)
+            try:
+                self._begin()
+            except BaseException:
+                self._release()
+                self._close_filtered()
+                self._result = RunProcsResult()
+                signals.uninstall(self)
+                raise
+        self._wait_for(lambda: self._is_begun or self._result is not None)
+        failure = self._start_failure
+        if failure is not None and failure.errno:
+            raise OSError(failure.errno, failure.message)
+        if failure is not None:
+            raise ValueError(failure.message)
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:  # noqa: ARG002
         """Return how the workers have ended, as soon as all have succeeded or one has failed.
@@ -185,8 +221,7 @@ class PContext(ABC):
             SignalException: See `start`.
             RuntimeError: They were not started.
         """
-        deadline = None if timeout < 0 else time.monotonic() + timeout
-        self._pump(deadline, lambda: self._result is not None)
+        self._wait_for(lambda: self._result is not None, None if timeout < 0 else timeout)
         return self._result
 
     def pids(self) -> dict[int, int]:
@@ -195,7 +230,7 @@ class PContext(ABC):
         Raises:
             RuntimeError: They were not started.
         """
-        self._pump(None, self._is_start_over)
+        self._wait_for(lambda: self._is_begun or self._result is not None)
         return dict(self._pids)
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
@@ -213,17 +248,84 @@ class PContext(ABC):
         if not self._is_started:
             self._close_filtered()
             return
-        with signals.held(), self._lock:
-            self._stop(death_sig or signal.SIGTERM, timeout)
-        self._pump(None, lambda: self._result is not None)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # It has just ended.
+                number = int(death_sig or signal.SIGTERM)
+                self._loop.call_soon_threadsafe(self._stop, number, max(0.0, float(timeout)))
+        self._wait_for(lambda: self._result is not None)
 
-    def _add_keeper(self, keeper: Keeper) -> None:
-        assert self._selector is not None, "a keeper before the start"
-        self._keepers.append(keeper)
-        self._selector.register(keeper, selectors.EVENT_READ)
+    def _workers(self, **particular: tuple[Any, ...]) -> tuple[WorkerStart, ...]:
+        """Return what is to be started, with fields by local rank beside the common ones."""
+        return tuple(
+            WorkerStart(
+                local_rank=rank,
+                env=self.envs[rank],
+                stdout=self.stdouts[rank],
+                stderr=self.stderrs[rank],
+                **{name: values[rank] for name, values in particular.items()},
+            )
+            for rank in range(self.nprocs)
+        )
 
-    def _is_start_over(self) -> bool:
-        return all(keeper.is_started or keeper.is_done for keeper in self._keepers)
+    def _wait_for(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait until something is over, or the time; what a signal raises comes out."""
+        if not self._is_started:
+            raise RuntimeError("the workers were not started")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        wakeup = -1
+        try:
+            with signals.held(), self._lock:
+                wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._wakeups.add(wakeup)
+            while not is_over():
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    break
+                wait_readable(wakeup, left_s)
+                with suppress(BlockingIOError):
+                    os.eventfd_read(wakeup)
+        except signals.SignalException:
+            # A launcher that is told to end does not wait for a console that takes nothing.
+            self.tee_stall_s = 0.0
+            if self._tail is not None:
+                self._tail.hurry()
+            raise
+        finally:
+            with signals.held():
+                with self._lock:
+                    self._wakeups.discard(wakeup)
+                if wakeup >= 0:
+                    os.close(wakeup)
+                if self._result is not None and self._thread is not None:
+                    self._thread.join()
+                signals.restore_unused()
+        if self._mistake is not None:
+            raise RuntimeError("a mistake of ours; the workers have ended") from self._mistake
+
+    def _notify(self) -> None:
+        with self._lock:
+            for wakeup in self._wakeups:
+                os.eventfd_write(wakeup, 1)
+
+    def _begin(self) -> None:
+        for path in (*self.stdouts.values(), *self.stderrs.values()):
+            if path:
+                # Also a worker that is stopped before it has begun has these files.
+                Path(path).touch()
+        self._commands.append(self._prepare())
+        launched = self._launch()
+        self._start_tail()
+        self._loop = asyncio.new_event_loop()
+        self._client = SupervisorClient(
+            on_event=self._on_event,
+            on_death=self._on_death,
+            on_mistake=self._on_mistake,
+            launch=lambda: launched,
+            is_subreaper=False,
+        )
+        # A daemon: a launcher that just exits ends its workers too, by its end.
+        self._thread = threading.Thread(target=self._run, name=f"{self.name} workers", daemon=True)
+        self._thread.start()
 
     def _start_tail(self) -> None:
         streams = (
@@ -245,75 +347,75 @@ class PContext(ABC):
                     filtered=None if filtered is None else _destination(filtered),
                 )
 
-    def _pump(self, deadline: float | None, is_over: Callable[[], bool]) -> None:
-        """Take what the supervisors say until something is over, or until the deadline.
+    # What follows runs in the thread.
 
-        It looks at least once. Several threads may be here at the same time.
-        """
-        if not self._is_started:
-            raise RuntimeError("the workers were not started")
-        is_waiter = False
+    def _run(self) -> None:
+        assert self._loop is not None, "made before the thread"
+        # Signals are for the threads of the program.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        result = RunProcsResult(stdouts=self.stdouts, stderrs=self.stderrs)
         try:
-            with signals.held(), self._lock:
-                if self._selector is None:
-                    return  # All is over.
-                selector = self._selector
-                self._waiters += 1
-                is_waiter = True
-                self._advance()
-            while not is_over():
-                wait_readable(selector.fileno(), self._left_s(deadline))
-                ready = [key.fileobj for key, _ in selector.select(0)]
-                with signals.held(), self._lock:
-                    for keeper in [keeper for keeper in self._keepers if keeper in ready]:
-                        if not keeper.is_done:
-                            self._listen(keeper)
-                    self._advance()
-                if deadline is not None and time.monotonic() >= deadline:
-                    return
+            self._loop.run_until_complete(self._serve())
+            if self._tail is not None:
+                self._tail.close(self.tee_stall_s)
+            result = self._make_result()
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            self._mistake = error
         finally:
-            with signals.held(), self._lock:
-                self._waiters -= is_waiter
-                if self._result is not None and not self._waiters and self._selector is not None:
-                    self._selector.close()
-                    self._selector = None
-                    os.close(self._wakeup_fd)
-            signals.restore_unused()
+            self._close_filtered()
+            self._release()
+            self._loop.close()
+            signals.uninstall(self)
+            self._result = result
+            self._notify()
 
-    def _left_s(self, deadline: float | None) -> float | None:
-        moments = [moment for moment in (deadline, self._give_up_at) if moment is not None]
-        return max(0.0, min(moments) - time.monotonic()) if moments else None
+    async def _serve(self) -> None:
+        assert self._client is not None, "made before the thread"
+        await self._client.start()
+        try:
+            for command in self._commands:
+                self._client.send(command)
+            self._commands.clear()
+            await self._over.wait()
+        finally:
+            await self._client.close()
 
-    def _listen(self, keeper: Keeper) -> None:
-        events = keeper.receive()
-        if events is None:
-            self._on_lost(keeper)
-            return
-        for event in events:
-            match event:
-                case messages.WorkersStarted(pids=pids):
-                    keeper.is_started = True
-                    self._pids.update(pids)
-                case messages.WorkerStartFailed():
-                    keeper.is_started = True
-                    self._start_failure = event
-                case messages.WorkerExit():
-                    self._pids[event.local_rank] = event.pid
-                    self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
-                case messages.WorkersStopped(stuck_pids=stuck_pids):
-                    self._retire(keeper)
-                    if stuck_pids:
-                        _LOGGER.error(
-                            "processes %s do not even end of SIGKILL, probably because of a "
-                            "device; this host may have to be restarted",
-                            list(stuck_pids),
-                        )
+    def _on_mistake(self, error: BaseException) -> None:
+        self._mistake = error
+        self._over.set()
 
-    def _retire(self, keeper: Keeper) -> None:
-        """Listen to it no more."""
-        assert self._selector is not None, "an event after the end"
-        self._selector.unregister(keeper)
-        keeper.is_done = True
+    def _on_event(self, event: SupervisorEvent) -> None:
+        match event:
+            case WorkersStarted(pids=pids):
+                self._pids.update(pids)
+                self._is_begun = True
+            case WorkerStartFailed():
+                self._start_failure = event
+                self._is_begun = True
+            case WorkerExit():
+                self._pids[event.local_rank] = event.pid
+                self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
+            case WorkersStopped(stuck_pids=stuck_pids):
+                if stuck_pids:
+                    _LOGGER.error(
+                        "processes %s do not even end of SIGKILL, probably because of a "
+                        "device; this host may have to be restarted",
+                        list(stuck_pids),
+                    )
+                self._over.set()
+        self._notify()
+
+    def _on_death(self, returncode: int) -> None:
+        """Take the end of a supervisor that was not asked to end; its workers went with it."""
+        self._lose(-signal.SIGKILL if self._is_begun else returncode or 1)
+
+    def _lose(self, exit_code: int) -> None:
+        is_stopped = self._is_stopping
+        for local_rank in range(self.nprocs):
+            if local_rank not in self._exit_codes:
+                self._on_exit(local_rank, exit_code, is_stopped=is_stopped)
+        self._over.set()
+        self._notify()
 
     def _on_exit(self, local_rank: int, exit_code: int, *, is_stopped: bool) -> None:
         self._exit_codes[local_rank] = exit_code
@@ -326,6 +428,10 @@ class PContext(ABC):
                     "%s%d failed: exit code %d, pid %d",
                     *(self.name, local_rank, exit_code, self._pids.get(local_rank, 0)),
                 )
+        is_failed = self._failures.keys() - self._stopped_ranks
+        if not self._is_stopping and (is_failed or len(self._exit_codes) == self.nprocs):
+            # In the second case for what the workers have left behind.
+            self._stop(signal.SIGTERM, STOP_TIMEOUT_S)
 
     def _fail(self, local_rank: int, exit_code: int) -> None:
         self._failures[local_rank] = ProcessFailure(
@@ -335,85 +441,47 @@ class PContext(ABC):
             error_file=self.error_files[local_rank],
         )
 
-    def _on_lost(self, keeper: Keeper) -> None:
-        """Take the end of a supervisor that was not asked to end."""
-        self._retire(keeper)
-        exit_code = keeper.close()
-        self._keepers.remove(keeper)
-        # One that had begun takes its workers with it. One that had not speaks for its worker.
-        code = -signal.SIGKILL if keeper.is_started else exit_code or 1
-        for local_rank in keeper.local_ranks:
-            if local_rank not in self._exit_codes:
-                self._on_exit(local_rank, code, is_stopped=self._give_up_at is not None)
+    def _stop(self, signum: int, timeout_s: float) -> None:
+        assert self._loop is not None, "started before it is stopped"
+        assert self._client is not None, "started before it is stopped"
+        self._is_stopping = True
+        command = StopWorkers(round_id=ROUND_ID, signum=signum, timeout_s=timeout_s)
+        if self._commands:
+            self._commands.append(command)
+        else:
+            self._client.send(command)
+        self._loop.call_later(timeout_s + GIVE_UP_S, self._give_up)
 
-    def _advance(self) -> None:
-        """Do what follows from what has happened."""
-        if self._result is not None:
-            return
-        is_failed = self._failures.keys() - self._stopped_ranks
-        if self._give_up_at is None and (is_failed or len(self._exit_codes) == self.nprocs):
-            # In the second case for what the workers have left behind.
-            self._stop(signal.SIGTERM, STOP_TIMEOUT_S)
-        if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
-            _LOGGER.error("a supervisor does not answer and is killed")
-            for keeper in [keeper for keeper in self._keepers if not keeper.is_done]:
-                keeper.kill()
-                self._on_lost(keeper)
-        if all(keeper.is_done for keeper in self._keepers):
-            self._finish()
-
-    def _stop(self, number: int, timeout_s: float) -> None:
-        command = messages.StopWorkers(
-            round_id=ROUND_ID, signum=int(number), timeout_s=max(0.0, float(timeout_s))
-        )
-        for keeper in self._keepers:
-            if not keeper.is_done:
-                keeper.send(command)
-                if not keeper.is_started:
-                    keeper.interrupt_start()
-        give_up_at = time.monotonic() + command.timeout_s + GIVE_UP_S
-        self._give_up_at = min(self._give_up_at or give_up_at, give_up_at)
-        if not self._keepers:
-            self._finish()
-
-    def _finish(self) -> None:
-        """Give everything back and make the result."""
-        if self._result is not None:
-            return
-        for keeper in self._keepers:
-            keeper.close()
-        self._keepers.clear()
-        if self._tail is not None:
-            # A launcher that is told to end does not wait for a console that takes nothing.
-            with signals.hurrying(self._tail.hurry):
-                self._tail.close(self.tee_stall_s)
-        self._close_filtered()
-        self._result = self._make_result()
-        self._release()
-        if self._is_handling_signals:
-            signals.uninstall()
-        # Other threads may be waiting for what will not be said any more.
-        os.eventfd_write(self._wakeup_fd, 1)
+    def _give_up(self) -> None:
+        if not self._over.is_set():
+            _LOGGER.error("the supervisor does not answer and is killed")
+            self._lose(-signal.SIGKILL)
 
     def _make_result(self) -> RunProcsResult:
         is_complete = len(self._exit_codes) == self.nprocs and not self._failures
         values = self._take_return_values() if is_complete else {}
+        # The others were stopped because of another: its victims.
+        own = {rank: e for rank, e in self._failures.items() if rank not in self._stopped_ranks}
         return RunProcsResult(
             return_values={} if self._failures else values,
-            failures=self._reported(self._failures),
+            failures=own or self._failures,
             stdouts=self.stdouts,
             stderrs=self.stderrs,
         )
-
-    def _reported(self, failures: dict[int, ProcessFailure]) -> dict[int, ProcessFailure]:
-        """Return the failures without those of workers stopped because of another: its victims."""
-        own = {rank: fail for rank, fail in failures.items() if rank not in self._stopped_ranks}
-        return own or failures
 
     def _close_filtered(self) -> None:
         for file in (self.filtered_stdout, self.filtered_stderr):
             if file is not None:
                 file.close()
+
+
+def refuse_numa_options(numa_options: object) -> None:
+    """Raise ValueError if such options are given."""
+    if numa_options is not None:
+        raise ValueError(
+            f"numa_options: {numa_options!r} is not supported, allowed is None; "
+            f"start the workers through numactl instead"
+        )
 
 
 def _opened(path: str, filters: list[str]) -> TextIO | None:
@@ -428,10 +496,3 @@ def _destination(stream: TextIO) -> int | TextIO:
         return stream.fileno()
     except (OSError, ValueError, AttributeError):
         return stream
-
-
-def _check_envs(envs: Mapping[int, Mapping[str, str]]) -> None:
-    for rank, env in envs.items():
-        for name, value in env.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise TypeError(f"envs[{rank}][{name!r}]: is {value!r}, must be a string")

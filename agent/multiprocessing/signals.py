@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 _LOGGER = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 class SignalException(Exception):
-    """This process was told to end; whoever catches it closes the context and ends.
+    """This process was told to end; close the context and end.
 
     Attributes:
         sigval: The signal.
@@ -35,16 +35,15 @@ class _Handlers:
     """The handlers of this process, installed while at least one context needs them."""
 
     def __init__(self) -> None:
-        self.users = 0
+        self.users: set[int] = set()
         self.previous: dict[int, object] = {}
         self.holds = 0
         self.pending: int | None = None
-        self.hurry: Callable[[], None] | None = None
         os.register_at_fork(after_in_child=self._forget_users)
 
     def _forget_users(self) -> None:
         """A forked child has contexts of its own only; it may be forked within `held`."""
-        self.users = 0
+        self.users.clear()
         self.holds = 0
         self.pending = None
 
@@ -55,8 +54,6 @@ class _Handlers:
             os.kill(os.getpid(), number)
         elif self.holds:
             self.pending = number
-            if self.hurry is not None:
-                self.hurry()
         else:
             _raise(number)
 
@@ -73,20 +70,17 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def install() -> bool:
+def install(user: object) -> None:
     """Have `SignalException` raised in the main thread, until `uninstall`; from there only.
 
-    The signals are named by ``TORCHELASTIC_SIGNALS_TO_HANDLE``. Returns whether it was done,
-    and thus whether `uninstall` is due.
+    The signals are named by ``TORCHELASTIC_SIGNALS_TO_HANDLE``.
     """
     if not _is_main_thread():
         _LOGGER.warning(
             "workers are started by another than the main thread: signals are left alone"
         )
-        return False
-    _HANDLERS.users += 1
-    if _HANDLERS.users > 1:
-        return True
+        return
+    _HANDLERS.users.add(id(user))
     for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
         number = getattr(signal, name.strip(), None)
         if not isinstance(number, signal.Signals):
@@ -98,16 +92,11 @@ def install() -> bool:
             _HANDLERS.previous[number] = signal.signal(number, _HANDLERS.on_signal)
         except (OSError, ValueError) as error:
             _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_VARIABLE, name, error)
-    return True
 
 
-def uninstall() -> None:
-    """Undo one `install`; the last one puts the former handlers back.
-
-    Another than the main thread cannot do that; see `restore_unused`.
-    """
-    _HANDLERS.users -= 1
-    restore_unused()
+def uninstall(user: object) -> None:
+    """Undo an `install`; after the last one `restore_unused` puts the former handlers back."""
+    _HANDLERS.users.discard(id(user))
 
 
 def restore_unused() -> None:
@@ -142,18 +131,3 @@ def held() -> Iterator[None]:
         if not _HANDLERS.holds and _HANDLERS.pending is not None:
             number, _HANDLERS.pending = _HANDLERS.pending, None
             _raise(number)
-
-
-@contextmanager
-def hurrying(hurry: Callable[[], None]) -> Iterator[None]:
-    """Call `hurry`, at once, when a signal comes that is held; in the main thread only."""
-    if not _is_main_thread():
-        yield
-        return
-    _HANDLERS.hurry = hurry
-    try:
-        if _HANDLERS.pending is not None:
-            hurry()
-        yield
-    finally:
-        _HANDLERS.hurry = None

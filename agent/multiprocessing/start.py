@@ -29,7 +29,7 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
     """Start one worker for each entry of `args` and return the context that holds them.
 
     Args:
-        name: What the workers are, for people; part of the prefix of their lines.
+        name: What the workers are; part of the prefix of their lines.
         entrypoint: A function, or a program by name or path.
         args: Arguments by local rank, which goes from 0 without a gap; those of a program are
             passed as ``str(argument)``.
@@ -37,7 +37,7 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
         logs_specs: Where output goes.
         log_line_prefixes: What a line on the console begins with, by local rank; if not given,
             ``[<name><local_rank>]:``.
-        start_method: For a function: ``spawn``, ``fork`` or ``forkserver``.
+        start_method: For a function: ``spawn`` or ``forkserver``, the same here, or ``fork``.
         numa_options: Must be None.
         duplicate_stdout_filters: Lines of the standard output that are also shown on the console
             and contain one of these are written to one file for all workers.

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import os
-import time
-from functools import partial
+import signal
+import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from agent.multiprocessing.context import PContext
-from agent.multiprocessing.handlers import SubprocessHandler, WorkerProcess
-from agent.multiprocessing.keeper import ROUND_ID, CommandKeeper
-from agent.workers.supervisor import messages
+from agent.multiprocessing.context import ROUND_ID, PContext, refuse_numa_options
+from agent.workers.supervisor.client import launch_supervisor
+from agent.workers.supervisor.messages import StartWorkers
 
 if TYPE_CHECKING:
+    import socket
+
     from agent.workers.output.logs import LogsSpecs
 
 
 class SubprocessContext(PContext):
     """Runs a command for each worker; arguments of any type are passed as ``str(argument)``.
 
-    All of them are below one supervisor process, which ends them when this process dies.
-
-    ``subprocess_handlers`` has each of them by local rank, once they have been started.
-
-    Args:
-        name: What the workers are, for people.
-        entrypoint: The program.
-        args: Its arguments by local rank.
-        envs: Environment variables by local rank, on top of this process's.
-        logs_specs: Where output goes.
-        log_line_prefixes: What a line on the console begins with, by local rank; if not given,
-            ``[<name><local_rank>]:``.
-        numa_options: Must be None; use ``numactl`` as the program.
-        duplicate_stdout_filters: Lines of the standard output that contain one of these are
-            also written to one file for all workers.
-        duplicate_stderr_filters: The same for the standard error.
+    ``subprocess_handlers`` has each of them by local rank, once they have been started. See
+    `start_processes` for the arguments.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - arguments that others use already
@@ -62,62 +50,88 @@ class SubprocessContext(PContext):
         )
         self.subprocess_handlers: dict[int, SubprocessHandler] = {}
 
-    def _start(self) -> None:
-        workers = tuple(
-            messages.WorkerStart(
-                local_rank=rank,
-                env=self.envs[rank],
-                args=tuple(str(arg) for arg in self.args[rank]),
-                stdout=self.stdouts[rank],
-                stderr=self.stderrs[rank],
-            )
-            for rank in range(self.nprocs)
-        )
-        if not workers:
-            return
-        keeper = CommandKeeper(tuple(range(self.nprocs)))
-        self._add_keeper(keeper)
-        argv = (str(self.entrypoint),)
-        keeper.send(
-            messages.StartWorkers(
-                round_id=ROUND_ID, argv=argv, env=dict(os.environ), workers=workers
-            )
-        )
-        self._pump(None, self._is_start_over)
-        failure = self._start_failure
-        if failure is not None and failure.errno:
-            raise OSError(failure.errno, failure.message)
-        if failure is not None:
-            raise ValueError(failure.message)
-        if not keeper.is_started:
-            raise RuntimeError("the supervisor of the workers has ended while starting them")
-        for worker in workers:
-            rank = worker.local_rank
-            look = partial(self._exit_code, rank)
-            process = WorkerProcess(self._pids[rank], (*argv, *worker.args), look)
-            self.subprocess_handlers[rank] = SubprocessHandler(rank, process)
+    def start(self) -> None:
+        """Start the commands; see `PContext.start`."""
+        super().start()
+        self.subprocess_handlers = {
+            rank: SubprocessHandler(rank, WorkerProcess(self, rank, pid))
+            for rank, pid in sorted(self._pids.items())
+        }
 
-    def _exit_code(self, local_rank: int, timeout_s: float | None) -> int | None:
-        """Return how a worker has ended, None if it has not within the time."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._pump(deadline, lambda: local_rank in self._exit_codes)
-        return self._exit_codes.get(local_rank)
+    def _prepare(self) -> StartWorkers:
+        args = tuple(tuple(map(str, self.args[rank])) for rank in range(self.nprocs))
+        return StartWorkers(
+            round_id=ROUND_ID,
+            argv=(str(self.entrypoint),),
+            env=dict(os.environ),
+            workers=self._workers(args=args),
+        )
+
+    def _launch(self) -> tuple[int, socket.socket]:
+        return launch_supervisor()
 
     def _take_return_values(self) -> dict[int, Any]:
         return dict.fromkeys(range(self.nprocs))
 
-    def _release(self) -> None:
-        pass
 
+class WorkerProcess:
+    """The process of a worker, with the part of ``subprocess.Popen`` that makes sense here.
 
-def refuse_numa_options(numa_options: object) -> None:
-    """Check that nobody counts on them.
-
-    Raises:
-        ValueError: They are given.
+    Not a child of this process: its supervisor reaps it, and reports its exit code.
     """
-    if numa_options is not None:
-        raise ValueError(
-            f"numa_options: {numa_options!r} is not supported, allowed is None; "
-            f"start the workers through numactl instead"
-        )
+
+    def __init__(self, context: SubprocessContext, local_rank: int, pid: int) -> None:
+        self.pid = pid
+        self.args = (str(context.entrypoint), *map(str, context.args[local_rank]))
+        self._context = context
+        self._local_rank = local_rank
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, None while it runs; a signal's number, negated."""
+        return self.poll()
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+        return self._context._exit_codes.get(self._local_rank)  # noqa: SLF001 - its own
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not ended in time, in seconds.
+            SignalException: See `PContext.start`.
+        """
+        self._context._wait_for(lambda: self.poll() is not None, timeout)  # noqa: SLF001
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send it SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class SubprocessHandler:
+    """One worker of a `SubprocessContext`: its ``local_rank_id`` and its process, ``proc``."""
+
+    def __init__(self, local_rank_id: int, proc: WorkerProcess) -> None:
+        self.local_rank_id = local_rank_id
+        self.proc = proc
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """Send a signal, SIGTERM if not given, to the process group that the worker leads."""
+        if self.proc.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.proc.pid, death_sig or signal.SIGTERM)

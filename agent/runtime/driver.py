@@ -21,7 +21,7 @@ from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent_error_file import cause_of, tell_launcher
-from agent.runtime.preflight import inherited_environment, private_places
+from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
 from agent.session.convert import failure_message
@@ -30,8 +30,8 @@ from agent.session.session import Identity, Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.telemetry.feed import Telemetry
-from agent.telemetry.history import Story
+from agent.telemetry.history import History
+from agent.telemetry.relay import Telemetry
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.failures.report import render_report
@@ -39,7 +39,7 @@ from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.client import become_subreaper
+from agent.workers.supervisor.prctl import become_subreaper
 from drumbeat.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
@@ -58,13 +58,13 @@ def run(config: AgentConfig) -> int:
     from agent.session.grpc_transport import GrpcTransport  # noqa: PLC0415 - a standalone agent needs none
 
     assert config.coordinator is not None, "only a standalone agent has no coordinator"
-    transport = GrpcTransport(config.coordinator, is_proxied=config.is_proxied)
+    transport = GrpcTransport(config.coordinator, is_proxied=config.use_proxy)
     return asyncio.run(drive(config, transport))
 
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
-    with closing(PrivateDirectory(private_places())) as directory:
+    with closing(PrivateDirectory()) as directory:
         return await _drive(config, transport, directory)
 
 
@@ -73,7 +73,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
     devices = await find_devices(
         inherited_environment().get(VISIBLE_DEVICES),
         numa_mode=config.numa_binding,
-        is_memory_awaited=config.gpu_memory_wait_s > 0,
+        is_memory_awaited=config.gpu_memory_wait > 0,
     )
     spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
     output = WorkerOutput(config, directory=directory)
@@ -95,7 +95,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
     if finish.error is not None:
         raise finish.error
     if finish.report and config.outcome_file is None:
-        write_text(f"{render_report(finish.report, config.title)}\n")
+        write_text(f"{render_report(finish.report, config.program.title)}\n")
     return finish.exit_code
 
 
@@ -122,15 +122,15 @@ class Driver:
         self._core = AgentCore(
             AgentPolicy(
                 coordinator=config.coordinator or "within this process",
-                local_world_size=config.local_world_size,
-                join_timeout_s=config.join_timeout_s,
-                coordinator_grace_s=config.coordinator_grace_s,
-                shutdown_timeout_s=config.shutdown_timeout_s,
+                local_world_size=config.nproc_per_node,
+                join_timeout_s=config.join_timeout,
+                coordinator_grace_s=config.coordinator_grace,
+                shutdown_timeout_s=config.shutdown_timeout,
                 is_gpu_memory_awaited=self._devices.memory is not None,
             )
         )
         self._telemetry = Telemetry(config, host=self._host)
-        self._recorder = OutcomeRecorder(config.local_world_size)
+        self._recorder = OutcomeRecorder(config.nproc_per_node)
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -139,10 +139,10 @@ class Driver:
         now = time.monotonic()
         # The coordinator tells by it which run of its name this agent means.
         self._began_at = now - process_tree.age_s()
-        self._story = Story(
-            host=config.agent_name or self._host,
-            restarts_max=config.restarts_max,
-            local_world_size=config.local_world_size,
+        self._history = History(
+            host=config.name or self._host,
+            restarts_max=config.max_restarts,
+            local_world_size=config.nproc_per_node,
             now=now,
         )
         self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
@@ -202,7 +202,7 @@ class Driver:
             return
         self._arrived.clear()
         loop, timer = asyncio.get_running_loop(), None
-        instants = (self._core.next_deadline(), self._story.next_deadline())
+        instants = (self._core.next_deadline(), self._history.next_deadline())
         due = min((instant for instant in instants if instant is not None), default=None)
         if due is not None:
             timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
@@ -238,56 +238,37 @@ class Driver:
         """Do what the core wants done about an event, and let telemetry and people know."""
         self._telemetry.saw(event, effects, now=now)
         self._recorder.saw(event, effects)
-        self._execute(effects)
+        for effect in effects:
+            self._execute(effect)
         # Last: what is said is not more pressing than what is done.
-        for line in self._story.saw(event, effects, self._core.situation(), now=now):
+        for line in self._history.saw(event, effects, self._core.situation(), now=now):
             tell = getattr(log, line.level)
             tell(line.event, message=line.text, **line.details)
 
-    def _execute(self, effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.OpenSession() | fx.SendBeat() | fx.SendGoodbye():
-                    self._execute_session(effect)
-                case fx.StartSupervisor():
-                    if not effect.is_command_kept:
-                        self._workers.forget_commands()
-                    self._spawn(self._workers.start(effect.delay_s))
-                case fx.AwaitGpuMemory():
-                    self._spawn(self._workers.await_gpu_memory())
-                case (
-                    fx.StartWorkers()
-                    | fx.StopWorkers()
-                    | fx.KillWorkers()
-                    | fx.SignalWorkers()
-                    | fx.OrderWorker()
-                    | fx.EndWorker()
-                ):
-                    self._workers.execute(effect)
-                case fx.ReservePort():
-                    self._submit(PortReserved(port=self._reserve_port()))
-                case fx.ReleasePort():
-                    self._ports.release(effect.port)
-                case fx.WriteFailure():
-                    self._write_failure(effect.failure)
-                case fx.Tell():
-                    pass  # the story has it
-                case fx.Finish():
-                    self._finish = effect
-
-    def _execute_session(self, effect: fx.OpenSession | fx.SendBeat | fx.SendGoodbye) -> None:
+    def _execute(self, effect: fx.Effect) -> None:
+        session = self._session
         match effect:
             case fx.OpenSession():
                 if self._session_task is not None:
                     self._session_task.cancel()
                 self._session = None
                 self._session_task = self._spawn(self._hold_session(effect))
-            case fx.SendBeat():
-                if self._session is not None:
-                    self._session.send_beat(effect.beat)
-            case fx.SendGoodbye():
-                if self._session is not None:
-                    self._session.send_goodbye(effect.reason)
+            case fx.SendBeat() if session is not None:
+                session.send_beat(effect.beat)
+            case fx.SendGoodbye() if session is not None:
+                session.send_goodbye(effect.reason)
+            case fx.ReservePort():
+                self._submit(PortReserved(port=self._reserve_port()))
+            case fx.ReleasePort():
+                self._ports.release(effect.port)
+            case fx.WriteFailure():
+                self._write_failure(effect.failure)
+            case fx.Finish():
+                self._finish = effect
+            case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():
+                pass  # without a session neither can be sent; the history logs the rest
+            case _:
+                self._workers.execute(effect)
 
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:
@@ -340,7 +321,7 @@ class Driver:
             host=self._host,
             role=self._config.role,
         )
-        record.name = self._config.agent_name
+        record.name = self._config.name
         self._reporter.write(
             Spooled(
                 incarnation=self._incarnation,

@@ -1,4 +1,4 @@
-"""Shell. File work off the event loop, with deadlines: a file system may stand still.
+"""Shell. Blocking work off the event loop, with deadlines: a file system or driver may stand still.
 
 A network file system that stalls must cost this host neither its heartbeats nor its
 answers. What is asked for is done in order by one thread, so that the owner of the files
@@ -34,9 +34,9 @@ class FilesStalled(Exception):
 class FileThread:
     """Does file work for one owner, a piece at a time. Belongs to one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "files") -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._pending = 0
         self._overdue = 0
 
@@ -54,15 +54,12 @@ class FileThread:
         done = self.submit(work)
         if done is None:
             raise FilesStalled(timeout_s)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(done)
-        except TimeoutError:
-            if done.done():
-                return done.result()  # its own error, or just in time
-            self._overdue += 1
-            done.add_done_callback(self._on_late)
-            raise FilesStalled(timeout_s) from None
+        await asyncio.wait({done}, timeout=timeout_s)
+        if done.done():
+            return done.result()
+        self._overdue += 1
+        done.add_done_callback(self._on_late)
+        raise FilesStalled(timeout_s)
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T] | None:
         """Have ``work`` done, whenever that is; ``None`` if too much waits already."""
@@ -82,18 +79,18 @@ class FileThread:
             except RuntimeError:
                 return  # the loop is closed: nothing waits for it any more
 
-        done.add_done_callback(_look_at)
+        # asyncio would complain about an error that comes too late for anyone to look at.
+        done.add_done_callback(lambda late: late.cancelled() or late.exception())
         self._pending += 1
         self._jobs.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+        if self._thread.ident is None:
             self._thread.start()
         return done
 
     def close(self) -> None:
         """End the thread once all work is done; returns at once."""
         self._jobs.put(None)
-        if self._thread is not None and not self._pending:
+        if self._thread.ident is not None and not self._pending:
             self._thread.join()
 
     def _run(self) -> None:
@@ -107,9 +104,3 @@ class FileThread:
 
     def _on_late(self, _done: object) -> None:
         self._overdue -= 1
-
-
-def _look_at(done: asyncio.Future[T]) -> None:
-    """Keep asyncio from complaining about an error that came too late for anyone."""
-    if not done.cancelled():
-        done.exception()

@@ -1,69 +1,98 @@
-"""Shell. What is looked at on this host before an agent joins: devices, script, log directory.
+"""Shell. What is looked at on this host before an agent joins: devices, program, files.
 
 A mistake found here costs a second; found by the workers, it costs a round of
 the whole run.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound
-from agent.telemetry.handlers import open_private
-from agent.workers.devices.gpus import load_nvml, read_gpus
-from agent.workers.devices.visible import visible
-from agent.workers.environment import inherited
+from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from agent.telemetry import handlers
+from agent.workers.devices.gpus import count_gpus
+from agent.workers.devices.visible import VISIBLE_DEVICES, entries
+
+if TYPE_CHECKING:
+    from agent.settings.config import AgentConfig
 
 OWN_STARTER = "drumbeat_commands"
-_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
-_INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
+PYTHON_VARIABLE = "PYTHON_EXEC"
+"""Variable by which torchrun takes the interpreter of the workers."""
+
+
+def check_host(config: AgentConfig) -> AgentConfig:
+    """Make sure that a configuration can be carried out on this host, and make its files.
+
+    Raises:
+        UsageError: It can't.
+    """
+    devices = inherited_environment().get(VISIBLE_DEVICES, "")
+    if config.virtual_local_rank and 0 < len(entries(devices)) < config.nproc_per_node:
+        raise UsageError(
+            f"--virtual-local-rank: {config.nproc_per_node} workers need a GPU each, but "
+            f"{VISIBLE_DEVICES} is {devices!r}",
+            f"name more devices in {VISIBLE_DEVICES}, or start fewer workers: --nproc-per-node",
+        )
+    handlers.check_name(config.event_handler)
+    if isinstance(config.logs_specs, str):
+        from agent.workers.output.logs_specs import check_name  # noqa: PLC0415 - few need it
+
+        check_name(config.logs_specs)
+    _check_program(config)
+    # Last, so that a command line with another mistake leaves no file or directory behind.
+    event_log, log_dir = config.event_log_file, config.log_dir
+    if event_log is not None:
+        event_log = str(Path(event_log).absolute())
+        if config.event_handler == handlers.JSON_LINES:
+            prepare_event_log(event_log)
+    if log_dir is not None:
+        log_dir = prepare_log_dir(log_dir)
+    return dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
+
+
+def _check_program(config: AgentConfig) -> None:
+    kind, target, _ = config.program
+    search_path = inherited_environment().get("PATH")
+    is_own_python = config.python == sys.executable
+    match kind:
+        case "program":
+            check_program(target, search_path=search_path)
+        case "script":
+            check_script(target)
+        case "module" if is_own_python:  # another one has places of its own
+            check_module(target)
+    if kind in ("script", "module") and not is_own_python:
+        check_program(config.python, search_path=search_path, named_by=PYTHON_VARIABLE)
+
+
+def count_workers(word: str) -> int:
+    """Return how many workers a word asks for: one per GPU or core; "auto": per GPU if any.
+
+    Raises:
+        UsageError: "gpu" where there is none.
+    """
+    # To ask the driver takes up to seconds; cores need no GPUs.
+    gpus = 0 if word == "cpu" else count_gpus(inherited_environment().get(VISIBLE_DEVICES))
+    if word == "gpu" and not gpus:
+        raise UsageError(
+            "--nproc-per-node: 'gpu' is given, but this process sees no GPU (/dev/nvidia*, "
+            f"{VISIBLE_DEVICES}); allowed here is a number, auto or cpu"
+        )
+    return gpus or usable_cores()
 
 
 def usable_cores() -> int:
     """Cores this process may be scheduled on; at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def count_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
-
-    The driver also knows those that have a device file but were denied to this job.
-
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        device_dir: Where the device files are.
-    """
-    found = visible(read_gpus(load_nvml()), visible_devices)
-    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
-
-
-def visible_gpus(visible_devices: str | None, *, device_dir: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs a worker of this process could use, counted without loading a driver.
-
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        device_dir: Where the device files are.
-    """
-    try:
-        present = sum(1 for entry in device_dir.iterdir() if _DEVICE.fullmatch(entry.name))
-    except OSError:
-        present = 0
-    if visible_devices is None or present == 0:
-        return present
-    visible = 0
-    for device in (part.strip() for part in visible_devices.split(",")):
-        # As in CUDA, the first entry that names no device ends the list.
-        is_index = _INDEX.fullmatch(device) is not None
-        if not device or (is_index and not 0 <= int(device) < present):
-            break
-        visible += 1
-    return visible
 
 
 def check_script(path: str) -> None:
@@ -160,18 +189,6 @@ def check_program(program: str, *, search_path: str | None, named_by: str = "") 
     raise ScriptNotFound(program, f"there is no such file{of}")
 
 
-def private_places() -> list[str]:
-    """Return where a private directory may be, the best first."""
-    found = [tempfile.gettempdir()]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):
-        status = Path(runtime).lstat()
-        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
-        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
-            found.insert(0, runtime)
-    return found
-
-
 def prepare_log_dir(path: str) -> str:
     """Create the directory with its parents if needed, try to write there, return it absolute.
 
@@ -197,11 +214,14 @@ def prepare_event_log(path: str) -> None:
         EventLogUnusable: It cannot be created or written, or is no file.
     """
     try:
-        os.close(open_private(path))
+        os.close(handlers.open_private(path))
     except OSError as error:
         raise EventLogUnusable(path, error.strerror or str(error)) from None
 
 
 def inherited_environment() -> dict[str, str]:
     """Return what workers inherit of this process's environment."""
+    # Imported here: it costs half of the command line.
+    from agent.workers.environment import inherited  # noqa: PLC0415
+
     return inherited(os.environ)

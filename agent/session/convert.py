@@ -94,13 +94,19 @@ def limits_from(message: session_pb2.LearnedLimits) -> dict[str, float]:
 
 def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     """Write what the run is, as this agent was told."""
-    spec = common_pb2.RunSpec()
-    for field in spec.DESCRIPTOR.fields:
-        if field.message_type is None:
-            setattr(spec, field.name, getattr(config, field.name))
-        elif (seconds := getattr(config, f"{field.name}_s")) is not None:
-            getattr(spec, field.name).CopyFrom(duration(seconds))
-    return spec
+    barrier = config.exit_barrier_timeout
+    return common_pb2.RunSpec(
+        agents_min=config.min_nodes,
+        agents_max=config.max_nodes,
+        restarts_max=config.max_restarts,
+        join_timeout=duration(config.join_timeout),
+        last_call=duration(config.last_call),
+        exit_barrier_timeout=None if barrier is None else duration(barrier),
+        shutdown_timeout=duration(config.shutdown_timeout),
+        coordinator_grace=duration(config.coordinator_grace),
+        master_addr=config.master_addr,
+        master_port=config.master_port,
+    )
 
 
 def hello_message(
@@ -119,10 +125,10 @@ def hello_message(
         version=VERSION,
         term=term,
         host=host,
-        name=config.agent_name,
+        name=config.name,
         address=address,
         role=config.role,
-        local_world_size=config.local_world_size,
+        local_world_size=config.nproc_per_node,
         beat=beat,
         gpus=map(GPU.write, gpus),
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-from google.protobuf.duration_pb2 import Duration
+from collections.abc import Iterable
+from typing import Any
 
 from agent.core.inprocess.model import (
     Abort,
@@ -14,18 +13,15 @@ from agent.core.inprocess.model import (
     Entered,
     InprocessDirective,
     InprocessReport,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.calls import InvalidField
 from drumbeat.v1 import inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
@@ -33,9 +29,13 @@ from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 MESSAGE_BYTES_MAX = 4 * 1024
 TRACEBACK_BYTES_MAX = 64 * 1024
 GROUP_BYTES_MAX = 128
-ALLOWED_BYTES_MAX = 2048
-RULES_MAX = 16
+SPEC_BYTES_MAX = 40 * 1024
+"""Enough for 16 rules, with sizes of groups of 16,383 workers each."""
 ITERATION_MAX = 2**63 - 1
+
+# Fields that have the same name here and there.
+_SEAT = ("rank", "active_rank", "role_rank", "role_world_size")
+_BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 # What a worker can know of itself; the others are for agents and the coordinator to say.
 _SAID = frozenset(
@@ -49,6 +49,12 @@ _SAID = frozenset(
 _SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED, InterruptionKind.EXITED}
 
 
+_KINDS = {
+    iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
+    for kind in InterruptionKind
+}
+
+
 def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
@@ -57,23 +63,21 @@ def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | N
     match message.WhichOneof("kind"):
         case "entered":
             _check_bytes("step.entered.group", message.entered.group, GROUP_BYTES_MAX)
-            spec = _spec_from(message.entered.spec)
-            kind = Entered(spec=spec, group=message.entered.group)
+            kind = Entered(spec=_spec_from(message.entered.spec), group=message.entered.group)
         case "completed":
             kind = Completed()
         case "interrupted":
-            found = None
+            kind, path = Interrupted(), "step.interrupted.interruption"
             if message.interrupted.HasField("interruption"):
-                said, path = message.interrupted.interruption, "step.interrupted.interruption"
-                found = _interruption_from(said, local_rank, _SAID, path)
-            kind = Interrupted(interruption=found)
+                said = message.interrupted.interruption
+                kind = Interrupted(interruption=_interruption_from(said, local_rank, _SAID, path))
         case "terminated":
+            path = "step.terminated.interruption"
             if not message.terminated.HasField("interruption"):
-                raise InvalidField("step.terminated.interruption: is missing")
-            ending, path = message.terminated.interruption, "step.terminated.interruption"
-            kind = Terminated(
-                interruption=_interruption_from(ending, local_rank, _SAID_AT_THE_END, path)
-            )
+                raise InvalidField(f"{path}: is missing")
+            ending = message.terminated.interruption
+            why = _interruption_from(ending, local_rank, _SAID_AT_THE_END, path)
+            kind = Terminated(interruption=why)
         case _:
             return None
     return WorkerStep(iteration=message.iteration, kind=kind)
@@ -85,10 +89,9 @@ def _interruption_from(
     known: frozenset[InterruptionKind],
     path: str,
 ) -> Interruption:
-    """Read what a worker says of itself; whose word it is, is known better from its token."""
-    names = {iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{k}"): k for k in known}
-    kind = names.get(message.kind)
-    if kind is None:
+    """Read what a worker says of itself; its token tells better which one it is."""
+    kind = kind_from(message.kind)
+    if kind not in known:
         raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
     _check_bytes(f"{path}.message", message.message, MESSAGE_BYTES_MAX)
     _check_bytes(f"{path}.traceback", message.traceback, TRACEBACK_BYTES_MAX)
@@ -97,23 +100,13 @@ def _interruption_from(
     )
 
 
-def _spec_from(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
-    path = "step.entered.spec"
-    if len(message.rules) > RULES_MAX:
-        raise InvalidField(f"{path}.rules: there are {len(message.rules)}, at most {RULES_MAX}")
-    for number, rule in enumerate(message.rules):
-        length = len(rule.groups.allowed)
-        if length > ALLOWED_BYTES_MAX:
-            where = f"{path}.rules[{number}].groups.allowed"
-            raise InvalidField(f"{where}: has {length} bytes, may have {ALLOWED_BYTES_MAX}")
-    for name in ("last_call_wait", "barrier_timeout", "completion_timeout"):
-        value: Duration = getattr(message, name)
-        seconds = value.seconds + value.nanos / 1e9
-        if not (math.isfinite(seconds) and 0 <= seconds <= DURATION_MAX_S):
-            raise InvalidField(
-                f"{path}.{name}: {seconds:g} s is given, must be 0 or more and <= a month"
-            )
-    return InprocessSpec(message.SerializeToString(deterministic=True))
+def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
+    """Check the size of what is handed on; the coordinator knows what it means."""
+    encoded = message.SerializeToString(deterministic=True)
+    if len(encoded) > SPEC_BYTES_MAX:
+        where = f"step.entered.spec: has {len(encoded)} bytes, may have {SPEC_BYTES_MAX}"
+        raise InvalidField(where)
+    return encoded
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
@@ -126,19 +119,9 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     """Write what a worker shall do."""
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
-        case WorkerBegin() as begin:
-            message.begin.CopyFrom(
-                worker_pb2.WorkerBegin(
-                    rank=begin.rank,
-                    world_size=begin.world_size,
-                    active_rank=begin.active_rank,
-                    active_world_size=begin.active_world_size,
-                    master_addr=begin.master_addr,
-                    master_port=begin.master_port,
-                    role_rank=begin.role_rank,
-                    role_world_size=begin.role_world_size,
-                )
-            )
+        case Begin(seats=(seat,)) as begin:
+            own, shared = _fields(seat, _SEAT), _fields(begin, _BEGIN)
+            message.begin.CopyFrom(worker_pb2.WorkerBegin(**own, **shared))
         case Interrupt(reason=reason):
             message.interrupt.reason = reason
         case Abort(reason=reason):
@@ -165,23 +148,22 @@ def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.G
 
 
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
-    """Write what this host's workers do."""
+    """Write what this host's workers do, without tracebacks."""
     message = inprocess_pb2.InprocessReport(
         iteration=report.iteration,
         step=inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{report.step}"),
-        terminated=map(interruption_message, report.terminated),
-        interruptions=map(interruption_message, report.interruptions),
+        terminated=map(_interruption_message, report.terminated),
+        interruptions=map(_interruption_message, report.interruptions),
         groups=report.groups,
         ahead=report.ahead,
     )
     if report.spec is not None:
-        message.spec.MergeFromString(report.spec.encoded)
+        message.spec.MergeFromString(report.spec)
         message.spec.SetInParent()  # also if all of it is left at zero
     return message
 
 
-def interruption_message(interruption: Interruption) -> iteration_pb2.Interruption:
-    """Write what ended an iteration for a worker, in a report: without the traceback."""
+def _interruption_message(interruption: Interruption) -> iteration_pb2.Interruption:
     return iteration_pb2.Interruption(
         local_rank=interruption.local_rank,
         kind=kind_value(interruption.kind),
@@ -196,8 +178,7 @@ def kind_value(kind: InterruptionKind) -> iteration_pb2.InterruptionKind.ValueTy
 
 def kind_from(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
     """Read a kind, ``None`` if there is none or it is of a later version."""
-    names = {kind_value(kind): kind for kind in InterruptionKind}
-    return names.get(value)
+    return _KINDS.get(value)
 
 
 def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
@@ -205,14 +186,8 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
     kind: Begin | Interrupt | Complete
     match message.WhichOneof("kind"):
         case "begin":
-            begin = message.begin
-            kind = Begin(
-                seats=tuple(map(_seat_from, begin.seats)),
-                world_size=begin.world_size,
-                active_world_size=begin.active_world_size,
-                master_addr=begin.master_addr,
-                master_port=begin.master_port,
-            )
+            seats = tuple(map(_seat_from, message.begin.seats))
+            kind = Begin(seats=seats, **_fields(message.begin, _BEGIN))
         case "interrupt":
             kind = Interrupt(reason=message.interrupt.reason)
         case "complete":
@@ -228,10 +203,11 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> Seat:
-    return Seat(
-        local_rank=message.local_rank,
-        rank=message.rank,
-        active_rank=message.active_rank if message.HasField("active_rank") else None,
-        role_rank=message.role_rank,
-        role_world_size=message.role_world_size,
-    )
+    given = _fields(message, _SEAT)
+    if not message.HasField("active_rank"):
+        given["active_rank"] = None
+    return Seat(local_rank=message.local_rank, **given)
+
+
+def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}

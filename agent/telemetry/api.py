@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig
 from drumbeat.violation import Violation, check_range
@@ -27,34 +27,18 @@ UNASSIGNED = -1
 
 
 class WorkerState(StrEnum):
-    """What the workers of a host do, as a unit: one that fails makes the group fail.
+    """What the workers of a host do, as a unit: one that fails makes the group fail."""
 
-    ::
-
-        INIT -> HEALTHY -> SUCCEEDED
-                   |-----> FAILED
-                   +-----> STOPPED -> (INIT, in the next round)
-    """
-
-    UNKNOWN = "UNKNOWN"
-    """Nobody knows any more. Never set here: the supervisor knows every worker's end."""
     INIT = "INIT"
     """Not running yet."""
     HEALTHY = "HEALTHY"
     """They run."""
-    UNHEALTHY = "UNHEALTHY"
-    """They run, but something is wrong with them."""
     STOPPED = "STOPPED"
     """Stopped by the agent; another round may start them again."""
     SUCCEEDED = "SUCCEEDED"
     """All exited with 0."""
     FAILED = "FAILED"
     """One exited with anything else, or could not be started."""
-
-    @staticmethod
-    def is_running(state: WorkerState) -> bool:
-        """Return whether processes exist in this state, healthy or not."""
-        return state in {WorkerState.HEALTHY, WorkerState.UNHEALTHY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +67,7 @@ class WorkerSpec:
     local_addr: str | None = None
 
     def __post_init__(self) -> None:
-        violations = self._violations()
-        if violations:
+        if violations := self._violations():
             raise InvalidConfiguration(tuple(violations))
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
@@ -101,10 +84,9 @@ class WorkerSpec:
             found.append(Violation("role", self.role, "a name"))
         found += check_range("local_world_size", self.local_world_size, 1, float("inf"), "workers")
         found += check_range("max_restarts", self.max_restarts, 0, float("inf"), "restarts")
+        found += check_range("master_port", self.master_port or 0, 0, PORT_MAX, "")
         if not self.monitor_interval > 0:
             found.append(Violation("monitor_interval", self.monitor_interval, "more than 0 s"))
-        if self.master_port is not None:
-            found += check_range("master_port", self.master_port, 0, PORT_MAX, "")
         if self.fn is not None and self.entrypoint is not None:
             found.append(Violation("fn", self.fn, "either fn or entrypoint, not both"))
         if self.fn is None and not self.entrypoint:
@@ -167,30 +149,15 @@ class RunResult:
         return self.state is WorkerState.FAILED
 
 
-_STATES = {
-    GroupState.IDLE: WorkerState.INIT,
-    GroupState.STARTING: WorkerState.INIT,
-    GroupState.RUNNING: WorkerState.HEALTHY,
-    GroupState.STOPPING: WorkerState.STOPPED,
-    GroupState.SUCCEEDED: WorkerState.SUCCEEDED,
-    GroupState.FAILED: WorkerState.FAILED,
-}
-
-
-def worker_state(state: GroupState) -> WorkerState:
-    """Return the name that training code has for a state of this host's group."""
-    return _STATES[state]
-
-
 def worker_spec(config: AgentConfig) -> WorkerSpec:
     """Return what the workers of this agent are."""
-    script, *args = config.script
+    program = config.program
     return WorkerSpec(
         role=config.role,
-        local_world_size=config.local_world_size,
-        entrypoint=script,
-        args=tuple(args),
-        max_restarts=config.restarts_max,
+        local_world_size=config.nproc_per_node,
+        entrypoint=program.target,
+        args=() if program.kind == "function" else program.args,
+        max_restarts=config.max_restarts,
         master_port=config.master_port or None,
         master_addr=config.master_addr or None,
         local_addr=config.local_addr,
@@ -209,7 +176,7 @@ def worker_group(config: AgentConfig, assignment: Assignment) -> WorkerGroup:
                 world_size=assignment.world_size,
                 role_world_size=assignment.role_world_size,
             )
-            for local_rank in range(config.local_world_size)
+            for local_rank in range(config.nproc_per_node)
         ),
         group_rank=assignment.group_rank,
         group_world_size=assignment.group_world_size,

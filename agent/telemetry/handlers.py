@@ -1,4 +1,8 @@
-"""Shell. Who takes events and metrics: the interface, and the handlers that come with drumbeat."""
+"""Shell. Who takes events and metrics: those that come with drumbeat, and installed packages'.
+
+A package offers a handler as an entry point of the group ``drumbeat.event_handlers``: a
+class or function that is called without arguments and returns the handler.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,22 @@ import fcntl
 import os
 import stat
 import sys
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, cast
 
-from agent.telemetry.model import Event, Metric
+from agent.errors import UnknownEventHandler
+from agent.runtime.entry_points import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.metadata import EntryPoint
+
+    from agent.telemetry.items import Event, Metric
+
+GROUP = "drumbeat.event_handlers"
+NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
+BUILT_IN = (NULL, CONSOLE, JSON_LINES)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 """Size of the file of ``JsonLinesHandler``; at it the file is renamed to ``<path>.1``."""
@@ -34,80 +51,112 @@ class EventHandler(Protocol):
         ...
 
 
+Factory = Callable[[], EventHandler]
+
+
+def check_name(name: str) -> None:
+    """Make sure that there is such a handler, without loading it.
+
+    Raises:
+        UnknownEventHandler: There is none; it lists those there are.
+    """
+    if name not in BUILT_IN:
+        _find(name)
+
+
+def factory(name: str, file: str | None) -> Factory | None:
+    """Return what makes the handler of a checked name; ``None`` for ``null``.
+
+    ``file`` is the absolute path of the file of ``jsonl``.
+    """
+    match name:
+        case "null":
+            return None
+        case "console":
+            return ConsoleHandler
+        case "jsonl":
+            assert file is not None, "checked with the configuration"
+            return lambda: JsonLinesHandler(file)
+        case _:
+            return lambda: cast("EventHandler", _find(name).load()())
+
+
+def _find(name: str) -> EntryPoint:
+    found = {each: point for each, point in installed(GROUP).items() if each not in BUILT_IN}
+    if name not in found:
+        raise UnknownEventHandler(name, (*BUILT_IN, *sorted(found)))
+    return found[name]
+
+
 class ConsoleHandler:
     """Writes each event and metric as one line of JSON to standard error."""
 
     def handle(self, event: Event) -> None:
         """Write an event."""
-        self._write(event.to_json())
+        self._write(f"{event.to_json()}\n")
 
     def put(self, metric: Metric) -> None:
         """Write a metric."""
-        self._write(metric.to_json())
+        self._write(f"{metric.to_json()}\n")
 
     def close(self) -> None:
         """Do nothing: the stream belongs to the process."""
 
     def _write(self, line: str) -> None:
-        # One call for the whole line, so that the log's lines don't get between.
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(line)  # in one call, so that the log's lines don't get between
         sys.stderr.flush()
 
 
-class JsonLinesHandler:
+class JsonLinesHandler(ConsoleHandler):
     """Appends each event and metric as one line of JSON to a private file.
 
     Several agents of a host may share the file: a lock keeps lines whole and lets
     one of them at a time rename a full file. There are at most two files, the
-    present one and ``<path>.1``.
+    present one and ``<path>.1``. Every call raises ``OSError`` if it can't be done.
     """
 
     def __init__(self, path: str, *, bytes_max: int = FILE_BYTES_MAX) -> None:
-        """Open or create the file. Raises ``OSError``."""
         self._path = path
         self._bytes_max = bytes_max
         self._file = open_private(path)
-
-    def handle(self, event: Event) -> None:
-        """Append an event. Raises ``OSError``."""
-        self._write(event.to_json())
-
-    def put(self, metric: Metric) -> None:
-        """Append a metric. Raises ``OSError``."""
-        self._write(metric.to_json())
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _write(self, line: str) -> None:
-        while not self._append(f"{line}\n".encode()):
-            fresh = open_private(self._path)
+        data = line.encode()
+        while True:
+            with _locked(self._file):
+                size = os.fstat(self._file).st_size
+                if self._is_at_path():
+                    if not size or size + len(data) <= self._bytes_max:
+                        self._append(data, size)
+                        return
+                    os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held
+            # It was full, or another agent has renamed it, or it was removed.
             os.close(self._file)
-            self._file = fresh
+            self._file = open_private(self._path)
 
-    def _append(self, data: bytes) -> bool:
-        """Append a whole line or nothing; ``False`` if the file has to be opened anew."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            found = os.fstat(self._file)
-            if not self._is_at_path(found):
-                return False  # renamed by another agent, or removed
-            if found.st_size and found.st_size + len(data) > self._bytes_max:
-                os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held
-                return False
-            if os.write(self._file, data) < len(data):
-                os.ftruncate(self._file, found.st_size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-            return True
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+    def _append(self, data: bytes, size: int) -> None:
+        if os.write(self._file, data) < len(data):
+            os.ftruncate(self._file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
 
-    def _is_at_path(self, found: os.stat_result) -> bool:
+    def _is_at_path(self) -> bool:
         try:
-            return os.path.samestat(found, os.stat(self._path))  # noqa: PTH116
+            return os.path.samestat(os.fstat(self._file), os.stat(self._path))  # noqa: PTH116
         except FileNotFoundError:
             return False
+
+
+@contextmanager
+def _locked(file: int) -> Iterator[None]:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def open_private(path: str) -> int:

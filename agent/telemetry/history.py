@@ -1,19 +1,19 @@
-"""Pure. What an agent tells people on its console: one line an event, said once.
+"""Pure. What an agent says on its console: one line an event, said once.
 
-A story sees every event of the core with the effects that answered it and where
-the core then stands. It decides nothing: without it the agent does exactly the same.
+It sees every event of the core with the effects that answered it and where the core then
+stands. It decides nothing: without it the agent does exactly the same.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby, Stop
-from agent.telemetry.waits import REASON_CHARACTERS_MAX, Instants, Situation, WaitNotices, wait_of
+from agent.telemetry.waits import REASON_CHARACTERS_MAX, Situation, WaitNotices, wait_of
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.durations import format_duration
@@ -23,7 +23,7 @@ HOLD_S = 1.0
 """How long the line of a failed worker waits for what the coordinator decides about it."""
 
 FAILURES_TOLD_MAX = 4
-"""Workers of one host that fail together and are told one by one; the rest is a number."""
+"""Workers of one host that fail together and get a line each; the rest is a number."""
 
 SIGINT = 2
 
@@ -43,8 +43,8 @@ class Line:
     details: Mapping[str, object] = field(default_factory=dict)
 
 
-class Story:
-    """The story of one agent, from its start at ``now`` on.
+class History:
+    """The history of one agent, from its start at ``now`` on.
 
     Args:
         host: Name of this agent or its host, as the coordinator's sentences have it.
@@ -57,16 +57,19 @@ class Story:
         self._host = host
         self._restarts_max = restarts_max
         self._local_world_size = local_world_size
-        self._began_at = self._away_since = now
+        self._now = self._began_at = self._away_since = now
         self._situation: Situation | None = None
         self._notices = WaitNotices()
-        self._instants = Instants()
+        # When workers that are being stopped get SIGKILL, and until when the run waits for agents.
+        self._kill_at: float | None = None
+        self._standby_until: float | None = None
         self._assignment: Assignment | None = None
         self._broken_at: float | None = None
-        # Failures whose line waits for the decision, and since when.
+        # Failures whose line waits for the decision, and since when; and those of this round
+        # that have theirs.
         self._held: list[Failure] = []
         self._held_since = 0.0
-        self._told: list[Failure] = []
+        self._shown: list[Failure] = []
         self._lines: list[Line] = []
 
     def next_deadline(self) -> float | None:
@@ -83,24 +86,24 @@ class Story:
         *,
         now: float,
     ) -> list[Line]:
-        """Take in an event (``None``: the start); return what is to be told, in order."""
-        before, self._situation = self._situation, situation
+        """Take in an event (``None``: the start); return what there is to say, in order."""
+        before, self._situation, self._now = self._situation, situation, now
         if isinstance(event, ev.SuspendRequested):
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
-            self._say("not suspended", f"not suspended: {why}", level="warning")
-        if isinstance(event, ev.SignalReceived):
-            self._on_signal(event, before, effects, now)
+            self._say("not suspended", f"not suspended: {why}", "warning")
         if before is not None:
-            self._on_connection(before, situation, now)
+            if isinstance(event, ev.SignalReceived) and effects:
+                self._on_signal(event.signum, before, effects)
+            self._on_connection(before, situation)
             if situation.desired != before.desired:
-                self._on_desired(before.desired, situation.desired, now)
+                self._on_desired(before.desired, situation.desired)
         for effect in effects:
-            self._on_effect(effect, now)
+            self._on_effect(effect)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.line.is_open or now >= self._held_since + HOLD_S:
-            self._tell_held("")
+            self._show_held()
         if not is_final:
-            wait = wait_of(situation, self._instants, now=now)
+            wait = wait_of(situation, self._kill_at, self._standby_until, now=now)
             if text := self._notices.review(wait, now=now):
                 self._say("waiting", text)
         done, self._lines = self._lines, []
@@ -108,33 +111,39 @@ class Story:
 
     # What happened.
 
-    def _on_connection(self, before: Situation, situation: Situation, now: float) -> None:
+    def _on_connection(self, before: Situation, situation: Situation) -> None:
         if before.line.is_open and not situation.line.is_open:
-            self._away_since = now
+            self._away_since = self._now
         elif situation.line.is_open and not before.line.is_open:
-            away = format_duration(now - self._away_since)
+            away = format_duration(self._now - self._away_since)
             if before.line.was_open:
                 self._say("coordinator back", f"the coordinator is back after {away}")
             else:
                 level = "info" if self._notices.has_told else "debug"
-                text = f"the coordinator answered after {away}"
-                self._say("coordinator answered", text, level=level)
+                self._say("coordinator answered", f"the coordinator answered after {away}", level)
 
-    def _on_desired(self, before: DesiredState, desired: DesiredState, now: float) -> None:
+    def _on_desired(self, before: DesiredState, desired: DesiredState) -> None:
+        reason = one_line(desired.reason, REASON_CHARACTERS_MAX)
         match desired:
-            case Standby(reason=reason, time_left_s=left):
-                until = None if left is None else now + left
-                self._instants = replace(self._instants, standby_until=until)
+            case Standby(time_left_s=left):
+                self._standby_until = None if left is None else self._now + left
                 time_left = None if left is None else format_duration(round(left))
-                text = f"standing by: {one_line(reason, REASON_CHARACTERS_MAX)}"
-                details = {"reason": reason, "time_left": time_left}
-                self._say("standing by", text, level="debug", details=details)
-            case Assignment() as assignment:
-                self._on_assignment(assignment)
-            case Stop(reason=reason):
-                self._tell_decision(self._budget_spent(), "stopping", reason)
-            case Exit() as verdict:
-                self._on_verdict(before, verdict, now)
+                details = {"reason": desired.reason, "time_left": time_left}
+                self._say("standing by", f"standing by: {reason}", "debug", details)
+            case Assignment():
+                self._on_assignment(desired)
+            case Stop():
+                self._say_decision(self._budget_spent(), "stopping", desired.reason)
+            case Exit(is_released=True):
+                self._say("released", f"done, not waiting for the others any more: {reason}")
+            case Exit(is_success=True):
+                took = format_duration(self._now - self._began_at)
+                self._say("run ended", f"run succeeded after {took}: {reason}")
+            case Exit():
+                if not isinstance(before, Stop):
+                    self._show_held(self._budget_spent())
+                # The report has the rest.
+                self._say("run ended", f"run failed: {desired.reason}", "debug")
 
     def _on_assignment(self, assignment: Assignment) -> None:
         before, used = self._assignment, assignment.restart_count
@@ -147,66 +156,43 @@ class Story:
             decision = f"restarting, {found[1]}"  # it may have given some back
         elif is_charged and used <= self._restarts_max:
             decision = f"restarting, {used} of {self._restarts_max}"
-        self._tell_decision(decision, "restarting", assignment.reason)
+        self._say_decision(decision, "restarting", assignment.reason)
 
-    def _on_verdict(self, before: DesiredState, verdict: Exit, now: float) -> None:
-        if verdict.is_released:
-            reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
-            self._say("released", f"done, not waiting for the others any more: {reason}")
-            return
-        if verdict.is_success:
-            took = format_duration(now - self._began_at)
-            reason = one_line(verdict.reason, REASON_CHARACTERS_MAX)
-            self._say("run ended", f"run succeeded after {took}: {reason}")
-            return
-        if not isinstance(before, Stop):
-            self._tell_held(self._budget_spent())
-        # The report tells the rest.
-        self._say("run ended", f"run failed: {verdict.reason}", level="debug")
-
-    def _on_signal(
-        self,
-        event: ev.SignalReceived,
-        before: Situation | None,
-        effects: Sequence[fx.Effect],
-        now: float,
-    ) -> None:
-        name = "Ctrl-C" if event.signum == SIGINT else signal_name(-event.signum)
-        if before is None or not effects:
-            return
+    def _on_signal(self, signum: int, before: Situation, effects: Sequence[fx.Effect]) -> None:
+        name = "Ctrl-C" if signum == SIGINT else signal_name(-signum)
         if before.is_ending:
             if before.is_stopping:
                 self._say("killing", f"{name} again: killing the workers at once")
-            return
-        if before.workers_alive:
-            stop = next((e for e in effects if isinstance(e, fx.StopWorkers)), None)
-            until = self._instants.kill_at if stop is None else now + stop.timeout_s
-            left = "" if until is None else f", SIGKILL in {format_duration(round(until - now))}"
+        elif before.workers_alive:
+            timeouts = [each.timeout_s for each in effects if isinstance(each, fx.StopWorkers)]
+            until = self._now + timeouts[0] if timeouts else self._kill_at
+            left = (
+                "" if until is None else f", SIGKILL in {format_duration(round(until - self._now))}"
+            )
             alive = count(before.workers_alive, "worker")
-            text = f"{name}: stopping {alive}{left}; {name} again kills at once"
+            self._say("signal", f"{name}: stopping {alive}{left}; {name} again kills at once")
         else:
-            text = f"{name}: leaving the run"
-        self._say("signal", text)
+            self._say("signal", f"{name}: leaving the run")
 
-    def _on_effect(self, effect: fx.Effect, now: float) -> None:
+    def _on_effect(self, effect: fx.Effect) -> None:
         match effect:
             case fx.WriteFailure(failure=failure):
-                self._on_failure(failure, now)
+                self._on_failure(failure)
             case fx.StartWorkers(assignment=assignment):
-                self._on_start(assignment, now)
+                self._on_start(assignment)
             case fx.StopWorkers(timeout_s=timeout_s):
-                self._instants = replace(self._instants, kill_at=now + timeout_s)
-                self._broken_at = now if self._broken_at is None else self._broken_at
+                self._kill_at = self._now + timeout_s
+                self._note_broken()
             case fx.KillWorkers():
-                self._instants = replace(self._instants, kill_at=now)
+                self._kill_at = self._now
             case fx.Tell(what=what, why=why, round_id=round_id, details=traceback):
                 level = "warning" if what in _WARNINGS else "info"
-                text = f"{what}: {one_line(why, REASON_CHARACTERS_MAX)}"
                 details = {"run.round": round_id, "exception": traceback or None}
-                self._say(what, text, level=level, details=details)
+                text = f"{what}: {one_line(why, REASON_CHARACTERS_MAX)}"
+                self._say(what, text, level, details)
 
-    def _on_start(self, assignment: Assignment, now: float) -> None:
-        self._tell_held("")
+    def _on_start(self, assignment: Assignment) -> None:
+        self._show_held()
         first, last = assignment.rank_first, assignment.rank_first + self._local_world_size - 1
         size = count(assignment.world_size, "worker")
         agents = count(assignment.group_world_size, "agent")
@@ -216,69 +202,64 @@ class Story:
             master = f"{assignment.master_addr}:{assignment.master_port}"
             text += f", {here} here, master {master}"
         if self._broken_at is not None:
-            text += f", {format_duration(now - self._broken_at)} later"
+            text += f", {format_duration(self._now - self._broken_at)} later"
         self._broken_at = None
-        self._told.clear()
+        self._shown.clear()
         role_first = assignment.role_rank_first
+        names = ("restart_count", "group_rank", "world_size", "role_world_size", "master_addr")
         details: dict[str, object] = {
             "run.round": assignment.round_id,
-            "restart_count": assignment.restart_count,
-            "group_rank": assignment.group_rank,
             "ranks": f"{first}-{last}",
-            "world_size": assignment.world_size,
             "role_ranks": f"{role_first}-{role_first + last - first}",
-            "role_world_size": assignment.role_world_size,
-            "master_addr": assignment.master_addr,
-            "master_port": assignment.master_port,
-            "reason": assignment.reason,
+            **{name: getattr(assignment, name) for name in (*names, "master_port", "reason")},
         }
         self._say("round started", text, details=details)
 
+    def _note_broken(self) -> None:
+        self._broken_at = self._now if self._broken_at is None else self._broken_at
+
     # Failed workers.
 
-    def _on_failure(self, failure: Failure, now: float) -> None:
+    def _on_failure(self, failure: Failure) -> None:
+        who = f"rank {failure.rank}"
         if failure.is_stopped_by_agent:
-            how = describe_exit(failure.exit_code)
-            text = f"rank {failure.rank} was stopped: {how}"
-            self._say("worker stopped", text, level="debug", details=_place(failure))
-            return
-        if failure.is_survived:
-            return  # it is told with the restart that follows
-        if failure.interruption is not None:
-            text = f"rank {failure.rank} left iteration {failure.iteration}: {_how(failure)}"
-            self._say("worker failed", text, level="warning", details=_place(failure))
-            return
-        self._broken_at = now if self._broken_at is None else self._broken_at
-        if not self._held:
-            self._held_since = now
-        self._held.append(failure)
+            text = f"{who} was stopped: {describe_exit(failure.exit_code)}"
+            self._say("worker stopped", text, "debug", _place(failure))
+        elif failure.is_survived:
+            pass  # the restart that follows says it
+        elif failure.interruption is not None:
+            text = f"{who} left iteration {failure.iteration}: {_how(failure)}"
+            self._say("worker failed", text, "warning", _place(failure))
+        else:
+            self._note_broken()
+            if not self._held:
+                self._held_since = self._now
+            self._held.append(failure)
 
-    def _tell_decision(self, decision: str, event: str, reason: str) -> None:
-        """Tell what the coordinator decided, with the local failures that it is about."""
-        held, told = bool(self._held), bool(self._told)
-        self._tell_held(decision)
-        failures = self._told[:FAILURES_TOLD_MAX]
+    def _say_decision(self, decision: str, event: str, reason: str) -> None:
+        """Say what the coordinator decided, with the local failures that it is about."""
+        has_news, has_shown = bool(self._held), bool(self._shown)
+        self._show_held(decision)
+        failures = self._shown[:FAILURES_TOLD_MAX]
         if any(f"rank {each.rank} on {self._host}" in reason for each in failures) or (
             failures and (self._assignment is None or self._assignment.group_world_size == 1)
         ):
-            if told and not held and decision:
+            if has_shown and not has_news and decision:
                 self._say(event, decision)
             return
         self._say(event, f"{event}: {one_line(reason, REASON_CHARACTERS_MAX)}")
 
-    def _tell_held(self, decision: str) -> None:
+    def _show_held(self, decision: str = "") -> None:
         held, self._held = self._held, []
-        if not held:
-            return
-        self._told += held
+        self._shown += held
         shown = held[:FAILURES_TOLD_MAX]
-        for index, failure in enumerate(shown):
+        for failure in shown:
             text = f"rank {failure.rank} {_failed(failure)}"
-            if index == len(shown) - 1:
+            if failure is shown[-1]:
                 if hidden := len(held) - len(shown):
                     text += f"; {count(hidden, 'more worker')} here failed too"
                 text += f"; {decision}" if decision else ""
-            self._say("worker failed", text, level="warning", details=_place(failure))
+            self._say("worker failed", text, "warning", _place(failure))
 
     def _budget_spent(self) -> str:
         used = self._assignment.restart_count if self._assignment is not None else 0
@@ -292,7 +273,6 @@ class Story:
         self,
         event: str,
         text: str,
-        *,
         level: str = "info",
         details: Mapping[str, object] | None = None,
     ) -> None:
@@ -315,8 +295,7 @@ def _how(failure: Failure) -> str:
 
 
 def _first_line(failure: Failure) -> str:
-    lines = failure.message.strip().splitlines()
-    return one_line(lines[0], REASON_CHARACTERS_MAX) if lines else ""
+    return one_line(failure.message.strip().partition("\n")[0], REASON_CHARACTERS_MAX)
 
 
 def _place(failure: Failure) -> dict[str, object]:

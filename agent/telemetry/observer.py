@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from signal import Signals
 
 from agent.core import effects as fx
 from agent.core import events as ev
@@ -19,17 +18,8 @@ from agent.core.inprocess.model import Begin, InprocessDirective, Interrupt
 from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
-from agent.telemetry.model import Event, EventSource, Item, Metric, Value
-
-RENDEZVOUS_DURATION = "rendezvous.duration.ms"
-RESTARTED_IN_PROCESS = "drumbeat.agent.inprocess.RESTARTED"
-START_DURATION = "start.duration.ms"
-STOP_DURATION = "stop.duration.ms"
-RUN_DURATION = "run.duration.ms"
-
-# Names of events.
-LIMIT_EXPIRED = "drumbeat.watchdog.expired"
-WORKER_SIGNALLED = "drumbeat.watchdog.signalled"
+from agent.telemetry.items import Event, EventSource, Item, Metric, Value
+from agent.workers.failures.exit_status import describe_ending
 
 
 class Status(StrEnum):
@@ -62,9 +52,6 @@ class _Round:
             return Status.SUCCEEDED
         return Status.TERMINATED
 
-    def has_succeeded(self) -> bool:
-        return all(self.status(w.local_rank) is Status.SUCCEEDED for w in self.group.workers)
-
     def state(self) -> WorkerState:
         """Return what became of this host's workers, as a unit."""
         found = {self.status(worker.local_rank) for worker in self.group.workers}
@@ -91,9 +78,13 @@ class Observer:
 
     def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
         self._config = config
-        self._host = host
+        self._whose: dict[str, Value] = {
+            "run_id": config.run_id,
+            "hostname": host,
+            "role": config.role,
+        }
         self._epoch_s = epoch_s
-        self._started_at = now
+        self._now = self._started_at = now
         self._spec = worker_spec(config)
         self._attempt = 0
         self._round: _Round | None = None
@@ -111,114 +102,90 @@ class Observer:
     def saw(
         self, event: ev.Event | None, effects: Sequence[fx.Effect], *, now: float
     ) -> list[Item]:
-        """Take in an event (``None``: the start) with its effects; return what is to be told.
+        """Take in an event (``None``: the start) with its effects; return what follows from it.
 
         ``now`` is the instant the core was given.
         """
+        self._now = now
         if event is not None:
-            self._on_event(event, now)
+            self._on_event(event)
         for effect in effects:
             if isinstance(effect, fx.WriteFailure):
-                self._on_failure(effect.failure, now)
+                self._on_failure(effect.failure)
         # Only now: a round ends with all its failures known, and before the next one starts.
-        self._end_round_if_over(event, now)
+        self._end_round_if_over(event)
         for effect in effects:
-            self._on_effect(effect, now)
+            self._on_effect(effect)
         done, self._items = self._items, []
         return done
 
     # What happened.
 
-    def _on_event(self, event: ev.Event, now: float) -> None:
-        current = self._round
+    def _on_event(self, event: ev.Event) -> None:
         match event:
-            case ev.DirectiveReceived(attempt=attempt, state=desired):
-                if attempt == self._attempt:
-                    self._on_desired(desired, now)
-            case ev.SessionLost(attempt=attempt, is_stale=True):
-                if attempt == self._attempt:
-                    self._note_idle(now)
-                    self._is_awaiting_round = True
-            case ev.InprocessDirected(attempt=attempt, directive=directive):
-                if attempt == self._attempt:
-                    self._on_directive(directive, now)
-            case (
-                ev.WorkersStarted()
-                | ev.WorkerStartFailed()
-                | ev.WorkerExited()
-                | ev.WorkerLimitExpired()
-                | ev.WorkerSignalled()
-            ):
-                if current is not None and event.round_id == current.assignment.round_id:
-                    self._on_worker(current, event, now)
-            case _:
-                pass
-
-    def _on_worker(
-        self,
-        current: _Round,
-        event: ev.WorkersStarted
-        | ev.WorkerStartFailed
-        | ev.WorkerExited
-        | ev.WorkerLimitExpired
-        | ev.WorkerSignalled,
-        now: float,
-    ) -> None:
-        round_id, since = event.round_id, self._assigned_at
-        match event:
-            case ev.WorkersStarted():
+            case ev.DirectiveReceived(attempt=self._attempt, state=state):
+                self._on_desired(state)
+            case ev.SessionLost(attempt=self._attempt, is_stale=True):
+                self._await_round()
+            case ev.InprocessDirected(attempt=self._attempt, directive=directive):
+                self._on_directive(directive)
+            case ev.WorkersStarted() if (current := self._current(event.round_id)) is not None:
                 current.group = current.group.with_ids(event.pids)
-                self._put_of_workers("healthy", 1, now)
-                self._put_result(START_DURATION, round_id, since, now)
-            case ev.WorkerStartFailed():
-                self._put_result(START_DURATION, round_id, since, now, is_success=False)
-            case ev.WorkerExited():
+                self._put_of_workers("healthy", 1)
+                self._put_result("start", event.round_id, self._assigned_at)
+            case ev.WorkerStartFailed() if self._current(event.round_id) is not None:
+                self._put_result("start", event.round_id, self._assigned_at, is_success=False)
+            case ev.WorkerExited() if (current := self._current(event.round_id)) is not None:
                 current.exits.setdefault(event.local_rank, event)
-            case ev.WorkerLimitExpired() | ev.WorkerSignalled():
-                self._tell_watchdog(current, event, now)
+            case ev.LimitExpired() | ev.WorkerSignalled() if (
+                current := self._current(event.worker.round_id)
+            ) is not None:
+                self._put_watchdog(current, event)
 
-    def _on_desired(self, desired: DesiredState, now: float) -> None:
+    def _on_desired(self, desired: DesiredState) -> None:
         match desired:
             case Standby():
-                self._note_idle(now)
-                self._is_awaiting_round = True
-            case Assignment() as assignment if assignment.round_id != self._assigned_round:
-                idle_since = now if self._idle_since is None else self._idle_since
+                self._await_round()
+            case Assignment(round_id=round_id) if round_id != self._assigned_round:
+                idle_since = self._now if self._idle_since is None else self._idle_since
                 self._idle_since, self._is_awaiting_round = None, False
-                self._assigned_round, self._assigned_at = assignment.round_id, now
-                self._restart_count = assignment.restart_count
-                self._put_result(RENDEZVOUS_DURATION, assignment.round_id, idle_since, now)
-                self._put_of_workers("remaining_restarts", self._remaining_restarts(), now)
+                self._assigned_round, self._assigned_at = round_id, self._now
+                self._restart_count = desired.restart_count
+                self._put_result("rendezvous", round_id, idle_since)
+                self._put_of_workers("remaining_restarts", self._remaining_restarts())
             case Exit(reason=reason):
                 self._reason = reason
-            case _:
-                pass
 
-    def _on_directive(self, directive: InprocessDirective, now: float) -> None:
+    def _on_directive(self, directive: InprocessDirective) -> None:
         """Follow restarts in process, of which a repeated directive makes no new one."""
-        key = directive.round_id, directive.iteration
+        key, before = (directive.round_id, directive.iteration), self._interrupted
         match directive.kind:
-            case Interrupt(reason=reason):
-                if self._interrupted is None or self._interrupted.key < key:
-                    self._interrupted = _Interrupted(key=key, reason=reason, at=now)
-            case Begin():
-                before = self._interrupted
-                if before is not None and not before.is_over and key > before.key:
-                    before.is_over = True
-                    if key[0] == before.key[0]:
-                        self._restarts_in_process += 1
-                        self._tell_restart(directive.iteration, before, now)
+            case Interrupt(reason=reason) if before is None or before.key < key:
+                self._interrupted = _Interrupted(key=key, reason=reason, at=self._now)
+            case Begin() if before is not None and not before.is_over and key > before.key:
+                before.is_over = True
+                if key[0] == before.key[0]:
+                    self._restarts_in_process += 1
+                    metadata: dict[str, Value] = {
+                        **self._whose,
+                        "state": "RESTARTED",
+                        "round_id": key[0],
+                        "iteration": directive.iteration,
+                        "duration_ms": round((self._now - before.at) * 1000, 3),
+                        "reason": before.reason,
+                    }
+                    name = "drumbeat.agent.inprocess.RESTARTED"
+                    self._put_event(name, EventSource.AGENT, metadata)
 
-    def _on_failure(self, failure: Failure, now: float) -> None:
-        if self._round is None or failure.round_id != self._round.assignment.round_id:
-            return
-        if failure.is_survived:
-            return  # the worker may still succeed
-        self._round.failures.setdefault(failure.local_rank, failure)
+    def _on_failure(self, failure: Failure) -> None:
+        current = self._current(failure.round_id)
+        if current is None or failure.is_survived:
+            return  # of another round, or the worker may still succeed
+        current.failures.setdefault(failure.local_rank, failure)
         if failure.round_id == self._assigned_round and failure.interruption is None:
-            self._note_idle(now)
+            self._note_idle()
 
-    def _on_effect(self, effect: fx.Effect, now: float) -> None:
+    def _on_effect(self, effect: fx.Effect) -> None:
         match effect:
             case fx.OpenSession(attempt=attempt):
                 self._attempt = attempt
@@ -226,185 +193,155 @@ class Observer:
                 group = worker_group(self._config, assignment)
                 self._round = _Round(assignment=assignment, group=group)
             case fx.StopWorkers(round_id=round_id):
-                current = self._round
-                if current is not None and current.assignment.round_id == round_id:
-                    current.stopped_since = now
+                if (current := self._current(round_id)) is not None:
+                    current.stopped_since = self._now
             case fx.Finish():
-                self._tell_end(effect, now)
-            case _:
-                pass
+                self._put_end(effect)
 
-    def _note_idle(self, now: float) -> None:
+    def _current(self, round_id: int) -> _Round | None:
+        """Return the round of this host's workers if it has that id."""
+        current = self._round
+        return current if current is not None and current.assignment.round_id == round_id else None
+
+    def _note_idle(self) -> None:
         if self._idle_since is None:
-            self._idle_since = now
+            self._idle_since = self._now
 
-    def _end_round_if_over(self, event: ev.Event | None, now: float) -> None:
+    def _await_round(self) -> None:
+        self._note_idle()
+        self._is_awaiting_round = True
+
+    def _end_round_if_over(self, event: ev.Event | None) -> None:
         current = self._round
         if current is None:
             return
+        round_id, state = current.assignment.round_id, current.state()
         is_gone = isinstance(event, ev.SupervisorDied) or (
-            isinstance(event, ev.WorkersStopped) and event.round_id == current.assignment.round_id
+            isinstance(event, ev.WorkersStopped) and event.round_id == round_id
         )
-        if not current.is_told and (is_gone or current.has_succeeded()):
+        if not current.is_told and (is_gone or state is WorkerState.SUCCEEDED):
             current.is_told = True
             for worker in current.group.workers:
-                self._tell_worker(current, worker.local_rank, now)
-            self._put_of_workers(current.state().lower(), 1, now)
+                self._put_worker(current, worker.local_rank)
+            self._put_of_workers(state.lower(), 1)
         if is_gone:
             self._round = None
             if current.stopped_since is not None:
-                round_id = current.assignment.round_id
                 is_clean = isinstance(event, ev.WorkersStopped) and not event.stuck_pids
-                since = current.stopped_since
-                self._put_result(STOP_DURATION, round_id, since, now, is_success=is_clean)
+                self._put_result("stop", round_id, current.stopped_since, is_success=is_clean)
 
-    # What is told of it.
+    # What follows from it.
 
-    def _tell_worker(self, current: _Round, local_rank: int, now: float) -> None:
-        worker, assignment = current.group.workers[local_rank], current.assignment
+    def _put_worker(self, current: _Round, local_rank: int) -> None:
+        worker, status = current.group.workers[local_rank], current.status(local_rank)
         failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
-        status = current.status(local_rank)
-        is_failed = failure is not None and status is Status.FAILED
+        exit_code = failure.exit_code if failure else ending.exit_code if ending else None
+        raw_error = None
+        if failure is not None and status is Status.FAILED:
+            message = failure.message or describe_ending(failure.exit_code)
+            raw_error = _error_json(message, failure.traceback)
         metadata: dict[str, Value] = {
-            **self._metadata(status, now),
-            "round_id": assignment.round_id,
-            "restarts": assignment.restart_count,
-            "group_rank": assignment.group_rank,
-            "group_world_size": assignment.group_world_size,
-            "global_rank": worker.global_rank,
-            "local_rank": worker.local_rank,
+            **self._of_worker(current, local_rank, status),
+            "group_world_size": current.assignment.group_world_size,
             "role_rank": worker.role_rank,
             "role_world_size": worker.role_world_size,
             "world_size": worker.world_size,
             "pid": ending.pid if ending is not None else worker.id,
-            "exit_code": _exit_code(failure, ending),
-            "raw_error": _raw_error(failure) if is_failed and failure is not None else None,
+            "exit_code": exit_code,
+            "raw_error": raw_error,
         }
-        self._tell(EventSource.WORKER, status, metadata, now)
+        self._put_event(f"drumbeat.worker.status.{status}", EventSource.WORKER, metadata)
 
-    def _tell_watchdog(
-        self, current: _Round, event: ev.WorkerLimitExpired | ev.WorkerSignalled, now: float
-    ) -> None:
-        """Tell of a limit that is over, or of a signal for it."""
-        assignment, worker = current.assignment, current.group.workers[event.local_rank]
-        metadata: dict[str, Value] = {
-            **self._metadata("RUNNING", now),
-            "round_id": assignment.round_id,
-            "restarts": assignment.restart_count,
-            "group_rank": assignment.group_rank,
-            "global_rank": worker.global_rank,
-            "local_rank": worker.local_rank,
-            "pid": event.pid or worker.id,
-        }
-        name = WORKER_SIGNALLED
-        if isinstance(event, ev.WorkerLimitExpired):
-            name, hang = LIMIT_EXPIRED, event.hang
+    def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
+        local_rank = event.worker.local_rank
+        pid = event.pid or current.group.workers[local_rank].id
+        metadata = {**self._of_worker(current, local_rank, "RUNNING"), "pid": pid}
+        if isinstance(event, ev.LimitExpired):
+            name, hang = "expired", event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
             metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}
         else:
-            metadata["signal"] = event.signum
+            name, metadata["signal"] = "signalled", event.signum
         # Of the agent, as in torch: a worker's own events say how it has ended.
-        self._put_event(name, EventSource.AGENT, metadata, now)
+        self._put_event(f"drumbeat.watchdog.{name}", EventSource.AGENT, metadata)
 
-    def _tell_restart(self, iteration: int, before: _Interrupted, now: float) -> None:
-        metadata: dict[str, Value] = {
-            **self._whose(),
-            "state": "RESTARTED",
-            "round_id": before.key[0],
-            "iteration": iteration,
-            "duration_ms": round((now - before.at) * 1000, 3),
-            "reason": before.reason,
-        }
-        name, timestamp = RESTARTED_IN_PROCESS, self._timestamp(now)
-        event = Event(name=name, source=EventSource.AGENT, timestamp=timestamp, metadata=metadata)
-        self._items.append(event)
-
-    def _tell_end(self, finish: fx.Finish, now: float) -> None:
-        """Tell how the agent ends, and how the run did if it has a verdict."""
+    def _put_end(self, finish: fx.Finish) -> None:
+        """Say how the agent ends, and how the run did if it has a verdict."""
         is_success = finish.exit_code == EXIT_SUCCESS
         round_id, since = self._assigned_round, self._idle_since
         if self._is_awaiting_round and since is not None and not is_success:
-            self._put_result(RENDEZVOUS_DURATION, round_id, since, now, is_success=False)
-        self._put_result(RUN_DURATION, round_id, self._started_at, now, is_success=is_success)
-        if finish.error is None and finish.exit_code < EXIT_SIGNAL:
-            self._put_outcome(is_success=is_success, now=now)
-        status = Status.SUCCEEDED if is_success else Status.FAILED
+            self._put_result("rendezvous", round_id, since, is_success=False)
+        self._put_result("run", round_id, self._started_at, is_success=is_success)
         why = self._reason
         if finish.error is not None:
             why = str(finish.error)
         elif finish.exit_code > EXIT_SIGNAL:
-            why = _ending(EXIT_SIGNAL - finish.exit_code)
+            why = describe_ending(finish.exit_code)
+        else:
+            self._put_outcome(is_success=is_success)
+        status = Status.SUCCEEDED if is_success else Status.FAILED
         metadata: dict[str, Value] = {
-            **self._metadata(status, now),
-            "round_id": self._assigned_round,
+            **self._metadata(status),
+            "round_id": round_id,
             "restarts": self._restart_count,
             "exit_code": finish.exit_code,
             "raw_error": None if is_success else _error_json(why, ""),
         }
-        self._tell(EventSource.AGENT, status, metadata, now)
+        self._put_event(f"drumbeat.agent.status.{status}", EventSource.AGENT, metadata)
 
-    def _put_outcome(self, *, is_success: bool, now: float) -> None:
+    def _put_outcome(self, *, is_success: bool) -> None:
         has_retried = self._restart_count > 0 or self._restarts_in_process > 0
-        counters = {
-            "run_total": True,
-            "run_success_with_retries": is_success and has_retried,
-            "run_success_no_retries": is_success and not has_retried,
-            "run_failed_with_retries": not is_success and has_retried,
-            "run_failed_no_retries": not is_success and not has_retried,
-        }
-        for name, is_so in counters.items():
-            self._put_of_workers(name, int(is_so), now)
-        self._put_of_workers("remaining_restarts", self._remaining_restarts(), now)
-        value = flakiness(
-            self._remaining_restarts(), self._config.restarts_max, is_failed=not is_success
-        )
-        self._put_of_workers("flakiness", value, now)
+        self._put_of_workers("run_total", 1)
+        for ending, is_so in (("success", is_success), ("failed", not is_success)):
+            self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
+            self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
+        remaining = self._remaining_restarts()
+        self._put_of_workers("remaining_restarts", remaining)
+        value = flakiness(remaining, self._config.max_restarts, is_failed=not is_success)
+        self._put_of_workers("flakiness", value)
 
     def _remaining_restarts(self) -> int:
-        return max(0, self._config.restarts_max - self._restart_count)
+        return max(0, self._config.max_restarts - self._restart_count)
 
-    def _metadata(self, state: str, now: float) -> dict[str, Value]:
+    def _metadata(self, state: str) -> dict[str, Value]:
         return {
-            **self._whose(),
+            **self._whose,
             "state": state,
             "entry_point": self._spec.get_entrypoint_name(),
-            "total_run_time": round(now - self._started_at, 3),
+            "total_run_time": round(self._now - self._started_at, 3),
         }
 
-    def _whose(self) -> dict[str, Value]:
-        config = self._config
-        return {"run_id": config.run_id, "hostname": self._host, "role": config.role}
+    def _of_worker(self, current: _Round, local_rank: int, state: str) -> dict[str, Value]:
+        return {
+            **self._metadata(state),
+            "round_id": current.assignment.round_id,
+            "restarts": current.assignment.restart_count,
+            "group_rank": current.assignment.group_rank,
+            "global_rank": current.group.workers[local_rank].global_rank,
+            "local_rank": local_rank,
+        }
 
-    def _tell(
-        self, source: EventSource, status: Status, metadata: dict[str, Value], now: float
-    ) -> None:
-        self._put_event(f"drumbeat.{source.lower()}.status.{status}", source, metadata, now)
-
-    def _put_event(
-        self, name: str, source: EventSource, metadata: dict[str, Value], now: float
-    ) -> None:
-        timestamp = self._timestamp(now)
+    def _put_event(self, name: str, source: EventSource, metadata: dict[str, Value]) -> None:
+        timestamp = self._timestamp()
         self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
 
-    def _put_of_workers(self, name: str, value: float, now: float) -> None:
-        self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round, now)
+    def _put_of_workers(self, name: str, value: float) -> None:
+        self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round)
 
     def _put_result(
-        self, name: str, round_id: int | None, since: float, now: float, *, is_success: bool = True
+        self, name: str, round_id: int | None, since: float, *, is_success: bool = True
     ) -> None:
         """Put how long something took, and whether it worked, as torch's ``prof`` does."""
-        result = "success" if is_success else "failure"
-        self._put(f"{name.removesuffix('.duration.ms')}.{result}", 1, round_id, now)
-        self._put(name, round((now - since) * 1000, 3), round_id, now)
+        self._put(f"{name}.{'success' if is_success else 'failure'}", 1, round_id)
+        self._put(f"{name}.duration.ms", round((self._now - since) * 1000, 3), round_id)
 
-    def _put(self, name: str, value: float, round_id: int | None, now: float) -> None:
-        metadata = {**self._whose(), "round_id": round_id}
-        self._items.append(
-            Metric(name=name, value=value, timestamp=self._timestamp(now), metadata=metadata)
-        )
+    def _put(self, name: str, value: float, round_id: int | None) -> None:
+        metadata = {**self._whose, "round_id": round_id}
+        timestamp = self._timestamp()
+        self._items.append(Metric(name=name, value=value, timestamp=timestamp, metadata=metadata))
 
-    def _timestamp(self, now: float) -> int:
-        return round((now + self._epoch_s) * 1000)
+    def _timestamp(self) -> int:
+        return round((self._now + self._epoch_s) * 1000)
 
 
 def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:
@@ -416,23 +353,6 @@ def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:
     if is_failed:
         return 100
     return int(100 - 100 * (remaining + 1) / (restarts_max + 1))
-
-
-def _exit_code(failure: Failure | None, ending: ev.WorkerExited | None) -> int | None:
-    if failure is not None:
-        return failure.exit_code
-    return ending.exit_code if ending is not None else None
-
-
-def _raw_error(failure: Failure) -> str:
-    return _error_json(failure.message or _ending(failure.exit_code), failure.traceback)
-
-
-def _ending(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    known = {int(signum): signum.name for signum in Signals}
-    return f"ended by {known.get(-exit_code, f'signal {-exit_code}')}"
 
 
 def _error_json(message: str, traceback: str) -> str:

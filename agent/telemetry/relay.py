@@ -1,19 +1,26 @@
-"""Shell. Brings events and metrics to a handler, on a thread of its own.
+"""Shell. Brings an agent's events and metrics to the handler that was asked for.
 
-Whatever the handler does, the agent only ever appends to a bounded queue.
+The handler has a thread of its own: whatever it does, the agent only ever fills a bounded queue.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Thread
 
 import structlog
 
-from agent.telemetry.catalog import Factory
-from agent.telemetry.handlers import EventHandler
-from agent.telemetry.model import Event, Item, Metric
+from agent.core.effects import Effect
+from agent.core.events import Event as CoreEvent
+from agent.settings.config import AgentConfig
+from agent.telemetry import handlers
+from agent.telemetry.handlers import EventHandler, Factory
+from agent.telemetry.items import Event, Item, Metric
+from agent.telemetry.observer import Observer
 
 log = structlog.get_logger()
 
@@ -26,59 +33,75 @@ CLOSE_TIMEOUT_S = 2.0
 DROPPED = "telemetry.dropped"
 
 
+class Telemetry:
+    """The telemetry of one agent. Costs nothing without a handler."""
+
+    def __init__(self, config: AgentConfig, *, host: str) -> None:
+        make = handlers.factory(config.event_handler, config.event_log_file)
+        now = time.monotonic()
+        self._observer = Observer(config, host=host, epoch_s=time.time() - now, now=now)
+        self._relay = None if make is None else Relay(make)
+
+    def saw(self, event: CoreEvent | None, effects: Sequence[Effect], *, now: float) -> None:
+        """Pass on what follows from an event and the core's answer to it."""
+        if self._relay is not None:
+            self._relay.send(self._observer.saw(event, effects, now=now))
+
+    async def close(self) -> None:
+        """Let the handler finish, for a bounded time."""
+        if self._relay is not None:
+            await asyncio.to_thread(self._relay.close)
+
+
 class Relay:
-    """A bounded queue and the thread that empties it into a handler."""
+    """A bounded queue and the thread that empties it into a handler.
+
+    ``dropped`` counts items that found the queue full, or no handler; ``failed`` calls of the
+    handler that raised.
+    """
 
     def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
         """Start the thread; ``make`` is called there."""
-        self.dropped = 0
-        """Items that found the queue full, or no handler."""
-        self.failed = 0
-        """Calls of the handler that raised."""
-        self._make = make
-        self._queue_max = queue_max
-        self._queue: deque[Item] = deque()
-        self._arrived = threading.Condition()
+        self.dropped = self.failed = 0
+        self._queue: Queue[Item | None] = Queue(queue_max)
         self._is_closing = False
-        self._is_broken = False
         # A daemon: a handler that never returns must not keep the process alive.
-        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._thread = Thread(target=self._run, args=(make,), name="telemetry", daemon=True)
         self._thread.start()
 
     def send(self, items: Iterable[Item]) -> None:
         """Hand items over. Never blocks on the handler and never raises."""
-        with self._arrived:
-            for item in items:
-                if self._is_broken or self._is_closing or len(self._queue) >= self._queue_max:
-                    self.dropped += 1
-                else:
-                    self._queue.append(item)
-            self._arrived.notify()
+        for item in items:
+            if self._is_closing or self._queue.full():  # nothing else fills it
+                self.dropped += 1
+            else:
+                self._queue.put_nowait(item)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the handler take what is left, for at most ``timeout_s``, and say what is missing."""
-        with self._arrived:
-            self._is_closing = True
-            self._arrived.notify()
-        self._thread.join(timeout_s)
-        with self._arrived:
-            left = len(self._queue) + self._thread.is_alive()
-            missing = self.dropped + self.failed + left
-        if missing:
+        self._is_closing = True
+        until = time.monotonic() + timeout_s
+        with suppress(Full):
+            self._queue.put(None, timeout=timeout_s)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        left = max(self._queue.qsize(), self._thread.is_alive())
+        if self.dropped or self.failed or left:
             log.warning(
                 "telemetry incomplete",
                 reason=f"{self.dropped} items dropped, {self.failed} refused by the handler, "
                 f"{left} not taken within {timeout_s:g} s",
             )
 
-    def _run(self) -> None:
+    def _run(self, make: Factory) -> None:
+        handler: EventHandler | None = None
         try:
-            handler = self._make()
+            handler = make()
         except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent
-            self._break(error)
-            return
-        while (item := self._next()) is not None:
+            log.warning("event handler not available", reason=_describe(error))
+        while (item := self._queue.get()) is not None:
             self._deliver(handler, item)
+        if handler is None:
+            return
         if self.dropped:
             self._deliver(handler, Metric(name=DROPPED, value=self.dropped))
         try:
@@ -86,19 +109,15 @@ class Relay:
         except Exception as error:  # noqa: BLE001
             self._note_failure(error)
 
-    def _next(self) -> Item | None:
-        """Wait for an item; ``None`` when there will be no more."""
-        with self._arrived:
-            while not self._queue and not self._is_closing:
-                self._arrived.wait()
-            return self._queue.popleft() if self._queue else None
-
-    def _deliver(self, handler: EventHandler, item: Item) -> None:
+    def _deliver(self, handler: EventHandler | None, item: Item) -> None:
         try:
-            if isinstance(item, Event):
-                handler.handle(item)
-            else:
-                handler.put(item)
+            match item:
+                case _ if handler is None:
+                    self.dropped += 1
+                case Event():
+                    handler.handle(item)
+                case Metric():
+                    handler.put(item)
         except Exception as error:  # noqa: BLE001
             self._note_failure(error)
 
@@ -106,13 +125,6 @@ class Relay:
         self.failed += 1
         if self.failed == 1:  # once: a disk that is full stays full
             log.warning("event handler failed", reason=_describe(error))
-
-    def _break(self, error: Exception) -> None:
-        with self._arrived:
-            self._is_broken = True
-            self.dropped += len(self._queue)
-            self._queue.clear()
-        log.warning("event handler not available", reason=_describe(error))
 
 
 def _describe(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Pure. What an agent waits for, in words: soon after the wait began, then ever more rarely."""
+"""Pure. What an agent waits for, and when that is said: soon, then ever more rarely."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Where an agent's core stands, as far as people want to know it. Instants are monotonic."""
+    """Where an agent's core stands, for its console. Instants are monotonic."""
 
     line: LineState
     desired: DesiredState
@@ -47,16 +47,6 @@ class Situation:
     is_gpu_memory_awaited: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instants:
-    """What a situation does not tell; monotonic seconds."""
-
-    kill_at: float | None = None
-    """When workers that are being stopped get SIGKILL."""
-    standby_until: float | None = None
-    """Until when the coordinator waits for other agents."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """One wait. Two with the same ``what`` are the same one."""
@@ -66,7 +56,7 @@ class Wait:
 
 
 class WaitNotices:
-    """Says what is waited for, when that is due."""
+    """Decides when what is waited for is said."""
 
     def __init__(self) -> None:
         self._what = ""
@@ -101,48 +91,52 @@ class WaitNotices:
         return TOLD_AFTER_S[min(self._told, last)] + TOLD_AFTER_S[last] * max(0, self._told - last)
 
 
-def wait_of(situation: Situation, instants: Instants, *, now: float) -> Wait | None:
-    """Return what an agent waits for, the most pressing of it; ``None`` while it trains."""
+def wait_of(
+    situation: Situation, kill_at: float | None, standby_until: float | None, *, now: float
+) -> Wait | None:
+    """Return what an agent waits for, the most pressing of it; ``None`` while it trains.
+
+    ``kill_at`` is when workers that are being stopped get SIGKILL, ``standby_until`` until when
+    the coordinator waits for other agents.
+    """
     if situation.is_stopping:
-        return _for_workers(situation, instants, now)
+        return _for_workers(situation, _left(kill_at, now))
     if situation.is_ending:
         return None
     if not situation.line.is_open:
         return _for_coordinator(situation, now)
     if situation.is_gpu_memory_awaited:
         return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
-    return _for_others(situation, instants, now)
+    return _for_others(situation, _left(standby_until, now))
 
 
-def _for_workers(situation: Situation, instants: Instants, now: float) -> Wait:
-    again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+def _for_workers(situation: Situation, left: str) -> Wait:
     text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
-    left = _left(instants.kill_at, now)
-    if left:
-        return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
-    return Wait("killed workers", f"{text} that got SIGKILL; the kernel holds processes of theirs")
+    if not left:
+        return Wait("kill", f"{text} that got SIGKILL; the kernel holds processes of theirs")
+    again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+    return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
 
 
 def _for_coordinator(situation: Situation, now: float) -> Wait:
-    option = "--coordinator-grace" if situation.line.was_open else "--join-timeout"
-    left = _left(situation.line.until, now)
-    # What gRPC met last; before it stand words of its own, and the address once more.
-    reason = _GRPC.sub("", situation.line.reason.rpartition("last error: ")[2])
+    line, alive = situation.line, situation.workers_alive
+    # What gRPC met last; before it stands text of its own, and the address once more.
+    reason = _GRPC.sub("", line.reason.rpartition("last error: ")[2])
     reason = one_line(reason, REASON_CHARACTERS_MAX)
-    text = f"waiting for the coordinator at {situation.line.coordinator} ({reason})"
-    if left:
+    text = f"waiting for the coordinator at {line.coordinator} ({reason})"
+    if left := _left(line.until, now):
+        option = "--coordinator-grace" if line.was_open else "--join-timeout"
         text += f", up to {left} more ({option})"
-    if situation.workers_alive:
-        alive = situation.workers_alive
+    ends = _ENDS
+    if alive:
         go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
-        return Wait("coordinator", f"{text}; {go_on}; Ctrl-C stops them and ends this agent")
-    return Wait("coordinator", f"{text}; {_ENDS}")
+        ends = f"{go_on}; Ctrl-C stops them and ends this agent"
+    return Wait("coordinator", f"{text}; {ends}")
 
 
-def _for_others(situation: Situation, instants: Instants, now: float) -> Wait | None:
+def _for_others(situation: Situation, left: str) -> Wait | None:
     match situation.desired, situation.group:
         case Standby(reason=reason), _:
-            left = _left(instants.standby_until, now)
             until = f", up to {left} more" if left else ""
             shown = one_line(reason, REASON_CHARACTERS_MAX)
             return Wait("other agents", f"standing by: {shown}{until}; {_ENDS}")
@@ -159,7 +153,5 @@ def _for_others(situation: Situation, instants: Instants, now: float) -> Wait | 
 
 def _left(until: float | None, now: float) -> str:
     """Return how long it is until then; nothing if that is over or not known."""
-    if until is None or until <= now:
-        return ""
-    left = until - now
-    return format_duration(left if left < 1 else round(left))
+    left = 0.0 if until is None else until - now
+    return format_duration(left if left < 1 else round(left)) if left > 0 else ""

@@ -1,7 +1,7 @@
 """Shell. The boards that workers share with this agent: makes, reads and removes them.
 
-They are read and written by calls rather than mapped, because a worker may cut its
-file short, and a page that is gone would end the agent.
+They are read and written by calls rather than mapped: a worker may cut its file short, and
+a page that is gone would end the agent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shutil
 import struct
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from agent.watchdog.core.model import AUTO, Limit, Purpose, Slot, Snapshot, WorkerKey
@@ -31,8 +30,9 @@ _PURPOSES = {
     layout.KIND_HARD_TIMEOUT: Purpose.HARD_TIMEOUT,
     layout.KIND_HEARTBEAT: Purpose.HEARTBEAT,
 }
+_CLOSED = bytes(layout.WORD_BYTES)  # a deadline of 0
 _WORD = struct.Struct("=q")
-_ROW_BYTES = layout.SLOT_WORDS * layout.WORD_BYTES
+_SLOT = struct.Struct(f"={layout.SLOT_WORDS}q")
 
 
 class Board:
@@ -43,11 +43,10 @@ class Board:
     """
 
     def __init__(self, parent: Path, key: WorkerKey, *, beat_interval_s: float) -> None:
-        self.key = key
         prefix = f"{key.round_id}-{key.local_rank}-"
         self.directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._fds: list[int] = []
-        self._known: dict[int, tuple[_Row, bytes, Slot | None]] = {}
+        self._known: dict[int, tuple[bytes, bytes, Slot | None]] = {}
         try:
             self._fd = self._open(layout.BOARD_FILE, os.O_CREAT | os.O_EXCL)
             # All of it now: a disk that fills up later would end the worker that writes.
@@ -74,7 +73,7 @@ class Board:
                 pass
 
     def read(self) -> Snapshot | None:
-        """Return what it says; None if it is nobody's yet, or is a board no more."""
+        """Return what it says; None if it has no owner yet, or is a board no more."""
         raw = self._read(0, layout.HEADER_WORDS * layout.WORD_BYTES)
         if raw is None:
             return None
@@ -104,7 +103,7 @@ class Board:
         )
 
     def close(self) -> None:
-        """Remove it; whoever has it mapped keeps what is mapped."""
+        """Remove it; a process that has it mapped keeps what is mapped."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -112,22 +111,22 @@ class Board:
 
     def _read_slots(self, used: int) -> tuple[Slot, ...]:
         first_byte = layout.SLOTS_FROM * layout.WORD_BYTES
-        before = self._read(first_byte, used * _ROW_BYTES)
+        before = self._read(first_byte, used * _SLOT.size)
         names = self._read(layout.NAMES_FROM_BYTE, used * layout.NAME_BYTES)
-        after = self._read(first_byte, used * _ROW_BYTES)
+        after = self._read(first_byte, used * _SLOT.size)
         if before is None or names is None or after is None:
             return ()
         known, self._known = self._known, {}
         for index in range(used):
-            row = _Row.parse(before, index)
+            row = _item(before, index, _SLOT.size)
             # What changed in between may be half of one timer and half of another.
-            if row.deadline_ns == 0 or row != _Row.parse(after, index):
+            if row.startswith(_CLOSED) or row != _item(after, index, _SLOT.size):
                 continue
-            name = _raw_name(names, index)
+            name = _item(names, index, layout.NAME_BYTES)
             entry = known.get(index)
-            # The same object for what did not change, so that nobody has to compare it again.
+            # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
-                entry = (row, name, row.slot(index, _name(name)))
+                entry = (row, name, _slot(index, row, _name(name)))
             self._known[index] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
@@ -140,7 +139,7 @@ class Board:
         found: dict[str, tuple[int, float]] = {}
         for index in range(used):
             count, longest = struct.unpack_from("=2q", rows, index * row_bytes)
-            name = _name(_raw_name(names, index))
+            name = _name(_item(names, index, layout.NAME_BYTES))
             if name and count > 0 and longest > 0:
                 found[name] = (count, longest / _SECOND_NS)
         return found
@@ -166,66 +165,37 @@ class Board:
         return fd
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The words of a slot, as they stand."""
-
-    deadline_ns: int
-    since_ns: int
-    limit_ns: int
-    signum: int
-    kind: int
-    grace_ns: int
-
-    @classmethod
-    def parse(cls, rows: bytes, index: int) -> _Row:
-        words = struct.unpack_from(f"={layout.SLOT_WORDS}q", rows, index * _ROW_BYTES)
-        return cls(
-            words[layout.SLOT_DEADLINE],
-            words[layout.SLOT_SINCE],
-            words[layout.SLOT_LIMIT],
-            words[layout.SLOT_SIGNAL],
-            words[layout.SLOT_KIND],
-            words[layout.SLOT_GRACE],
-        )
-
-    def slot(self, index: int, name: str) -> Slot | None:
-        """Return what it means; None if it means nothing."""
-        is_open_ended = self.deadline_ns == layout.OPEN_ENDED
-        purpose = _PURPOSES.get(self.kind)
-        if purpose is None or self.since_ns <= 0 or (self.deadline_ns < 0 and not is_open_ended):
-            return None
-        limit: Limit = self.limit_ns / _SECOND_NS if self.limit_ns > 0 else None
-        signum: int | None = self.signum
-        if self.signum == layout.SIGNAL_DEFAULT:
-            signum = None
-        elif not is_signal(self.signum):
-            signum = 0  # there is none such: only report
-        return Slot(
-            slot=index,
-            name=name,
-            is_section=self.kind == layout.KIND_SECTION,
-            since=self.since_ns / _SECOND_NS,
-            deadline=None if is_open_ended else self.deadline_ns / _SECOND_NS,
-            limit_s=AUTO if self.limit_ns == layout.AUTO else limit,
-            signal=signum,
-            purpose=purpose,
-            grace_s=self._grace_s,
-        )
-
-    @property
-    def _grace_s(self) -> float | None:
-        is_told = self.kind == layout.KIND_HARD_TIMEOUT and self.grace_ns > 0
-        return self.grace_ns / _SECOND_NS if is_told else None
+def _slot(index: int, row: bytes, name: str) -> Slot | None:
+    """Return what the words of a slot mean; None if they mean nothing."""
+    words = _SLOT.unpack(row)
+    deadline_ns, since_ns = words[layout.SLOT_DEADLINE], words[layout.SLOT_SINCE]
+    limit_ns, signum = words[layout.SLOT_LIMIT], words[layout.SLOT_SIGNAL]
+    kind, grace_ns = words[layout.SLOT_KIND], words[layout.SLOT_GRACE]
+    is_open_ended = deadline_ns == layout.OPEN_ENDED
+    purpose = _PURPOSES.get(kind)
+    if purpose is None or since_ns <= 0 or (deadline_ns < 0 and not is_open_ended):
+        return None
+    limit: Limit = AUTO if limit_ns == layout.AUTO else _instant(limit_ns)
+    signal: int | None = signum if is_signal(signum) else 0  # if there is none such: only report
+    return Slot(
+        slot=index,
+        name=name,
+        is_section=kind == layout.KIND_SECTION,
+        since=since_ns / _SECOND_NS,
+        deadline=None if is_open_ended else deadline_ns / _SECOND_NS,
+        limit_s=limit,
+        signal=None if signum == layout.SIGNAL_DEFAULT else signal,
+        purpose=purpose,
+        grace_s=_instant(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
+    )
 
 
-def _raw_name(names: bytes, index: int) -> bytes:
-    start = index * layout.NAME_BYTES
-    return names[start : start + layout.NAME_BYTES]
+def _item(raw: bytes, index: int, size: int) -> bytes:
+    return raw[index * size : (index + 1) * size]
 
 
 def _name(raw: bytes) -> str:
-    """Return a name that can be shown: control characters would speak to a terminal."""
+    """Return a name without control characters, which would act on a terminal."""
     text = layout.decode_name(raw)
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import TimerFileUnusable
-from agent.watchdog.calls import Refusal
+from agent.watchdog.calls import TooManyTimers, WorkerIsGone
 from agent.watchdog.core.events import TimerAcquired, TimerReleased
 from agent.watchdog.file_timer_requests import FileTimerRequest, Lines, latest, parse
 from agent.watchdog.stacks import lineage
@@ -68,7 +68,7 @@ class FileTimers:
 
     Args:
         path: Where the FIFO is to be; absolute.
-        submit: Called for what workers ask; may raise ``Refusal``.
+        submit: Called for what workers ask; may raise ``TooManyTimers`` and ``WorkerIsGone``.
         worker_with: Returns the worker that is the process of a pid.
         wall_clock: What clients count on, in seconds.
 
@@ -152,7 +152,9 @@ class FileTimers:
         for request in latest(requests):
             try:
                 self._pass_on(request)
-            except Refusal as refusal:
+            except WorkerIsGone:
+                pass
+            except TooManyTimers as refusal:
                 self._warn("a file timer is not watched", str(refusal))
         return len(data) == READ_BYTES
 

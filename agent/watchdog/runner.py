@@ -14,7 +14,6 @@ import structlog
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board
 from agent.watchdog.calls import Calls, NotAuthenticated, TooManyTimers, WorkerIsGone
@@ -25,7 +24,7 @@ from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, Watchd
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.listener import Listener
-from agent.watchdog.stacks import Suspect, is_below, signal_below, take_evidence
+from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.format import printable
 from drumbeat.logs import write_text
 from worker_sdk import context
@@ -49,6 +48,7 @@ BLAMED_WITHIN_S = 30.0
 class _Worker:
     """One worker of the latest round, from the making of its board on."""
 
+    key: WorkerKey
     board: Board
     pid: int = 0
     begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,39 +66,49 @@ class _Worker:
     signalled: tuple[int | None, float] | None = None
     """Latest signal it got for that, None if a process below it got one, and when."""
 
+    def is_ended_by_hang(self, exit_code: int) -> bool:
+        """Whether it ended because of the hang that was found, and not long after it."""
+        if self.hang is None or self.signalled is None:
+            return False
+        signum, sent_at = self.signalled
+        if signum is not None and exit_code == -signum:
+            return True
+        # One that was to handle a signal of its own choice, and then went on, has recovered.
+        is_default = signum in (signal.SIGTERM, signal.SIGKILL)
+        return (is_default or exit_code != 0) and time.monotonic() - sent_at < BLAMED_WITHIN_S
+
 
 class Watchdog:
     """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
 
     Args:
         policy: The limits.
+        directory: The agent's own.
         send_signal: Sends a signal to one worker.
         on_step: Gets what workers say of their iterations.
-        environment: The agent's own, which may ask for torch's file timers.
-        directory: The agent's own; without one, one is made.
         on_act: Gets what is found of hangs, and the signals for them.
+        environment: The agent's own, which may ask for torch's file timers.
     """
 
     def __init__(
         self,
         policy: WatchdogPolicy,
+        directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_step: Callable[[WorkerKey, WorkerStep], None] = lambda *_: None,
-        environment: Mapping[str, str] | None = None,
-        directory: PrivateDirectory | None = None,
-        on_act: Callable[[fx.Report | fx.Signal], None] = lambda _: None,
+        on_step: Callable[[WorkerKey, WorkerStep], None],
+        on_act: Callable[[fx.Report | fx.Signal], None],
+        environment: Mapping[str, str],
     ) -> None:
         self._policy = policy
+        self._directory = directory
         self._send_signal = send_signal
         self._on_step = on_step
         self._on_act = on_act
+        self._environment = environment
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
         self._tokens: dict[str, WorkerKey] = {}
-        self._directory = directory
-        self._own_directory: PrivateDirectory | None = None
         self._listener: Listener | None = None
-        self._environment = environment or {}
         self._file_timers: FileTimers | None = None
         self._events: deque[ev.Event] = deque()
         self._is_busy = False
@@ -118,12 +128,12 @@ class Watchdog:
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         try:
-            directory = self._ensured_directory()
+            directory = self._directory.ensure()
             listener = self._ensured_listener(directory)
             for key in keys:
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s())
                 self._tokens[board.directory.name] = key
-                self._workers[key] = _Worker(board=board)
+                self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
             self._forget()
@@ -143,56 +153,46 @@ class Watchdog:
         """Watch the workers of a round. Repeating it changes nothing."""
         started = []
         for local_rank, pid in pids.items():
-            key = WorkerKey(round_id, local_rank)
-            worker = self._workers.get(key)
+            worker = self._workers.get(WorkerKey(round_id, local_rank))
             if worker is None or worker.is_watched or worker.is_gone:
                 continue
             worker.pid, worker.is_watched = pid, True
             worker.begun.set()
-            started.append(key)
-        for key in started:
-            self._feed(ev.WorkerStarted(worker=key))
-            self._listen(key)
+            started.append(worker)
+        for worker in started:
+            self._feed(ev.WorkerStarted(worker=worker.key))
+            self._listen(worker)
         if self._file_timers is not None:
             self._file_timers.resume()
 
     def stopping(self, round_id: int | None = None) -> None:
         """Watch no worker of a round any more, for this agent stops it; None: of any round."""
-        for key, worker in self._workers.items():
-            if round_id is None or key.round_id == round_id:
-                self._unwatch(key, worker)
+        for worker in self._workers_of(round_id):
+            self._unwatch(worker)
 
     def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
         """Take note that a worker has ended; return the hang because of which it did."""
-        key = WorkerKey(round_id, local_rank)
-        worker = self._workers.get(key)
+        worker = self._workers.get(WorkerKey(round_id, local_rank))
         if worker is None or worker.is_gone:
             return None
-        self._unwatch(key, worker)
-        worker.is_gone = True
-        worker.board.close()
-        return worker.hang if _is_ended_by_hang(worker, exit_code) else None
+        self._remove(worker)
+        return worker.hang if worker.is_ended_by_hang(exit_code) else None
 
     def ended(self, round_id: int | None = None) -> None:
         """Remove the boards of a round of which nothing is alive; None: of any round."""
-        for key, worker in self._workers.items():
-            if (round_id is None or key.round_id == round_id) and not worker.is_gone:
-                self._unwatch(key, worker)
-                worker.is_gone = True
-                worker.board.close()
+        for worker in self._workers_of(round_id):
+            if not worker.is_gone:
+                self._remove(worker)
 
     def standings(self, round_id: int | None) -> list[Standing]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
         found = []
-        for key, worker in self._workers.items():
-            if key.round_id != round_id:
-                continue
-            standing = worker.standing
+        for worker in [] if round_id is None else self._workers_of(round_id):
             if worker.is_watched:
-                self._read_board(key)
-                standing = self._core.standing(key)
-            if standing is not None and standing != Standing(local_rank=key.local_rank):
-                found.append(standing)
+                self._read_board(worker)
+                worker.standing = self._core.standing(worker.key)
+            if worker.standing not in (None, Standing(local_rank=worker.key.local_rank)):
+                found.append(worker.standing)
         return found
 
     def observations(self, round_id: int | None) -> Mapping[str, tuple[int, float]]:
@@ -201,8 +201,7 @@ class Watchdog:
 
     def order(self, key: WorkerKey, order: WorkerOrder) -> None:
         """Tell a worker what to do in an iteration."""
-        worker = self._workers.get(key)
-        if self._listener is not None and worker is not None and worker.is_watched:
+        if self._listener is not None and key in self._workers and self._workers[key].is_watched:
             self._listener.order(key, order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
@@ -221,9 +220,6 @@ class Watchdog:
             await self._listener.close()
         if self._file_timers is not None:
             self._file_timers.close()
-        if self._own_directory is not None:
-            self._own_directory.close()
-            self._directory = self._own_directory = None
 
     # The workers' side, by calls. Each raises ``Refusal``.
 
@@ -234,29 +230,29 @@ class Watchdog:
             raise NotAuthenticated("the token is not that of a worker of this agent")
         if (worker := self._workers.get(key)) is not None:
             await worker.begun.wait()
-        self._check_watched(key)
+        self._watched(key)
         return key
 
     def submit(self, call: ev.Call) -> None:
         """Take a call. Raises ``WorkerIsGone``, ``TooManyTimers``."""
-        self._check_watched(call.worker)
+        self._watched(call.worker)
         match call:
             case ev.TimerAcquired() if not self._core.may_acquire(call.worker, call.scope):
                 raise TooManyTimers(f"{self._policy.timers_max} timers are open")
         self._feed(call)
 
     def _sync(self, key: WorkerKey) -> None:
-        self._check_watched(key)
-        self._read_board(key)
+        self._read_board(self._watched(key))
 
     def _step(self, key: WorkerKey, step: WorkerStep) -> None:
-        self._check_watched(key)
+        self._watched(key)
         self._on_step(key, step)
 
-    def _check_watched(self, key: WorkerKey) -> None:
+    def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
         if worker is None or not worker.is_watched:
             raise WorkerIsGone
+        return worker
 
     # The core.
 
@@ -282,11 +278,8 @@ class Watchdog:
         due = self._core.next_deadline()
         if due is not None:
             delay_s = max(0.0, due - time.monotonic())
-            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        self._alarm = None
-        self._feed(ev.DeadlineReached())
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(delay_s, self._feed, ev.DeadlineReached())
 
     def _execute(self, effect: fx.Effect) -> None:
         if isinstance(effect, fx.Warn):
@@ -297,7 +290,7 @@ class Watchdog:
             return
         match effect:
             case fx.ReadBoard():
-                self._read_board(effect.worker)
+                self._read_board(worker)
             case fx.AnnounceLook():
                 worker.board.announce(effect.look_at)
             case fx.TakeEvidence():
@@ -313,23 +306,22 @@ class Watchdog:
                 self._on_act(effect)
                 self._report(effect, worker)
 
-    def _read_board(self, key: WorkerKey) -> None:
-        worker = self._workers[key]
+    def _read_board(self, worker: _Worker) -> None:
         if self._file_timers is not None:
             self._file_timers.catch_up()  # a release that was written counts, too
         worker.snapshot = worker.board.read()
-        self._feed(ev.BoardRead(worker=key, snapshot=worker.snapshot))
+        self._feed(ev.BoardRead(worker=worker.key, snapshot=worker.snapshot))
 
     async def _take_evidence(self, effect: fx.TakeEvidence, worker: _Worker) -> None:
         snapshot = worker.snapshot if worker.snapshot is not None and not effect.pid else Snapshot()
-        suspect = Suspect(
-            worker_pid=effect.pid or worker.pid,
-            owner_pid=snapshot.owner_pid,
-            stack_signal=snapshot.stack_signal,
-            stacks_fd=worker.board.stacks_fd,
-        )
         try:
-            evidence = await take_evidence(suspect, timeout_s=effect.timeout_s)
+            evidence = await take_evidence(
+                effect.pid or worker.pid,
+                worker.board.stacks_fd,
+                owner_pid=snapshot.owner_pid,
+                stack_signal=snapshot.stack_signal,
+                timeout_s=effect.timeout_s,
+            )
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
@@ -363,19 +355,24 @@ class Watchdog:
 
     # Kicks.
 
-    def _listen(self, key: WorkerKey) -> None:
-        asyncio.get_running_loop().add_reader(self._workers[key].board.kick_fd, self._on_kick, key)
+    def _listen(self, worker: _Worker) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(worker.board.kick_fd, self._on_kick, worker)
 
-    def _on_kick(self, key: WorkerKey) -> None:
-        loop, worker = asyncio.get_running_loop(), self._workers[key]
+    def _on_kick(self, worker: _Worker) -> None:
+        loop = asyncio.get_running_loop()
         loop.remove_reader(worker.board.kick_fd)
-        worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, key)
+        worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, worker)
         worker.board.drain_kicks()
-        self._read_board(key)
+        self._read_board(worker)
 
     # What is ours.
 
-    def _unwatch(self, key: WorkerKey, worker: _Worker) -> None:
+    def _workers_of(self, round_id: int | None) -> list[_Worker]:
+        """Return the workers of a round; None: of any round."""
+        return [w for key, w in self._workers.items() if round_id in (None, key.round_id)]
+
+    def _unwatch(self, worker: _Worker) -> None:
         worker.begun.set()
         if not worker.is_watched:
             return
@@ -384,20 +381,20 @@ class Watchdog:
             worker.pause.cancel()
         asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
         if self._listener is not None:
-            self._listener.worker_gone(key)
-        self._read_board(key)  # what it said last
-        worker.standing = self._core.standing(key)
-        worker.hang = self._core.hang(key) or worker.hang
-        self._feed(ev.WorkerGone(worker=key))
+            self._listener.worker_gone(worker.key)
+        self._read_board(worker)  # what it said last
+        worker.standing = self._core.standing(worker.key)
+        worker.hang = self._core.hang(worker.key) or worker.hang
+        self._feed(ev.WorkerGone(worker=worker.key))
+
+    def _remove(self, worker: _Worker) -> None:
+        self._unwatch(worker)
+        worker.is_gone = True
+        worker.board.close()
 
     def _forget(self) -> None:
         self.ended()
         self._workers.clear()
-
-    def _ensured_directory(self) -> Path:
-        if self._directory is None:
-            self._directory = self._own_directory = PrivateDirectory(private_places())
-        return self._directory.ensure()
 
     def _ensured_listener(self, directory: Path) -> Listener:
         if self._listener is not None and not self._listener.is_at(directory):
@@ -425,26 +422,14 @@ class Watchdog:
         return self._file_timers.environment()
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
-        watched = (key for key, worker in self._workers.items() if worker.is_watched)
-        return next((key for key in watched if self._workers[key].pid == pid), None)
+        alive = (worker for worker in self._workers.values() if not worker.is_gone)
+        return next((worker.key for worker in alive if worker.pid == pid), None)
 
     def _beat_interval_s(self) -> float:
         timeout_s = self._policy.runtime_timeout_s
         if timeout_s is None:
             return BEAT_INTERVAL_MAX_S
         return min(BEAT_INTERVAL_MAX_S, timeout_s / BEATS_PER_TIMEOUT)
-
-
-def _is_ended_by_hang(worker: _Worker, exit_code: int) -> bool:
-    """Whether a worker ended because of the hang that was found, and not long after it."""
-    if worker.hang is None or worker.signalled is None:
-        return False
-    signum, sent_at = worker.signalled
-    if signum is not None and exit_code == -signum:
-        return True
-    # One that was to handle a signal of its own choice, and then went on, has recovered.
-    is_default = signum in (signal.SIGTERM, signal.SIGKILL)
-    return (is_default or exit_code != 0) and time.monotonic() - sent_at < BLAMED_WITHIN_S
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

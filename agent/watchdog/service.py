@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.session.convert_inprocess import greeting, order_message, step_from
-from agent.settings.config import DURATION_MAX_S
 from agent.watchdog.calls import (
     Calls,
     InvalidField,
@@ -27,6 +27,7 @@ from agent.watchdog.calls import (
 )
 from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
+from drumbeat.durations import DURATION_MAX_S
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
 from worker_sdk.interpreter.signal_numbers import is_signal
 
@@ -43,7 +44,6 @@ _OPTIONS = [
     ("grpc.max_metadata_size", 16 * 1024),
 ]
 
-T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -134,8 +134,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.AcquireTimerRequest, context: Context
     ) -> worker_pb2.AcquireTimerResponse:
         """Start a timer."""
-
-        def act(key: WorkerKey) -> worker_pb2.AcquireTimerResponse:
+        async with self._caller(context) as key:
             signum = request.signal if request.HasField("signal") else None
             if signum is not None and signum > 0 and not is_signal(signum):
                 raise InvalidField(f"signal: {signum} is not a signal of this system")
@@ -144,52 +143,40 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             scope, timeout_s = _scope(request.scope), _timeout_s(request.timeout)
             acquired = TimerAcquired(worker=key, scope=scope, timeout_s=timeout_s, signal=signum)
             self._calls.submit(acquired)
-            return worker_pb2.AcquireTimerResponse()
-
-        return await self._answer(context, act)
+        return worker_pb2.AcquireTimerResponse()
 
     async def ReleaseTimer(
         self, request: worker_pb2.ReleaseTimerRequest, context: Context
     ) -> worker_pb2.ReleaseTimerResponse:
         """Forget a timer."""
-
-        def act(key: WorkerKey) -> worker_pb2.ReleaseTimerResponse:
+        async with self._caller(context) as key:
             self._calls.submit(TimerReleased(worker=key, scope=_scope(request.scope)))
-            return worker_pb2.ReleaseTimerResponse()
-
-        return await self._answer(context, act)
+        return worker_pb2.ReleaseTimerResponse()
 
     async def Heartbeat(
         self, request: worker_pb2.HeartbeatRequest, context: Context
     ) -> worker_pb2.HeartbeatResponse:
         """Take note of progress."""
-
-        def act(key: WorkerKey) -> worker_pb2.HeartbeatResponse:
+        async with self._caller(context) as key:
             step = request.step if request.HasField("step") else None
             if step is not None and step < 0:
                 raise InvalidField(f"step: {step} is given, must be 0 or more")
             self._calls.submit(HeartbeatReceived(worker=key, step=step))
-            return worker_pb2.HeartbeatResponse()
-
-        return await self._answer(context, act)
+        return worker_pb2.HeartbeatResponse()
 
     async def Attach(  # type: ignore[override]  # what is written goes by the context
         self, requests: AsyncIterator[worker_pb2.AttachRequest], context: Context
     ) -> None:
         """Hold a worker's stream until it, or the worker, ends."""
-        stream = _Stream(context)
-        key: WorkerKey | None = None
-        try:
-            key = await self._worker(context)
+        async with self._caller(context) as key:
             self._end(key, StreamReplaced("a later stream of this worker took its place"))
-            self._streams[key] = stream
-            await self._converse(key, stream)
-        except Refusal as refusal:
-            await _abort(context, refusal)
-        finally:
-            stream.close()
-            if key is not None and self._streams.get(key) is stream:
-                del self._streams[key]
+            stream = self._streams[key] = _Stream(context)
+            try:
+                await self._converse(key, stream)
+            finally:
+                stream.close()
+                if self._streams.get(key) is stream:
+                    del self._streams[key]
 
     def _end(self, key: WorkerKey, refusal: Refusal) -> None:
         if (stream := self._streams.get(key)) is not None:
@@ -229,25 +216,19 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         step, order = self._steps.get(key), self._orders.get(key)
         await stream.write(greeted=greeting(step, order))
 
-    async def _answer(self, context: Context, act: Callable[[WorkerKey], T]) -> T:
+    @asynccontextmanager
+    async def _caller(self, context: Context) -> AsyncIterator[WorkerKey]:
+        """Find out who calls, and put a refusal into a status: the one place for both."""
         try:
-            return act(await self._worker(context))
+            # Pairs in every version; the kind of mapping differs.
+            for name, value in context.invocation_metadata() or ():
+                text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+                if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
+                    yield await self._calls.authenticate(text[len(_SCHEME) :].strip())
+                    return
+            raise NotAuthenticated("metadata: there is no `authorization: Bearer <token>`")
         except Refusal as refusal:
-            await _abort(context, refusal)
-            raise  # never gets here
-
-    async def _worker(self, context: Context) -> WorkerKey:
-        # Pairs in every version; the kind of mapping differs.
-        for name, value in context.invocation_metadata() or ():
-            text = value if isinstance(value, str) else value.decode("utf-8", "replace")
-            if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
-                return await self._calls.authenticate(text[len(_SCHEME) :].strip())
-        raise NotAuthenticated("metadata: there is no `authorization: Bearer <token>`")
-
-
-async def _abort(context: Context, refusal: Refusal) -> None:
-    """Put a refusal into a status: the one place where that happens."""
-    await context.abort(grpc.StatusCode[refusal.status], str(refusal))
+            await context.abort(grpc.StatusCode[refusal.status], str(refusal))
 
 
 def _scope(text: str) -> str:

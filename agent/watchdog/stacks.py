@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import structlog
 
@@ -45,20 +44,6 @@ _STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be inter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """A process of which evidence is taken.
-
-    ``owner_pid`` and ``stack_signal`` are what its board says, 0 if nothing; they are
-    not believed. ``stacks_fd`` is where the stacks arrive.
-    """
-
-    worker_pid: int
-    owner_pid: int = 0
-    stack_signal: int = 0
-    stacks_fd: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
     """What the kernel says of a process."""
 
@@ -76,40 +61,54 @@ class _Status:
         return self.state not in "ZX" or self.threads > 1
 
 
-async def take_evidence(suspect: Suspect, *, timeout_s: float) -> Evidence:
-    """Return what can be had within the time; never raises because of the process."""
-    pid, notes = suspect.worker_pid, []
-    if suspect.owner_pid and (why := _why_not_ours(suspect.owner_pid, suspect.worker_pid)):
-        notes.append(f"no stacks: {why}")
-    elif suspect.owner_pid:
-        pid = suspect.owner_pid
-    worker, status = _status(suspect.worker_pid), _status(pid)
+async def take_evidence(
+    worker_pid: int,
+    stacks_fd: int,
+    *,
+    owner_pid: int = 0,
+    stack_signal: int = 0,
+    timeout_s: float,
+) -> Evidence:
+    """Return what can be had within the time; never raises because of the process.
+
+    Args:
+        worker_pid: The worker's process.
+        stacks_fd: Where the stacks arrive.
+        owner_pid: The process that its board names, 0 if none; not believed.
+        stack_signal: The signal that its board names, 0 if none; not believed.
+        timeout_s: Longest wait for the stacks.
+    """
+    pid, why, stacks = owner_pid or worker_pid, "", ""
+    if owner_pid and (why := _why_not_ours(owner_pid, worker_pid)):
+        pid = worker_pid
+    worker, status = _status(worker_pid), _status(pid)
     if status is None or worker is None:
         gone = "the worker's process is gone" if worker is None else f"process {pid} is gone"
-        is_alive = worker is not None and worker.is_alive
-        return Evidence(notes="; ".join([*notes, gone]), is_alive=is_alive)
-    notes.append(_describe(pid, status))
-    stacks = ""
+        return Evidence(notes=gone, is_alive=worker is not None and worker.is_alive)
+    notes = _describe(pid, status)
     is_traced = status.tracer_pid != 0 or worker.tracer_pid != 0
-    if not is_traced and not notes[0].startswith("no stacks"):
-        stacks, why = await _take_stacks(pid, status, suspect, timeout_s)
-        notes += [f"no stacks: {why}"] if why else []
+    if not owner_pid or not stack_signal:
+        why = "the worker does not use the SDK, or offers none"
+    elif not why and not is_traced:
+        stacks, why = await _take_stacks(pid, worker_pid, stacks_fd, stack_signal, timeout_s)
+    if why and not is_traced:
+        notes += f"; no stacks: {why}"
     return Evidence(
         stacks=stacks,
-        notes="; ".join(notes),
+        notes=notes,
         is_traced=is_traced,
-        is_stopped=status.state == "T" or worker.state == "T",
+        is_stopped="T" in (status.state, worker.state),
         is_alive=worker.is_alive,
     )
 
 
 async def _take_stacks(
-    pid: int, status: _Status, suspect: Suspect, timeout_s: float
+    pid: int, worker_pid: int, stacks_fd: int, number: int, timeout_s: float
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
-    number = suspect.stack_signal
-    if not suspect.owner_pid or not number:
-        return "", "the worker does not use the SDK, or offers none"
+    status = _status(pid)
+    if status is None:
+        return "", f"process {pid} is gone"
     if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
         return "", f"signal {number} is not caught by process {pid}"
     is_stopped = status.state == "T"
@@ -118,71 +117,55 @@ async def _take_stacks(
             # From here on the number can't come to mean another process.
             process = os.pidfd_open(pid)
             stack.callback(os.close, process)
-            if why := _why_not_ours(pid, suspect.worker_pid):
+            if why := _why_not_ours(pid, worker_pid):
                 return "", why
-            stacks = stack.enter_context(_Stacks(suspect.stacks_fd))
+            fd = os.dup(stacks_fd)  # the board may be closed meanwhile
+            stack.callback(os.close, fd)
+            _drain(fd)
             signal.pidfd_send_signal(process, number)
             if is_stopped:  # or it would not see the signal
                 signal.pidfd_send_signal(process, signal.SIGCONT)
         except OSError as error:
             return "", f"process {pid} can't be signalled: {error.strerror}"
-        text = await stacks.collect(timeout_s, lambda: _is_writing(pid, number, status))
+        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
         if is_stopped:  # as it was found
             with suppress(OSError):
                 signal.pidfd_send_signal(process, signal.SIGSTOP)
     return text, "" if text else f"none came within {timeout_s:g} s"
 
 
-class _Stacks:
-    """Reads what arrives in a FIFO while it is entered; what was in it before is dropped."""
+def _drain(fd: int) -> None:
+    """Drop what is in a pipe; bounded, in case a process never stops to write."""
+    with suppress(BlockingIOError):
+        for _ in range(64):
+            os.read(fd, _READ_BYTES)
 
-    def __init__(self, fd: int) -> None:
-        # A descriptor of our own: the board may be closed meanwhile.
-        self._fd = os.dup(fd)
-        self._data = bytearray()
-        self._heard = 0
-        self._arrived = asyncio.Event()
 
-    def __enter__(self) -> Self:
-        with suppress(BlockingIOError):
-            # Bounded, in case a process never stops to write.
-            for _ in range(64):
-                os.read(self._fd, _READ_BYTES)
-        asyncio.get_running_loop().add_reader(self._fd, self._on_data)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.get_running_loop().remove_reader(self._fd)
-        os.close(self._fd)
-
-    async def collect(self, timeout_s: float, is_writing: Callable[[], bool]) -> str:
-        """Return what comes within the time, until nothing more does."""
-        loop = asyncio.get_running_loop()
-        deadline, patience_s = loop.time() + timeout_s, timeout_s
-        while self._heard < STACKS_READ_MAX and loop.time() < deadline:
+async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
+    """Return what comes within the time, until nothing more does."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    deadline, patience_s = loop.time() + timeout_s, timeout_s
+    data, heard, is_over = bytearray(), 0, False
+    loop.add_reader(fd, arrived.set)
+    try:
+        while heard < STACKS_READ_MAX and loop.time() < deadline and not is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(deadline, loop.time() + patience_s)):
-                    await self._arrived.wait()
-            if self._arrived.is_set():
-                self._arrived.clear()
+                    await arrived.wait()
+            is_over = not arrived.is_set() and not is_writing()
+            arrived.clear()
+            with suppress(BlockingIOError):  # else also what came between the two
+                piece = os.read(fd, _READ_BYTES)
+                heard += len(piece)
+                data += piece
+                del data[:-STACKS_BYTES_MAX]
                 patience_s = QUIET_S
-            elif not is_writing():
-                self._on_data()  # what came between the two
-                break
-        text = self._data.decode("utf-8", "replace")
-        if self._heard > len(self._data):
-            text = "(cut)\n" + text.partition("\n")[2]
-        return _first_thread_first("".join(c if _is_plain(c) else "?" for c in text))
-
-    def _on_data(self) -> None:
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        self._heard += len(data)
-        self._data += data
-        del self._data[:-STACKS_BYTES_MAX]
-        self._arrived.set()
+    finally:
+        loop.remove_reader(fd)
+    text = data.decode("utf-8", "replace")
+    if heard > len(data):
+        text = "(cut)\n" + text.partition("\n")[2]
+    return _first_thread_first("".join(c if _is_plain(c) else "?" for c in text))
 
 
 def _is_plain(character: str) -> bool:

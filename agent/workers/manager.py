@@ -21,26 +21,22 @@ from agent.core.events import (
     SupervisorDied,
     SupervisorNotStarted,
     WorkerExited,
-    WorkerLimitExpired,
-    WorkerSignalled,
     WorkerStartFailed,
 )
 from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment, WorkerError
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.preflight import inherited_environment, visible_gpus
+from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.effects import Report, Signal
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
+from agent.workers.devices.gpus import visible_gpus
 from agent.workers.devices.host import HostDevices
 from agent.workers.devices.model import format_cpu_list
 from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.environment import (
-    Host,
     common_environment,
     needs_omp_default,
-    round_environment,
     worker_environments,
 )
 from agent.workers.failures.error_file import read_error_file, read_faults
@@ -111,7 +107,7 @@ class Workers:
         self._devices = devices
         self._submit = on_event
         self._base_environment = inherited_environment()
-        self._explainer = Explainer(config.command)
+        self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
             on_event=self._hear,
             on_death=self._on_supervisor_death,
@@ -120,11 +116,11 @@ class Workers:
         self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
+            output.directory,
             self._signal_worker,
             self._on_step,
+            on_event,
             self._base_environment,
-            output.directory,
-            self._on_watchdog_act,
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
@@ -162,7 +158,7 @@ class Workers:
 
     def tell_settings(self) -> None:
         """Tell people what they may not expect: once, before the first round."""
-        if needs_omp_default(self._base_environment, self._config.local_world_size):
+        if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
                 reason="several workers share this machine's cores; set it yourself to tune it",
@@ -178,20 +174,25 @@ class Workers:
     def execute(self, effect: fx.WorkersEffect) -> None:
         """Do what the core wants of the workers."""
         match effect:
+            case fx.StartSupervisor():
+                if not effect.is_command_kept:
+                    self.forget_commands()
+                self._spawn(self.start(effect.delay_s))
+            case fx.AwaitGpuMemory():
+                self._spawn(self._await_gpu_memory())
             case fx.StartWorkers():
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
             case fx.StopWorkers() | fx.KillWorkers():
                 self._abandon_start()
-                self.watchdog.stopping(getattr(effect, "round_id", None))
+                self.watchdog.stopping(
+                    effect.round_id if isinstance(effect, fx.StopWorkers) else None
+                )
                 self._command(effect)
             case fx.SignalWorkers():
                 self._command(effect)
             case fx.OrderWorker():
                 key = WorkerKey(effect.round_id, effect.local_rank)
                 self.watchdog.order(key, effect.order)
-            case fx.EndWorker():
-                key = WorkerKey(effect.round_id, effect.local_rank)
-                self._signal_worker(key, effect.signum)
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""
@@ -226,31 +227,9 @@ class Workers:
             InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
 
-    def _on_watchdog_act(self, act: Report | Signal) -> None:
-        key = act.worker
-        place: dict[str, int] = {"round_id": key.round_id, "local_rank": key.local_rank}
-        if isinstance(act, Signal):
-            self._submit(WorkerSignalled(signum=act.signum, pid=act.pid, **place))
-        else:
-            self._submit(WorkerLimitExpired(hang=act.hang, signal=act.signal, pid=act.pid, **place))
-
     async def _start_workers(self, assignment: Assignment) -> None:
-        config = self._config
-        host = Host(
-            run_id=config.run_id,
-            role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
-            signals_to_handle=config.signals_to_handle,
-            is_local_rank_virtual=config.is_local_rank_virtual,
-        )
-        # Each with all of the round, for whoever decides on files looks at names of it.
-        of_round = round_environment(host, assignment)
-        visible = self._base_environment.get(VISIBLE_DEVICES)
-        envs = {
-            local_rank: {**of_round, **env}
-            for local_rank, env in worker_environments(host, assignment, visible_devices=visible)
-        }
+        config, base = self._config, self._base_environment
+        envs = worker_environments(config, assignment, base.get(VISIBLE_DEVICES))
         try:
             streams = await self._files.run(
                 lambda: self._prepare_files(assignment.round_id, envs),
@@ -274,7 +253,7 @@ class Workers:
             StartWorkers(
                 round_id=assignment.round_id,
                 argv=config.command,
-                env=common_environment(self._base_environment, host, assignment),
+                env=common_environment(base, config.nproc_per_node),
                 workers=tuple(
                     WorkerStart(
                         local_rank=local_rank,
@@ -305,7 +284,7 @@ class Workers:
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
         """Return the CPUs of each worker that is bound to some, and tell people what is new."""
-        bindings, is_new = self._devices.bind(self._config.local_world_size)
+        bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
                 log.warning("NUMA binding", reason=note)
@@ -315,10 +294,10 @@ class Workers:
             log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
         return bindings.cpus
 
-    async def await_gpu_memory(self) -> None:
+    async def _await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
         assert self._devices.memory is not None, "a wait for nobody's memory"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait_s)
+        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:

@@ -90,9 +90,7 @@ class MassFailure:
         owner = asyncio.create_task(self.driver.run())
         watch = asyncio.create_task(self._watch_journal())
         for index in range(self.agents):
-            outbox = self.driver.open_outbox(f"node-{index}/0")
-            self._listen(outbox)
-            self.driver.submit(self.fleet.opened(index))
+            self._listen(self.driver.open(self.fleet.opened(index)))
         await self._until_all("round 0")
         self._note_decision()
         began_at = time.monotonic()

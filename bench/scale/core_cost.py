@@ -54,7 +54,9 @@ class Fleet:
         self.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
         self.spec = RunSpec(agents_min=size + room, agents_max=size + room, restarts_max=10**6)
 
-    def opened(self, index: int, life: int = 0, state: GroupState = GroupState.IDLE) -> Event:
+    def opened(
+        self, index: int, life: int = 0, state: GroupState = GroupState.IDLE
+    ) -> SessionOpened:
         """Return the first message of an agent's session."""
         name = f"node-{index}"
         return SessionOpened(

@@ -1,28 +1,28 @@
-"""Shell. The coordinator's memory across its own death.
-
-A journal keeps the records of each run in order; a run's state is their fold.
-The interface is small on purpose, so that a replicated store can take its place.
-"""
+"""Shell. A journal in one SQLite file: the records of each run in order, or their snapshot."""
 
 from __future__ import annotations
 
-import copy
+import asyncio
 import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import TypeVar, get_args
 
 import msgspec
+import structlog
 
-from coordinator.core.run.records import Record, RunCreated
+from coordinator.core.effects import Effect, Forget, Persist
+from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
-from coordinator.errors import JournalCorrupt, StateDirectoryInUse
+from coordinator.errors import JournalCorrupt, LostLeadership
+from coordinator.journal.runs import Change, Compact, JournaledRuns
 from coordinator.journal.storage import (
     LOCAL_KINDS,
     journal_error,
@@ -30,17 +30,20 @@ from coordinator.journal.storage import (
     lock_directory,
 )
 
+log = structlog.get_logger()
+
 SCHEMA_VERSION = 1
 
-# A run's records are replaced by one snapshot when this many have come since the
-# last one: replaying stays fast and the file stays small, however long a run lives.
-RECORDS_PER_SNAPSHOT = 5_000
 # A snapshot is as large as its run; in rows of this size it passes no limit of SQLite.
 SNAPSHOT_PART_BYTES = 1024 * 1024
 # How long a write waits for another program that reads or copies the file.
 BUSY_TIMEOUT_S = 5.0
+# How long the end of the process waits for a disk that does not answer.
+PATIENCE_S = 5.0
 # What the write-ahead log keeps on disk after a write that made it larger.
 _LOG_BYTES_MAX = 64 * 1024 * 1024
+
+Result = TypeVar("Result")
 
 _SNAPSHOT = "Snapshot"
 _SNAPSHOT_PART = "SnapshotPart"  # the snapshot goes on in the run's next row
@@ -54,106 +57,12 @@ _UNREADABLE = (
     ValueError,
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_APPEND = "INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)"
 _REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """Add a record to a run."""
-
-    run_id: str
-    record: Record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compact:
-    """Replace all records of a run by the state they fold into."""
-
-    state: RunState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erase:
-    """Remove a run."""
-
-    run_id: str
-
-
-Change = Append | Compact | Erase
-
-
-class Journal(Protocol):
-    """Where records are kept. One owner; calls never overlap."""
-
-    def load(self) -> list[RunState]:
-        """Return every run, in order of creation. Raises ``JournalError``."""
-        ...
-
-    def load_run(self, run_id: str) -> RunState | None:
-        """Return one run, ``None`` if there is none. Raises ``JournalError``."""
-        ...
-
-    def sizes(self) -> dict[str, int]:
-        """Return how many records each run has since its last snapshot. Raises ``JournalError``."""
-        ...
-
-    def write(self, changes: Sequence[Change], *, now: float) -> None:
-        """Make the changes durable, all or none; ``now`` is the coordinator's clock.
-
-        Raises ``JournalOutage`` if that is impossible now and may be possible later, and
-        ``JournalCorrupt`` or ``StateDirectoryInUse`` if it never will be.
-        """
-        ...
-
-    def clock_offset(self) -> float:
-        """Return what to add to the monotonic clock so that it never runs backwards.
-
-        Raises ``JournalError``.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release what is held."""
-        ...
-
-
-class MemoryJournal:
-    """A journal that ends with its process: for tests and embedded coordinators."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, RunState] = {}
-
-    def load(self) -> list[RunState]:
-        """Return every run, in order of creation."""
-        return copy.deepcopy(list(self._states.values()))
-
-    def load_run(self, run_id: str) -> RunState | None:
-        """Return one run, ``None`` if there is none."""
-        return copy.deepcopy(self._states.get(run_id))
-
-    def sizes(self) -> dict[str, int]:
-        """Return 0 for each run: only the fold of its records is kept."""
-        return dict.fromkeys(self._states, 0)
-
-    def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
-        """Fold the changes in."""
-        for change in changes:
-            match change:
-                case Append():
-                    _apply(self._states, change.run_id, change.record)
-                case Erase():
-                    self._states.pop(change.run_id, None)
-
-    def clock_offset(self) -> float:
-        """Return 0."""
-        return 0.0
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class SqliteJournal:
-    """A journal in one SQLite file of a private directory, safe against power loss.
+class SqliteFile:
+    """A SQLite file in a private directory, safe against power loss. Blocks.
 
     Every ``write`` is one transaction with ``synchronous=EXTRA``: it has reached the
     disk when the call returns. On a local disk it goes to a write-ahead log. That needs
@@ -186,39 +95,47 @@ class SqliteJournal:
             self.close()
             raise
 
-    def load(self) -> list[RunState]:
+    def load(self) -> JournaledRuns:
         """Return every run, in order of creation. Raises ``JournalError``."""
+        runs = JournaledRuns()
+        order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
+        parts: dict[str, list[bytes]] = {}
         query = "SELECT run_id, kind, body FROM records ORDER BY number"
-        return list(self._read(query, ()).values())
-
-    def load_run(self, run_id: str) -> RunState | None:
-        """Return one run, ``None`` if there is none. Raises ``JournalError``."""
-        query = "SELECT run_id, kind, body FROM records WHERE run_id = ? ORDER BY number"
-        return self._read(query, (run_id,)).get(run_id)
-
-    def sizes(self) -> dict[str, int]:
-        """Return how many records each run has since its last snapshot. Raises ``JournalError``."""
-        query = (
-            "SELECT run_id, COUNT(*) FILTER (WHERE kind NOT IN (?, ?)) FROM records GROUP BY run_id"
-        )
-        with self._errors():
-            return dict(self._database.execute(query, (_SNAPSHOT, _SNAPSHOT_PART)))
+        try:
+            with self._errors():
+                for key, kind, body in self._database.execute(query):
+                    order.setdefault(key)
+                    if kind == _SNAPSHOT_PART:
+                        parts.setdefault(key, []).append(body)
+                    elif kind == _SNAPSHOT:
+                        whole = b"".join([*parts.pop(key, ()), body])
+                        runs.put(msgspec.json.decode(whole, type=RunState))
+                    else:
+                        record: Record = msgspec.json.decode(body, type=_KINDS[kind])
+                        runs.take([Persist(run_id=key, record=record)])
+        except _UNREADABLE as error:
+            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
+        if parts:
+            raise JournalCorrupt(str(self._path), f"snapshots without their end: {sorted(parts)}")
+        runs.sort(order)
+        return runs
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
         """Make the changes durable, all or none; ``now`` is the coordinator's clock.
 
         Raises ``JournalOutage`` if that is impossible now and may be possible later, and
-        ``JournalCorrupt`` or ``StateDirectoryInUse`` if it never will be.
+        ``JournalCorrupt`` or ``LostLeadership`` if it never will be.
         """
         with self._transaction():
             for change in changes:
                 match change:
-                    case Append():
-                        self._append(change.run_id, type(change.record).__name__, change.record)
-                    case Compact():
-                        self._compact(change.state)
-                    case Erase():
-                        self._erase(change.run_id)
+                    case Persist(run_id=key, record=record):
+                        row = (key, type(record).__name__, msgspec.json.encode(record))
+                        self._database.execute(_APPEND, row)
+                    case Forget(run_id=key):
+                        self._erase(key)
+                    case Compact(state):
+                        self._compact(state)
             self._remember("clock", str(now))
 
     def clock_offset(self) -> float:
@@ -285,35 +202,8 @@ class SqliteJournal:
             self._database.execute("BEGIN IMMEDIATE")
             query = "SELECT value FROM facts WHERE name = 'owner'"
             if self._database.execute(query).fetchone() != (self._owner,):
-                raise StateDirectoryInUse(str(self._directory))
+                raise LostLeadership(str(self._directory))
             yield
-
-    def _read(self, query: str, arguments: tuple[str, ...]) -> dict[str, RunState]:
-        """Fold rows of the journal, by run. Raises ``JournalError``."""
-        states: dict[str, RunState] = {}
-        order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
-        parts: dict[str, list[bytes]] = {}
-        try:
-            with self._errors():
-                for run_id, kind, body in self._database.execute(query, arguments):
-                    order.setdefault(run_id)
-                    if kind == _SNAPSHOT_PART:
-                        parts.setdefault(run_id, []).append(body)
-                    elif kind == _SNAPSHOT:
-                        whole = b"".join([*parts.pop(run_id, ()), body])
-                        states[run_id] = msgspec.json.decode(whole, type=RunState)
-                    else:
-                        record: Record = msgspec.json.decode(body, type=_KINDS[kind])
-                        _apply(states, run_id, record)
-        except _UNREADABLE as error:
-            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
-        if parts:
-            raise JournalCorrupt(str(self._path), f"snapshots without their end: {sorted(parts)}")
-        return {run_id: states[run_id] for run_id in order}
-
-    def _append(self, run_id: str, kind: str, body: Record) -> None:
-        row = (run_id, kind, msgspec.json.encode(body))
-        self._database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
 
     def _compact(self, state: RunState) -> None:
         """Put a snapshot in the place of a run's first record, so that runs keep their order.
@@ -338,22 +228,42 @@ class SqliteJournal:
         self._database.execute(_REMEMBER, (name, value))
 
 
-def _apply(states: dict[str, RunState], run_id: str, record: Record) -> None:
-    if isinstance(record, RunCreated):
-        states[run_id] = RunState.created(record)
-    else:
-        states[run_id].apply(record)
+class SqliteJournal:
+    """A ``SqliteFile`` behind a thread: SQLite waits for the disk, the event loop does not."""
 
+    def __init__(self, directory: Path) -> None:
+        self.runs = JournaledRuns()
+        self._file = SqliteFile(directory)
+        self.is_local = self._file.is_local
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
-def snapshots_due(sizes: dict[str, int], appended: Iterable[str]) -> list[str]:
-    """Count appended records by run in ``sizes``; return the runs due for a snapshot."""
-    due: list[str] = []
-    for run_id in appended:
-        sizes[run_id] = sizes.get(run_id, 0) + 1
-        if sizes[run_id] >= RECORDS_PER_SNAPSHOT:
-            sizes[run_id] = 0
-            due.append(run_id)
-    return due
+    async def load(self) -> float:
+        """Read every run into ``runs``; return the offset of the clock."""
+        self.runs = await self._call(self._file.load)
+        return await self._call(self._file.clock_offset)
+
+    async def write(self, effects: Sequence[Effect], *, now: float) -> None:
+        """Make durable what is to be kept. A write that is given up may still succeed."""
+        if changes := self.runs.changes(effects):
+            await self._call(partial(self._file.write, changes, now=now))
+            self.runs.take(changes)
+
+    async def close(self) -> None:
+        """Close the file once the call in progress, if any, has returned.
+
+        If it does not, the process ends here: nothing in it can, with a thread that
+        waits for a disk.
+        """
+        closed = self._thread.submit(self._file.close)
+        self._thread.shutdown(wait=False)
+        try:
+            closed.result(timeout=PATIENCE_S)
+        except TimeoutError:
+            log.critical("coordinator ends", reason="the disk of the journal does not answer")
+            os._exit(1)
+
+    async def _call(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
 def _boot_id() -> str:

@@ -68,12 +68,8 @@ class Control:
         self, request: control_pb2.ResetLimitsRequest
     ) -> control_pb2.ResetLimitsResponse:
         """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
-        request_id = next(self._request_ids)
-        self._driver.submit(LimitsReset(run_id=request.run_id, request_id=request_id))
-        try:
-            forgotten = await self._driver.expect_answer(request_id)
-        finally:
-            self._driver.drop_answer(request_id)
+        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
+        forgotten = await self._driver.ask(reset)
         if forgotten is None:
             raise UnknownRun(request.run_id)
         return control_pb2.ResetLimitsResponse(forgotten=forgotten)

@@ -18,7 +18,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.config import CoordinatorConfig
+from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.model import Pace
 from coordinator.core.progress.adaptive_timeouts import LearningRules
 from coordinator.core.registry.registry import Registry, RegistryPolicy
@@ -97,13 +97,13 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
             Registry(registry_policy(config)),
             journal,
             queue_max=config.limits.event_queue_max,
-            failure_bytes_max=config.limits.failure_queue_bytes_max,
+            failures_waiting_max=failures_waiting_max(config.limits),
             on_serving=partial(_tell_health, status),
         )
-        driver.restore()
+        await driver.restore()
         server, port = await _start(config, driver, status)
     except BaseException:
-        journal.close()
+        await journal.close()
         raise
     owner = asyncio.create_task(driver.run(), name="driver")
     owner.add_done_callback(_crash_if_failed)
@@ -118,13 +118,18 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
             await owner
 
 
+def failures_waiting_max(limits: Limits) -> int:
+    """Return how many failure records may wait for the core, however large each is."""
+    return max(1, limits.failure_queue_bytes_max // limits.failure_record_bytes_max)
+
+
 def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
     """Return the core's numbers as configured."""
     limits = config.limits
     return RegistryPolicy(
         base_pace=Pace(
-            heartbeat_interval_s=config.heartbeat_interval_s,
-            lease_s=config.lease_s,
+            heartbeat_interval_s=config.heartbeat_interval,
+            lease_s=config.lease,
             reconnect_delay_max_s=1.0,
         ),
         runs_max=limits.runs_max,
@@ -139,7 +144,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
             failures_bytes_max=limits.failure_bytes_per_run_max,
             history_max=limits.history_per_run_max,
             reconnect_grace_s=limits.reconnect_grace_s,
-            restart_grace_s=max(limits.restart_grace_s, config.lease_s),
+            restart_grace_s=max(limits.restart_grace_s, config.lease),
             learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
         ),
     )
@@ -147,7 +152,7 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
 
 def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
     """Return how the server treats connections."""
-    lease_ms = 1000 * config.lease_s
+    lease_ms = 1000 * config.lease
     return [
         ("grpc.so_reuseport", 0),  # two coordinators on one port must not share it
         ("grpc.max_receive_message_length", config.limits.message_bytes_max),

@@ -16,7 +16,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from coordinator.config import Limits
-from coordinator.core.events import FailureReported, SessionClosed, SessionOpened
+from coordinator.core.events import SessionOpened
+from coordinator.core.model import FailureRecord
 from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
 from coordinator.shell.driver import Driver
 from coordinator.shell.outbox import Outbox
@@ -43,8 +44,9 @@ FIELDS_REPORTED_MAX = 32
 TERM = 1
 """Of the leadership of a coordinator that is alone."""
 
-Asked = dict[int, asyncio.Future[int | None]]
-Pending = asyncio.Queue[FailureReported | CoordinatorError | None]
+
+_Asked = tuple[FailureRecord, asyncio.Future[int | None]]
+_Pending = asyncio.Queue[_Asked | CoordinatorError | None]
 
 
 class Sessions:
@@ -62,8 +64,7 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
-        self._driver.submit(opened)  # one that is refused leaves nothing behind
-        outbox = self._driver.open_outbox(opened.session_id)
+        outbox = self._driver.open(opened)
         try:
             await until_one_ends(
                 self._read(requests, opened),
@@ -71,14 +72,7 @@ class Sessions:
                 outbox.ended(),
             )
         finally:
-            self._driver.close_outbox(opened.session_id)
-            self._driver.submit_always(
-                SessionClosed(
-                    run_id=opened.run_id,
-                    session_id=opened.session_id,
-                    incarnation=opened.agent.incarnation,
-                )
-            )
+            self._driver.close(opened)
 
     async def report(
         self,
@@ -86,16 +80,11 @@ class Sessions:
         send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        asked: Asked = {}
-        pending: Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        try:
-            await until_one_ends(
-                self._acknowledge(pending, asked, send),
-                self._read_records(requests, pending, asked),
-            )
-        finally:
-            for request_id in asked:
-                self._driver.drop_answer(request_id)
+        pending: _Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
+        await until_one_ends(
+            _acknowledge(pending, send),
+            self._read_records(requests, pending),
+        )
 
     async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
         timeout = self._limits.hello_timeout_s
@@ -139,18 +128,25 @@ class Sessions:
     async def _read_records(
         self,
         requests: AsyncIterator[session_pb2.ReportFailuresRequest],
-        pending: Pending,
-        asked: Asked,
+        pending: _Pending,
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
         One accepted behind that would make it look like one that was counted before.
         """
+        noted = _note_once("failure records", "an agent")
         end: CoordinatorError | None = None
         try:
             async for message in requests:
-                await self._driver.room_for_failure()
-                await pending.put(self._submit_record(message, asked))
+                with refusing():
+                    event = failure_reported(
+                        message,
+                        request_id=next(self._request_ids),
+                        record_bytes_max=self._limits.failure_record_bytes_max,
+                        text_characters_max=self._limits.failure_message_bytes_max,
+                        on_problem=noted,
+                    )
+                await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as error:
             end = error
         except DecodeError as error:
@@ -158,43 +154,22 @@ class Sessions:
         await pending.put(end)
         await asyncio.get_running_loop().create_future()
 
-    async def _acknowledge(
-        self,
-        pending: Pending,
-        asked: Asked,
-        send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
-    ) -> None:
-        """Answer records in order, up to the end; raise it if it is an error."""
-        while (item := await pending.get()) is not None:
-            if isinstance(item, CoordinatorError):
-                raise item
-            is_kept = bool(await asked[item.request_id])
-            del asked[item.request_id]
-            record = item.record
-            await send(
-                session_pb2.ReportFailuresResponse(
-                    incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
-                )
-            )
 
-    def _submit_record(
-        self,
-        message: session_pb2.ReportFailuresRequest,
-        asked: Asked,
-    ) -> FailureReported:
-        """Hand one record to the core; its answer comes once it is journaled."""
-        fence = message.record.fence
-        with refusing():
-            event = failure_reported(
-                message,
-                request_id=next(self._request_ids),
-                record_bytes_max=self._limits.failure_record_bytes_max,
-                text_characters_max=self._limits.failure_message_bytes_max,
-                on_problem=_note_once(fence.run_id, message.record.host),
+async def _acknowledge(
+    pending: _Pending,
+    send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
+) -> None:
+    """Answer records in order, up to the end; raise it if it is an error."""
+    while (item := await pending.get()) is not None:
+        if isinstance(item, CoordinatorError):
+            raise item
+        record, answer = item
+        is_kept = bool(await answer)
+        await send(
+            session_pb2.ReportFailuresResponse(
+                incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
             )
-        self._driver.submit(event)
-        asked[event.request_id] = self._driver.expect_answer(event.request_id)
-        return event
+        )
 
 
 async def _write(

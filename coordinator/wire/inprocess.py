@@ -7,6 +7,8 @@ is what can't be: a report must never cost a host its session. Texts are cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -14,6 +16,7 @@ from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
     InprocessDirective,
     InprocessReport,
+    InprocessSeat,
     InprocessSpec,
     InprocessStep,
     Interruption,
@@ -41,6 +44,9 @@ _KINDS = {
 _STEPS = {
     inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{step}"): step for step in InprocessStep
 }
+# Fields that have the same name here and there.
+_SEAT = [field.name for field in fields(InprocessSeat)]
+_BEGIN = [field.name for field in fields(IterationBegin) if field.name != "seats"]
 
 
 # From the network.
@@ -134,8 +140,11 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
         terminated=directive.terminated,
     )
     match directive.kind:
-        case IterationBegin() as begin:
-            message.begin.CopyFrom(_begin(begin))
+        case IterationBegin(seats=seats) as begin:
+            message.begin.MergeFrom(inprocess_pb2.IterationBegin(**_fields(begin, _BEGIN)))
+            message.begin.seats.extend(
+                inprocess_pb2.InprocessSeat(**_fields(seat, _SEAT)) for seat in seats
+            )
         case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
         case IterationComplete():
@@ -151,20 +160,5 @@ def interruption_kind(
     return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
 
 
-def _begin(begin: IterationBegin) -> inprocess_pb2.IterationBegin:
-    return inprocess_pb2.IterationBegin(
-        seats=[
-            inprocess_pb2.InprocessSeat(
-                local_rank=seat.local_rank,
-                rank=seat.rank,
-                active_rank=seat.active_rank,
-                role_rank=seat.role_rank,
-                role_world_size=seat.role_world_size,
-            )
-            for seat in begin.seats
-        ],
-        world_size=begin.world_size,
-        active_world_size=begin.active_world_size,
-        master_addr=begin.master_addr,
-        master_port=begin.master_port,
-    )
+def _fields(value: IterationBegin | InprocessSeat, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}

@@ -395,7 +395,7 @@ def test_closing_wakes_who_waits_in_another_thread(start: Callable[..., PContext
     waiters = [threading.Thread(target=lambda: results.append(context.wait())) for _ in range(3)]
     for waiter in waiters:
         waiter.start()
-    wait_until_sync(lambda: context._waiters == 3, DEADLINE_S)
+    wait_until_sync(lambda: len(context._wakeups) == 3, DEADLINE_S)
     context.close()
     for waiter in waiters:
         waiter.join()
@@ -429,7 +429,7 @@ def test_a_signal_to_end_becomes_an_exception(start: Callable[..., PContext]) ->
     assert signal.getsignal(signal.SIGTERM) != before
 
     def end_launcher() -> None:
-        wait_until_sync(lambda: context._waiters, DEADLINE_S)
+        wait_until_sync(lambda: context._wakeups, DEADLINE_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     killer = threading.Thread(target=end_launcher)
@@ -449,7 +449,7 @@ def test_a_signal_that_another_thread_takes_is_not_lost(start: Callable[..., PCo
     context = start("sleep", (600,))
 
     def end_launcher() -> None:
-        wait_until_sync(lambda: context._waiters, DEADLINE_S)
+        wait_until_sync(lambda: context._wakeups, DEADLINE_S)
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     killer = threading.Thread(target=end_launcher)

@@ -28,7 +28,6 @@ from agent.workers.supervisor.process import Supervisor
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.protocol import encode
 from tests.support.supervision import (
-    DEADLINE_S,
     Harness,
     Mailbox,
     await_ended,
@@ -49,7 +48,7 @@ def test_an_agent_that_ends_ends_a_start_that_waits() -> None:
     with ours, theirs:
         ours.sendall(encode(start("true", count=2)))
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner)
+        supervisor = Supervisor(theirs, spawner, os.getpid())
         try:
             supervisor.run()
         finally:
@@ -63,7 +62,7 @@ def test_what_an_agent_asked_for_is_not_begun_when_it_has_ended() -> None:
         ours.sendall(encode(start("true")))
         ours.close()
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner)
+        supervisor = Supervisor(theirs, spawner, os.getpid())
         try:
             supervisor.run()
         finally:
@@ -215,33 +214,30 @@ async def test_a_supervisor_that_does_not_exit_is_killed_on_close() -> None:
     assert harness.deaths == []
 
 
-async def test_other_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
-    """Goal: only leftovers are killed. Method: one child before the start, one after it."""
+async def test_older_children_of_the_agent_are_spared(mailbox: Mailbox) -> None:
     script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
-    deaths: asyncio.Queue[int] = asyncio.Queue()
-    younger: list[int] = []
-    client = SupervisorClient(
-        on_event=lambda _: None,
-        on_death=deaths.put_nowait,
-        on_mistake=lambda _: None,
-        exclude=lambda: younger,
-    )
-    processes = [await asyncio.create_subprocess_exec("sh", "-c", script)]
-    await client.start()
-    processes.append(await asyncio.create_subprocess_exec("sh", "-c", script))
-    younger.append(processes[1].pid)
-    grandchildren = [psutil.Process(int(line)) for line in await mailbox.read(2)]
-    try:
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        async with asyncio.timeout(DEADLINE_S):
-            assert await deaths.get() == -signal.SIGKILL
-        assert [process.returncode for process in processes] == [None, None]
-        assert psutil.STATUS_ZOMBIE not in [process.status() for process in grandchildren]
-    finally:
-        for grandchild in grandchildren:
-            grandchild.kill()
-        await asyncio.gather(*(process.wait() for process in processes), client.close())
+    process = await asyncio.create_subprocess_exec("sh", "-c", script)
+    [grandchild] = [psutil.Process(int(line)) for line in await mailbox.read(1)]
+    harness = Harness()
+    await harness.client.start()
+    os.kill(harness.pid, signal.SIGKILL)
+    await harness.until(lambda: bool(harness.deaths))
+    assert process.returncode is None
+    assert grandchild.status() != psutil.STATUS_ZOMBIE
+    grandchild.kill()
+    await process.wait()
+
+
+async def test_an_agents_end_is_noticed_though_a_fork_of_it_holds_its_connection() -> None:
+    """Method: the agent's end of the connection is copied, and the client closes."""
+    async with running() as harness:
+        harness.start("sleep", "1000")
+        [started] = await harness.expect(WorkersStarted)
+        assert harness.client._life is not None
+        copy = harness.client._life._socket.dup()
+        await harness.client.close()
+        assert not psutil.pid_exists(started.pids[0])
+        copy.close()
 
 
 async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox) -> None:

@@ -104,7 +104,7 @@ class AgentMachine(RuleBasedStateMachine):
                 case fx.OrderWorker(round_id=round_id, local_rank=rank):
                     assert self.stopping != round_id, "orders for those that are being stopped"
                     assert rank in self.alive.get(round_id, ()), "an order for nobody"
-                case fx.EndWorker(round_id=round_id, local_rank=rank, signum=signum):
+                case fx.SignalWorkers(round_id=round_id, local_rank=int(rank), signum=signum):
                     assert self.stopping != round_id, "it is being stopped with the others"
                     assert rank in self.alive.get(round_id, ()), "a signal for nobody"
                     is_again = (round_id, rank) in self.given_up

@@ -20,13 +20,14 @@ from agent.core.events import (
     WorkersStarted,
 )
 from agent.core.inprocess.model import (
+    Begin,
     Complete,
     HostStep,
     InprocessDirective,
     InprocessReport,
     Interrupt,
     InterruptionKind,
-    WorkerBegin,
+    Seat,
     WorkerOrder,
 )
 from agent.core.model import GroupState
@@ -102,7 +103,7 @@ class Worker:
         if order is None or order.iteration != self.iteration:
             return
         match order.kind:
-            case WorkerBegin(active_rank=active_rank):
+            case Begin(seats=(Seat(active_rank=active_rank),)):
                 if self.at is At.WAITING:
                     self.at, self.is_spare = At.RUNNING, active_rank is None
             case Interrupt():
@@ -151,7 +152,7 @@ class InprocessMachine(RuleBasedStateMachine):
                     assert order.iteration <= worker.iteration, "an order it can't know what for"
                     assert worker.at is not At.GONE, "an order for nobody"
                     worker.order = order
-                case fx.EndWorker(local_rank=rank, signum=signum):
+                case fx.SignalWorkers(local_rank=int(rank), signum=signum):
                     worker = self.workers[rank]
                     assert (worker.signalled, signum) in ((0, 15), (15, 9)), "not SIGTERM, SIGKILL"
                     assert rank not in self.seated, "who is counted on is ended"

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from tests.simulation import faults
@@ -31,18 +31,18 @@ def draw(seed: int) -> tuple[Plan, int]:
     common: dict[str, Any] = {
         "coordinator": "head:1",
         "run_id": RUN,
-        "command": ("train.py",),
-        "agents_min": hosts - lost if has_standbys else random.randint(1, hosts - lost),
-        "agents_max": hosts - lost if has_standbys else hosts,
-        "restarts_max": random.choice([0, 1]),
-        "join_timeout_s": 300.0,
-        "last_call_s": 1.0,
-        "shutdown_timeout_s": random.choice([0.2, 2.0]),
+        "program": Program("script", "train.py"),
+        "min_nodes": hosts - lost if has_standbys else random.randint(1, hosts - lost),
+        "max_nodes": hosts - lost if has_standbys else hosts,
+        "max_restarts": random.choice([0, 1]),
+        "join_timeout": 300.0,
+        "last_call": 1.0,
+        "shutdown_timeout": random.choice([0.2, 2.0]),
     }
     plan = replace(
         Plan.draw(seed),
         kind=Kind.COORDINATOR,  # none of the faults of other worlds
-        configs=tuple(AgentConfig(**common, local_world_size=1) for _ in range(hosts)),
+        configs=tuple(AgentConfig(**common, nproc_per_node=1) for _ in range(hosts)),
         policy=RegistryPolicy(run=RunPolicy()),
         delay_max_s=random.choice([0.02, 0.3]),
         is_sick=False,

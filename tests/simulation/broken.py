@@ -12,6 +12,7 @@ from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import HostStep
 from agent.core.inprocess.worker import Phase as WorkerPhase
 from agent.core.model import Exit
+from coordinator.core.effects import Kept
 from coordinator.core.failures.intake import is_wanted
 from coordinator.core.failures.silence import SilentAtFailure
 from coordinator.core.inprocess.iterations import Iterations
@@ -24,20 +25,21 @@ from coordinator.core.phases import leader
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.phase import End
 from coordinator.core.phases.running import Running
-from coordinator.core.registry.registry import Registry
 from coordinator.core.run import run
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
+from tests.simulation.head import HeadLife
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pytest
 
-    from agent.core.effects import Effect
+    from agent.core.effects import Effect as AgentEffect
     from agent.core.events import Event
     from agent.core.inprocess.worker import Worker
+    from coordinator.core.effects import Effect
     from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
     from coordinator.core.inprocess.records import IterationState
     from coordinator.core.inprocess.roster import Host
@@ -129,7 +131,7 @@ def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
 def fences_itself(patch: pytest.MonkeyPatch) -> None:
     """An agent stops its workers whenever a session ends."""
 
-    def handle(self: AgentCore, event: Event, *, now: float) -> list[Effect]:
+    def handle(self: AgentCore, event: Event, *, now: float) -> list[AgentEffect]:
         if isinstance(event, SessionLost) and event.refusal is None:
             event = SessionLost(attempt=event.attempt, reason=event.reason, is_stale=True)
         return original(self, event, now=now)
@@ -178,7 +180,7 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
     """Return a ``_connect`` that only works for the first attempt."""
 
     def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
-        if self._connection.attempt == 1:
+        if self._link.attempt == 1:
             original(self, delay_max_s, now)
 
     return connect
@@ -187,12 +189,12 @@ def connect_once(original: Callable[..., None]) -> Callable[..., None]:
 def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
     """Effects leave before the journal has their records; a crash takes the records."""
 
-    def handle(self: Registry, event: object, *, now: float) -> list[object]:
-        effects = original(self, event, now=now)  # type: ignore[arg-type]
-        return [e for e in effects if "RunEnded" not in type(getattr(e, "record", e)).__name__]
+    def perform(self: HeadLife, effects: Sequence[Effect]) -> None:
+        self.turns.tell(effects)
+        original(self, [effect for effect in effects if isinstance(effect, Kept)])
 
-    original = Registry.handle
-    patch.setattr(Registry, "handle", handle)
+    original = HeadLife._perform
+    patch.setattr(HeadLife, "_perform", perform)
 
 
 def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
@@ -295,6 +297,8 @@ ITERATION_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     keeps_the_terminated,
     leads_where_the_round_did,
     deals_ranks_twice,
+    forgets_who_is_deserted,
+    excuses_for_good,
 ]
 
 MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -186,7 +186,7 @@ class Checker:
                 self._on_start(agent, assignment)
             case agent_fx.OrderWorker():
                 self.iterations.on_order(agent.name, effect)
-            case agent_fx.EndWorker():
+            case agent_fx.SignalWorkers():
                 self.iterations.on_sent_away(agent.name, effect)
             case agent_fx.StopWorkers():
                 self.stops += 1

@@ -89,7 +89,8 @@ class Cluster:
     def _heal(self) -> None:
         self.clock.note("world", "HEALS")
         self.is_healed = True
-        self.head.slow_disk_until = self.head.full_until = 0.0
+        self.head.disk.slow_until = self.head.disk.full_until = 0.0
+        self.head.disk.is_lost = False
         self.head.start()
         self.head.resume()
         for host in self.hosts:
@@ -147,7 +148,7 @@ class Cluster:
 
     def _expect_unharmed(self) -> None:
         checker = self.checker
-        workers = sum(config.local_world_size for config in self.plan.configs)
+        workers = sum(config.nproc_per_node for config in self.plan.configs)
         assert len(checker.rounds) == 1, "the coordinator's faults ended a round"
         assert checker.spawned == workers, "the coordinator's faults restarted workers"
         assert checker.stops == 0, "the coordinator's faults stopped workers"

@@ -65,7 +65,7 @@ def fill_disk(cluster: Cluster, duration: float) -> None:
     """The journal can't be written for a while."""
     if not cluster.is_healed:
         cluster.clock.note("head", "DISK FULL", f"{duration:.3f} s")
-        cluster.head.full_until = cluster.clock.now + duration
+        cluster.head.disk.full_until = cluster.clock.now + duration
 
 
 def break_core(cluster: Cluster) -> None:
@@ -216,7 +216,7 @@ def stall_head(cluster: Cluster, random: Random) -> None:
 
 def slow_disk(cluster: Cluster, random: Random) -> None:
     """The journal takes its time."""
-    cluster.head.slow_disk_until = cluster.clock.now + random.uniform(0, 10)
+    cluster.head.disk.slow_until = cluster.clock.now + random.uniform(0, 10)
 
 
 COORDINATOR_FAULTS: list[Fault] = [crash_head, stall_head, slow_disk]

@@ -19,7 +19,6 @@ from agent.core.events import (
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
-from agent.workers.environment import Host as HostEnvironment
 from agent.workers.environment import worker_environments
 from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
@@ -137,10 +136,10 @@ class Agent:
         self.core = host.make_core(
             AgentPolicy(
                 coordinator="head:1",
-                local_world_size=config.local_world_size,
-                join_timeout_s=config.join_timeout_s,
-                coordinator_grace_s=config.coordinator_grace_s,
-                shutdown_timeout_s=config.shutdown_timeout_s,
+                local_world_size=config.nproc_per_node,
+                join_timeout_s=config.join_timeout,
+                coordinator_grace_s=config.coordinator_grace,
+                shutdown_timeout_s=config.shutdown_timeout,
                 is_gpu_memory_awaited=host.awaits_gpu_memory,
             )
         )
@@ -238,16 +237,10 @@ class Agent:
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
             case fx.StartWorkers(assignment=assignment):
                 self._start_workers(assignment)
-            case fx.StopWorkers() | fx.KillWorkers():
+            case fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
                 self._command(effect)
             case fx.WriteFailure(failure=failure):
                 self._write(failure)
-            case fx.EndWorker(round_id=round_id, local_rank=local_rank, signum=signum):
-                self._command(
-                    messages.SignalWorkers(
-                        round_id=round_id, local_rank=local_rank, signum=signum, is_for_group=True
-                    )
-                )
             case fx.OrderWorker(round_id=round_id, local_rank=local_rank, order=order):
                 self._desk.order(round_id, local_rank, order)
             case fx.Finish():
@@ -305,14 +298,7 @@ class Agent:
 
     def _start_workers(self, assignment: Assignment) -> None:
         config = self.host.config
-        environment = HostEnvironment(
-            run_id=RUN,
-            role=config.role,
-            local_world_size=config.local_world_size,
-            restarts_max=config.restarts_max,
-        )
-        files = dict.fromkeys(range(config.local_world_size), "")
-        workers = worker_environments(environment, assignment, files)
+        workers = worker_environments(config, assignment).items()
         self._command(
             messages.StartWorkers(
                 round_id=assignment.round_id,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.core.inprocess.model import (
+    Begin,
     Complete,
     Completed,
     Entered,
     InterruptionKind,
     Terminated,
-    WorkerBegin,
 )
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -142,7 +142,7 @@ class IterationChecker:
         worker = incarnation, effect.round_id, effect.local_rank
         key = effect.round_id, effect.order.iteration
         match effect.order.kind:
-            case WorkerBegin():
+            case Begin():
                 assert worker not in self._sent_away, f"{worker} was sent away and begins {key}"
                 assert worker in self.begun[key].order, f"{worker} has no rank in {key}"
             case Complete():
@@ -150,10 +150,10 @@ class IterationChecker:
             case _:
                 pass
 
-    def on_sent_away(self, incarnation: str, effect: agent_fx.EndWorker) -> None:
+    def on_sent_away(self, incarnation: str, effect: agent_fx.SignalWorkers) -> None:
         """An agent ends a worker that takes no part any more."""
-        worker = incarnation, effect.round_id, effect.local_rank
-        self._sent_away.add(worker)
+        if effect.local_rank is not None:
+            self._sent_away.add((incarnation, effect.round_id, effect.local_rank))
 
     # Workers.
 
@@ -172,7 +172,7 @@ class IterationChecker:
             case _:
                 pass
 
-    def on_begun(self, program: Program, begin: WorkerBegin) -> None:
+    def on_begun(self, program: Program, begin: Begin) -> None:
         """A worker is about to call the function, or to stand by."""
         worker, iteration = worker_id(program), program.iteration
         key = worker[1], iteration
@@ -184,9 +184,9 @@ class IterationChecker:
         active = journaled.active_world_size
         rank = journaled.order.index(worker)
         told = (
-            begin.rank,
+            begin.seats[0].rank,
             begin.world_size,
-            begin.active_rank,
+            begin.seats[0].active_rank,
             begin.active_world_size,
             (begin.master_addr, begin.master_port),
         )

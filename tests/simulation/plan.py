@@ -7,8 +7,7 @@ from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from agent.core.inprocess.model import InprocessSpec
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from coordinator.core.model import Pace
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
@@ -109,15 +108,15 @@ def _configs(random: Random, kind: Kind) -> tuple[AgentConfig, ...]:
     common: dict[str, Any] = {
         "coordinator": "head:1",
         "run_id": RUN,
-        "command": ("train.py",),
-        "agents_min": agents_min,
-        "agents_max": agents_max,
-        "restarts_max": restarts_max,
-        "join_timeout_s": 300.0 if is_calm else random.choice([10.0, 30.0, 60.0]),
-        "last_call_s": random.choice([0.0, 1.0, 5.0]),
-        "exit_barrier_timeout_s": None if is_calm else random.choice([None, None, 5.0, 20.0]),
-        "coordinator_grace_s": 120.0 if is_calm else random.choice([3.0, 20.0, 60.0]),
-        "shutdown_timeout_s": random.choice([0.0, 0.2, 2.0, 5.0]),
+        "program": Program("script", "train.py"),
+        "min_nodes": agents_min,
+        "max_nodes": agents_max,
+        "max_restarts": restarts_max,
+        "join_timeout": 300.0 if is_calm else random.choice([10.0, 30.0, 60.0]),
+        "last_call": random.choice([0.0, 1.0, 5.0]),
+        "exit_barrier_timeout": None if is_calm else random.choice([None, None, 5.0, 20.0]),
+        "coordinator_grace": 120.0 if is_calm else random.choice([3.0, 20.0, 60.0]),
+        "shutdown_timeout": random.choice([0.0, 0.2, 2.0, 5.0]),
         "master_port": random.choice([0, 0, 0, 0, 29500]),
     }
     roles = random.choice([("trainer",), ("trainer", "reader")])
@@ -125,7 +124,7 @@ def _configs(random: Random, kind: Kind) -> tuple[AgentConfig, ...]:
         AgentConfig(
             **common,
             role=random.choice(roles),
-            local_world_size=random.randint(1, 3),
+            nproc_per_node=random.randint(1, 3),
         )
         for _ in range(hosts)
     )
@@ -139,7 +138,7 @@ def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:
     if random.random() >= WRAPPED:
         return None
     conduct = Conduct(
-        spec=InprocessSpec(_spec(random, is_calm=is_calm).SerializeToString(deterministic=True)),
+        spec=_spec(random, is_calm=is_calm).SerializeToString(deterministic=True),
         calls=random.choice([1, 2, 4]),
         fails=random.choice([0.0, 0.05, 0.15, 0.4]),
         returns=random.choice([0.0, 0.3, 0.9, 1.0]),

@@ -105,6 +105,7 @@ def test_a_seed_is_one_world() -> None:
     assert stories[0] == stories[1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "mistake", [*MISTAKES, *BLACKOUT_MISTAKES], ids=lambda mistake: mistake.__name__
 )

@@ -11,16 +11,15 @@ from agent.core.events import InprocessStepTaken
 from agent.core.inprocess.model import (
     NO_ITERATION,
     Abort,
+    Begin,
     Complete,
     Completed,
     Entered,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
@@ -42,7 +41,7 @@ SIGKILL = 9
 class Conduct:
     """How workers that use a wrapper behave. Durations are virtual seconds."""
 
-    spec: InprocessSpec
+    spec: bytes
     calls: int  # of the wrapper, by each worker
     fails: float  # how likely an iteration goes wrong at a worker
     returns: float  # how likely its function returns before the end of training
@@ -118,7 +117,7 @@ class Program:
         if order.iteration != self.iteration:
             return
         match order.kind:
-            case WorkerBegin() as begin:
+            case Begin() as begin:
                 if self.at is At.WAITING:
                     self._checker.on_begun(self, begin)
                     self._run(begin)
@@ -153,9 +152,9 @@ class Program:
         group = self.process.owner if conduct.is_grouped else ""
         self._say(Entered(spec=conduct.spec, group=group))
 
-    def _run(self, begin: WorkerBegin) -> None:
+    def _run(self, begin: Begin) -> None:
         self._go(At.RUNNING)
-        self._is_active = begin.active_rank is not None
+        self._is_active = begin.seats[0].active_rank is not None
         conduct, random = self._conduct(), self._random
         if not self._is_active:
             self._after(random.uniform(0.0, 0.01), self._return)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from worker_sdk import runtime
 from worker_sdk.board import layout
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ class Seen:
     limit: int
     signal: int
     kind: int
-    thread: int
 
 
 class BoardDirectory:
@@ -85,10 +86,10 @@ class BoardDirectory:
         found = []
         for slot in range(self._words[layout.SLOTS_USED]):
             at = layout.slot_word(slot, 0)
-            deadline, since, limit, signal, kind, thread = self._words[at : at + 6]
+            deadline, since, limit, signal, kind = self._words[at : at + 5]
             if deadline:
                 name = self._text(layout.slot_name_byte(slot))
-                found.append(Seen(slot, name, deadline, since, limit, signal, kind, thread))
+                found.append(Seen(slot, name, deadline, since, limit, signal, kind))
         return found
 
     def names(self) -> list[str]:
@@ -111,6 +112,21 @@ class BoardDirectory:
 
     def _text(self, at: int) -> str:
         return layout.decode_name(self._page[at : at + layout.NAME_BYTES])
+
+
+def leave() -> None:
+    """Give the SDK's board up, as if this process had never begun. The next call begins anew."""
+    state = runtime.STATE
+    with state.lock:
+        board, state.board = state.board, None
+        attachment, state.attachment = state.attachment, None
+        if attachment is not None:
+            attachment.close()
+        state.stop.set()
+        state.stop = threading.Event()
+        if board is not None:
+            board.words[layout.OWNER_PID] = 0
+            runtime.give_up(board)
 
 
 def read_all(pipe: int) -> bytes:

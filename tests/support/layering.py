@@ -54,14 +54,16 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 # Who reads the environment; everyone else is handed what it needs.
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
-    "worker_sdk/context.py": "the names, and a worker's view of them",
+    "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
     "drumbeat/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
+    "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
     "agent/multiprocessing/subprocess_context.py": "what workers inherit",
-    "agent/multiprocessing/guard.py": "the environment of the worker it is about to be",
+    "agent/multiprocessing/multiprocess_context.py": "what workers inherit",
+    "agent/multiprocessing/fork.py": "the environment of the worker it is about to be",
     "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
 }
 

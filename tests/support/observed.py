@@ -8,8 +8,8 @@ from agent.core import events as ev
 from agent.core.agent import AgentCore
 from agent.core.effects import StartWorkers
 from agent.core.model import AgentPolicy, Assignment, Exit, Pace, Standby
-from agent.settings.config import AgentConfig
-from agent.telemetry.model import Event, Item, Metric
+from agent.settings.config import AgentConfig, Program
+from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
 
 START = 100.0
@@ -24,9 +24,9 @@ class Watched:
             "coordinator": "head:1",
             "run_id": "r",
             "role": "trainer",
-            "local_world_size": 2,
-            "restarts_max": 3,
-            "command": ("python", "-u", "a/train.py"),
+            "nproc_per_node": 2,
+            "max_restarts": 3,
+            "program": Program("script", "a/train.py"),
         }
         config = AgentConfig(**(given | fields))
         self.now = START
@@ -36,7 +36,7 @@ class Watched:
         self.attempt = 1
         self.core = AgentCore(
             AgentPolicy(
-                local_world_size=config.local_world_size,
+                local_world_size=config.nproc_per_node,
                 join_timeout_s=600,
                 coordinator_grace_s=600,
                 shutdown_timeout_s=30,

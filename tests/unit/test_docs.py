@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import gen_settings
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _FENCE = re.compile(r"^(```+)(\w*)\s*$", re.MULTILINE)
@@ -48,3 +50,8 @@ def test_the_page_that_a_report_without_message_points_to_tells_how_to_record_on
     ]
     assert "from worker_sdk import record" in page
     assert '{"message": {"message":' in page
+
+
+def test_the_reference_of_settings_is_that_of_their_declarations() -> None:
+    """`make gen` writes it anew."""
+    assert gen_settings.PAGE.read_text() == gen_settings.page()

@@ -177,7 +177,7 @@ def test_an_import_the_right_way_passes(path: str, text: str) -> None:
 def test_reading_the_environment_is_found_outside_its_few_places(text: str) -> None:
     assert list(layering.check_environment(Module.parse("agent/a.py", text)))
     assert not list(layering.check_environment(Module.parse("agent/settings/config.py", text)))
-    assert not list(layering.check_environment(Module.parse("worker_sdk/context.py", text)))
+    assert not list(layering.check_environment(Module.parse("worker_sdk/runtime.py", text)))
 
 
 def test_a_function_and_a_module_that_are_too_long_are_found() -> None:

@@ -7,7 +7,7 @@ steps between which CPython lets nobody else run: one call of a built-in contain
 or a few operations without any call. A slot is armed by its last step, and
 disarmed by the first.
 
-A board that is given up goes on working, on a page that nobody reads: so nobody has
+A board that is given up goes on working, on a page without a reader: so no caller has
 to ask whether there is an agent, and what was opened before is closed as ever.
 """
 
@@ -40,7 +40,6 @@ from worker_sdk.board.layout import (
     SLOT_WORDS,
     SLOTS_FROM,
     SLOTS_MAX,
-    SLOTS_REFUSED,
     SLOTS_USED,
     WORD_BYTES,
 )
@@ -54,13 +53,10 @@ log = logging.getLogger("worker_sdk")
 REFUSED = -1
 """Instead of a slot: there was none."""
 
-# Since, limit, signal, kind and thread stand next to each other.
-_pack_slot = struct.Struct("5q").pack_into
+# Since, limit, signal and kind stand next to each other.
+_pack_slot = struct.Struct("4q").pack_into
 _SINCE_BYTE = (SLOTS_FROM + SLOT_SINCE) * WORD_BYTES
 _SLOT_BYTES = SLOT_WORDS * WORD_BYTES
-
-NAMES_KEPT_MAX = 2 * SLOTS_MAX
-"""Names whose encoded form is kept; beyond it all are forgotten, and encoded anew."""
 
 
 class BoardUnusable(Exception):
@@ -72,16 +68,13 @@ class BoardTaken(BoardUnusable):
 
 
 class Thread:
-    """What one thread holds open."""
+    """What one thread holds open: its slots, the latest last, and how many are sections."""
 
-    __slots__ = ("held", "native_id", "sections")
+    __slots__ = ("held", "sections")
 
     def __init__(self) -> None:
-        self.native_id = threading.get_native_id()
         self.held: list[int] = []
-        """Its slots, the latest last."""
         self.sections = 0
-        """How many sections it is in."""
 
 
 class _Threads(threading.local):
@@ -94,37 +87,8 @@ class _Threads(threading.local):
 class Board:
     """A board, and what of it is in use."""
 
-    __slots__ = (
-        "_encoded",
-        "_files",
-        "_fresh_sections",
-        "_is_refusal_told",
-        "_names",
-        "_section_numbers",
-        "acquired",
-        "beat_before",
-        "beater",
-        "free",
-        "has_section_between",
-        "holders",
-        "is_watched",
-        "nets",
-        "on_lost",
-        "own",
-        "paused_ns",
-        "raw",
-        "step_before",
-        "threads",
-        "words",
-    )
-
     def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
-        """Take over a page that says nothing yet.
-
-        Args:
-            page: ``BOARD_BYTES`` long.
-            files: Descriptors of the board and of its kicks, if the page is shared.
-        """
+        """Take over an empty page; ``files``, of it and its kicks, if it is shared."""
         self.raw = memoryview(page)
         self.words = self.raw.cast("q")
         self._files = files
@@ -132,46 +96,32 @@ class Board:
         self.threads = _Threads()
         self.free = list(range(SLOTS_MAX - 1, -1, -1)) if has_lock() else []
         self.holders: list[list[int]] = [[]] * SLOTS_MAX
-        # Of each block that is open a weak reference, here and nowhere else: it is called
-        # upon only if the block goes without having closed its slot. That is when an
-        # exception from outside strikes on the very threshold of its exit. (A `__del__`
-        # would be called always, and swallow the exceptions that strike in it.)
-        self.nets: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
-        """The last place is that of ``REFUSED``."""
+        # Of each block that is open a weak reference, and no other: it is called only if the
+        # block goes without having closed its slot, when an exception from outside strikes
+        # on the very threshold of its exit. (A `__del__` would be called always, and swallow
+        # the exceptions that strike in it.) The last place is that of `REFUSED`.
+        self.leak_guards: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
         self.on_lost = self._on_lost
         self._names = [""] * SLOTS_MAX
-        self._encoded: dict[str, bytes] = {}
         self._section_numbers: dict[str, int] = {}
         self._fresh_sections = itertools.count()
-        self._is_refusal_told = False
+        self._is_refusal_logged = False
+        # Slots that are known by their scope: the user's, and the SDK's own.
         self.acquired: dict[str, int] = {}
-        """Slots that are known by their scope."""
         self.own: dict[str, int] = {}
-        """The same of timers of the SDK's own, which no scope of a user's can be taken for."""
-        # Of heartbeats, see `progress`.
+        # Of heartbeats; see `timers.heartbeat`.
         self.beater: Thread | None = None
         self.beat_before = 0
         self.step_before = NO_STEP
         self.has_section_between = False
         self.paused_ns = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether all slots are open."""
-        return not self.free
-
     def open_slot(
         self, name: str, after_ns: int, limit: int, signal: int, kind: int, grace_ns: int = 0
     ) -> int:
         """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
 
-        Args:
-            name: Shown to people.
-            after_ns: Time until it expires; 0: it is open-ended.
-            limit: As in ``SLOT_LIMIT``.
-            signal: As in ``SLOT_SIGNAL``.
-            kind: As in ``SLOT_KIND``.
-            grace_ns: As in ``SLOT_GRACE``; 0 where that says nothing.
+        It expires after ``after_ns``; 0: it is open-ended. The rest as in the words of a slot.
         """
         mine = self.threads.mine
         free = self.free
@@ -191,9 +141,7 @@ class Board:
             if self.words[SLOTS_USED] <= slot:
                 self.words[SLOTS_USED] = slot + 1
             now = monotonic_ns()
-            _pack_slot(
-                self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind, mine.native_id
-            )
+            _pack_slot(self.raw, _SINCE_BYTE + slot * _SLOT_BYTES, now, limit, signal, kind)
             if grace_ns:
                 self.words[at + SLOT_GRACE] = grace_ns
             deadline = now + after_ns if after_ns else OPEN_ENDED
@@ -207,7 +155,7 @@ class Board:
         return slot
 
     def close_slot(self, slot: int) -> None:
-        """Disarm a slot and let others have it. For who opened it, once."""
+        """Disarm a slot and let others have it; once."""
         self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
         held = self.holders[slot]
         if held and held[-1] == slot:
@@ -215,13 +163,6 @@ class Board:
         elif slot in held:
             held.remove(slot)
         self.free.append(slot)
-
-    def suspend(self, slot: int) -> int:
-        """Disarm a slot that stays its owner's; return its deadline, 0 if it had none."""
-        at = SLOTS_FROM + slot * SLOT_WORDS
-        deadline = self.words[at]
-        self.words[at] = 0
-        return deadline
 
     def resume(self, slot: int, deadline: int, pause_ns: int, held: list[int]) -> None:
         """Arm a suspended slot as if the pause had not been, unless it was closed in it."""
@@ -235,10 +176,6 @@ class Board:
         self.words[at + SLOT_DEADLINE] = deadline
         if deadline < self.words[LOOK_AT]:
             self.kick()
-
-    def opened_at(self, slot: int) -> int:
-        """Return since when a slot has been open, pauses left out."""
-        return self.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
 
     def note_section(self, name: str, took_ns: int) -> None:
         """Remember how long a section took."""
@@ -269,27 +206,20 @@ class Board:
                 os.write(self._files[1], b"\1")
 
     def give_up(self) -> None:
-        """Write on nobody's page from here on; closes nothing, touches nothing shared."""
+        """Go on with a page without a reader; what was opened for the shared one is closed."""
         raw = memoryview(bytearray(layout.BOARD_BYTES))
         self.is_watched = False
         self.words = raw.cast("q")
         self.raw = raw
-
-    def close_files(self) -> None:
-        """Close what was opened for the page, after ``give_up``; the claim ends with it."""
         files, self._files = self._files, ()
         for file in files:
             os.close(file)
 
     def renewed(self) -> Board:
-        """Return a board on the same page, with all slots closed; this one is given up.
-
-        What is still open in this one has no say any more.
-        """
-        words, page, files = self.words, self.raw.obj, self._files
-        is_watched = self.is_watched
-        self.give_up()
+        """Return a board on the same page, with all slots closed; this one is given up."""
+        words, page, files, is_watched = self.words, self.raw.obj, self._files, self.is_watched
         self._files = ()
+        self.give_up()
         _close_slots(words)
         assert isinstance(page, mmap.mmap | bytearray)
         renewed = Board(page, files)
@@ -298,28 +228,22 @@ class Board:
         renewed._fresh_sections = self._fresh_sections
         return renewed
 
-    def _on_lost(self, net: ref[Any]) -> None:
+    def _on_lost(self, guard: ref[Any]) -> None:
         for slot in range(SLOTS_MAX):
-            if self.nets[slot] is net:
+            if self.leak_guards[slot] is guard:
                 self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
-                self.nets[slot] = None
+                self.leak_guards[slot] = None
                 self.close_slot(slot)
 
     def _write_name(self, slot: int, name: str) -> None:
-        encoded = self._encoded.get(name)
-        if encoded is None:
-            if len(self._encoded) >= NAMES_KEPT_MAX:
-                self._encoded.clear()
-            encoded = self._encoded[name] = layout.encode_name(name)
         self._names[slot] = ""  # it is neither the old one nor the new while it changes
         at = layout.slot_name_byte(slot)
-        self.raw[at : at + NAME_BYTES] = encoded
+        self.raw[at : at + NAME_BYTES] = layout.encode_name(name)
         self._names[slot] = name
 
     def _refuse(self) -> None:
-        self.words[SLOTS_REFUSED] += 1
-        if self.is_watched and not self._is_refusal_told:
-            self._is_refusal_told = True
+        if self.is_watched and not self._is_refusal_logged:
+            self._is_refusal_logged = True
             log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
 
 
@@ -330,19 +254,16 @@ def has_lock() -> bool:
 
 
 def claim(directory: str) -> Board:
-    """Make the worker's board this process's own; nobody's name stands on it yet.
-
-    Raises:
-        BoardTaken: Another process has it.
-        BoardUnusable: It is not there, or not one this code understands, or this Python is
-            none that can use it.
-    """
+    """Make the worker's board this process's own, all but its name. Raises ``BoardUnusable``."""
     if not has_lock():
         raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
     files: list[int] = []
     try:
         files.append(_open(directory, layout.BOARD_FILE))
-        _lock(files[0], directory)
+        try:
+            fcntl.lockf(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise BoardTaken(f"{directory}: another process has its board") from error
         page = _map(files[0], directory)
         # Read as well as written: the pipe then never lacks a reader, so a write to it
         # raises no SIGPIPE when the agent has died.
@@ -358,24 +279,13 @@ def claim(directory: str) -> Board:
 
 
 def open_stacks(directory: str) -> int:
-    """Open the pipe for stacks.
-
-    Raises:
-        OSError: It is not there.
-    """
+    """Open the pipe for stacks. Raises ``OSError``."""
     return _open(directory, layout.STACKS_FILE)
 
 
 def _open(directory: str, name: str) -> int:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     return os.open(Path(directory) / name, flags)
-
-
-def _lock(file: int, directory: str) -> None:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError) as error:
-        raise BoardTaken(f"{directory}: another process has its board") from error
 
 
 def _map(file: int, directory: str) -> mmap.mmap:

@@ -1,45 +1,43 @@
 """Shell. In-process restart: the function starts again on all workers, no process does.
 
-Each name is loaded when it is first asked for. See docs/inprocess.md.
+See docs/inprocess.md. Needs neither torch nor gRPC until an agent listens.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from worker_sdk.inprocess.call import CallWrapper
-    from worker_sdk.inprocess.errors import (
-        FaultCounterExceeded,
-        HealthCheckError,
-        RankShouldRestart,
-        RestartAbort,
-        RestartError,
-        TimeoutError,  # noqa: A004 - the name under which users know it
-    )
-    from worker_sdk.inprocess.hooks import (
-        Abort,
-        Compose,
-        FaultCounter,
-        Finalize,
-        HealthCheck,
-        Initialize,
-        RetryController,
-        ThreadedFinalize,
-    )
-    from worker_sdk.inprocess.ranks import (
-        ActivateAllRanks,
-        ActiveWorldSizeDivisibleBy,
-        FillGaps,
-        FilterCountGroupedByKey,
-        MaxActiveWorldSize,
-        RankAssignment,
-        RankFilter,
-        ShiftRanks,
-        WorldSizeDivisibleBy,
-    )
-    from worker_sdk.inprocess.state import FrozenState, Mode, State, Status
-    from worker_sdk.inprocess.torch_hooks import AbortTorchDistributed, CudaHealthCheck
-    from worker_sdk.inprocess.wrapper import Wrapper
+from worker_sdk.inprocess.errors import (
+    FaultCounterExceeded,
+    HealthCheckError,
+    RankShouldRestart,
+    RestartAbort,
+    RestartError,
+    TimeoutError,  # noqa: A004 - the name under which users know it
+)
+from worker_sdk.inprocess.hooks import (
+    Abort,
+    Compose,
+    FaultCounter,
+    Finalize,
+    HealthCheck,
+    Initialize,
+    RetryController,
+    ThreadedFinalize,
+)
+from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed, CudaHealthCheck
+from worker_sdk.inprocess.ranks import (
+    ActivateAllRanks,
+    ActiveWorldSizeDivisibleBy,
+    FillGaps,
+    FilterCountGroupedByKey,
+    MaxActiveWorldSize,
+    RankAssignment,
+    RankFilter,
+    ShiftRanks,
+    WorldSizeDivisibleBy,
+)
+from worker_sdk.inprocess.restart.call_wrapper import CallWrapper
+from worker_sdk.inprocess.state import FrozenState, Mode, State, Status
+from worker_sdk.inprocess.wrapper import Wrapper
 
 __all__ = [
     "Abort",
@@ -75,37 +73,19 @@ __all__ = [
     "Wrapper",
 ]
 
-_NAMES = {
-    "call": ("CallWrapper",),
-    "errors": (
-        "FaultCounterExceeded", "HealthCheckError", "RankShouldRestart", "RestartAbort",
-        "RestartError", "TimeoutError",
-    ),
-    "hooks": (
-        "Abort", "Compose", "FaultCounter", "Finalize", "HealthCheck", "Initialize",
-        "RetryController", "ThreadedFinalize",
-    ),
-    "ranks": (
-        "ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "FillGaps", "FilterCountGroupedByKey",
-        "MaxActiveWorldSize", "RankAssignment", "RankFilter", "ShiftRanks", "WorldSizeDivisibleBy",
-    ),
-    "state": ("FrozenState", "Mode", "State", "Status"),
-    "torch_hooks": ("AbortTorchDistributed", "CudaHealthCheck"),
-    "wrapper": ("Wrapper",),
-}  # fmt: skip
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
-
-
 _HOME_OF = {
-    "abort": ("Abort", "AbortTorchDistributed"),
-    "compose": ("Compose",),
-    "exception": _NAMES["errors"],
-    "finalize": ("Finalize", "ThreadedFinalize"),
-    "health_check": ("CudaHealthCheck", "FaultCounter", "FaultCounterExceeded", "HealthCheck"),
-    "initialize": ("Initialize", "RetryController"),
-    "rank_assignment": _NAMES["ranks"],
-    "rank_filter": ("RankFilter", "MaxActiveWorldSize", "ActiveWorldSizeDivisibleBy"),
-    "wrap": ("CallWrapper", "Wrapper"),
+    "abort": "Abort AbortTorchDistributed",
+    "compose": "Compose",
+    "exception": "FaultCounterExceeded HealthCheckError RankShouldRestart RestartAbort"
+    " RestartError TimeoutError",
+    "finalize": "Finalize ThreadedFinalize",
+    "health_check": "CudaHealthCheck FaultCounter FaultCounterExceeded HealthCheck",
+    "initialize": "Initialize RetryController",
+    "rank_assignment": "ActivateAllRanks ActiveWorldSizeDivisibleBy FillGaps"
+    " FilterCountGroupedByKey MaxActiveWorldSize RankAssignment RankFilter ShiftRanks"
+    " WorldSizeDivisibleBy",
+    "rank_filter": "ActiveWorldSizeDivisibleBy MaxActiveWorldSize RankFilter",
+    "wrap": "CallWrapper Wrapper",
 }
 """Modules of nvidia-resiliency-ext, and the names here that are in them there."""
 _NOT_HERE = frozenset({
@@ -117,21 +97,14 @@ _NOT_HERE = frozenset({
 """What is there and has no counterpart."""
 
 
-def _hint(name: str) -> str:
-    if name in _HOME_OF:
-        flat = ", ".join(f"inprocess.{found}" for found in sorted(_HOME_OF[name]))
-        return f"; names are flat here: {flat}"
-    if name in _NOT_HERE:
-        return "; docs/inprocess.md, Differences, says what to write instead"
-    return ""
-
-
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
-        """Load what was asked for. Python calls this once per name."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
-        found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
+        """Say what to write instead of a name that users know from elsewhere."""
+        hint = ""
+        if name in _HOME_OF:
+            flat = ", ".join(f"inprocess.{found}" for found in _HOME_OF[name].split())
+            hint = f"; names are flat here: {flat}"
+        elif name in _NOT_HERE:
+            hint = "; docs/inprocess.md, Differences, says what to write instead"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -6,15 +6,16 @@ import os
 from typing import TYPE_CHECKING
 
 from worker_sdk import context
-from worker_sdk.inprocess.state import State, initial
+from worker_sdk.inprocess.state import State
 
 if TYPE_CHECKING:
-    from worker_sdk.inprocess.state import Place
+    from drumbeat.worker.v1 import worker_pb2
 
 
 def initial_state() -> State:
     """Return the state of this process before its first iteration."""
-    return initial(_number(context.RANK, 0), _number(context.WORLD_SIZE, 1))
+    rank, size = _number(context.RANK, 0), _number(context.WORLD_SIZE, 1)
+    return State(rank=rank, world_size=size, initial_rank=rank, initial_world_size=size)
 
 
 def local_rank() -> int:
@@ -24,29 +25,29 @@ def local_rank() -> int:
 
 def local_rank_if_any() -> int | None:
     """Return the same, ``None`` if the environment does not say."""
-    return _number(context.LOCAL_RANK, 0) if context.LOCAL_RANK in os.environ else None
+    return local_rank() if context.LOCAL_RANK in os.environ else None
 
 
 def master() -> tuple[str, int]:
-    """Return where active rank 0 listens in this iteration, port 0 if nobody said."""
+    """Return where active rank 0 listens in this iteration, port 0 if that is not known."""
     return os.environ.get(context.MASTER_ADDR, ""), _number(context.MASTER_PORT, 0)
 
 
-def apply(state: State, place: Place) -> None:
+def apply(state: State, begin: worker_pb2.WorkerBegin) -> None:
     """Set the variables for an iteration.
 
-    Who stands by finds its rank among all, in case its hooks want to know.
+    A worker that stands by finds its rank among all, in case its hooks want to know.
     """
     is_active = state.active_rank is not None
     rank = state.active_rank if is_active else state.rank
     size = state.active_world_size if is_active else state.world_size
     os.environ[context.RANK], os.environ[context.WORLD_SIZE] = str(rank), str(size)
-    if place.role_world_size:
-        os.environ[context.ROLE_RANK] = str(place.role_rank)
-        os.environ[context.ROLE_WORLD_SIZE] = str(place.role_world_size)
-    if place.master_addr:
-        os.environ[context.MASTER_ADDR] = place.master_addr
-        os.environ[context.MASTER_PORT] = str(place.master_port)
+    if begin.role_world_size:
+        os.environ[context.ROLE_RANK] = str(begin.role_rank)
+        os.environ[context.ROLE_WORLD_SIZE] = str(begin.role_world_size)
+    if begin.master_addr:
+        os.environ[context.MASTER_ADDR] = begin.master_addr
+        os.environ[context.MASTER_PORT] = str(begin.master_port)
 
 
 def _number(name: str, default: int) -> int:

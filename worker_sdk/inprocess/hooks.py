@@ -1,4 +1,4 @@
-"""Shell. What users hang into a restart: base classes, composition, and some that are ready.
+"""Shell. Hooks of a restart: base classes, composition, and some that are ready to use.
 
 A hook is called with as many of the state and the exception (what the function raised
 here, or ``None``) as its signature takes.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import abc
 import threading
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_sdk.inprocess import errors
-from worker_sdk.inprocess.durations import Duration, seconds
-from worker_sdk.inprocess.errors import FaultCounterExceeded, RestartAbort
-from worker_sdk.inprocess.settings import Limits, checked_limits, count
-from worker_sdk.inprocess.signatures import call_with
+from worker_sdk.inprocess.arguments import call_with
+from worker_sdk.inprocess.settings import Duration, Limits, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from worker_sdk.inprocess.state import State
+
+_SUBCLASSABLE = 1 << 10
+"""``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""
 
 
 class Initialize(abc.ABC):
@@ -79,7 +80,7 @@ class Composed:
 
     instances: tuple[Any, ...]
 
-    def __new__(cls, *instances: Any) -> Self:
+    def __new__(cls, *instances: Any) -> Any:
         """Return an instance of a class made for it.
 
         Raises:
@@ -93,8 +94,9 @@ class Composed:
                 raise TypeError(f"Compose takes instances, not the class {instance.__name__}")
         common = _common_class(instances)
         bases = (cls,) if common is object else (cls, common)
+        # What the common class needs to be made has no meaning here, so its own are left out.
         contents = {"__new__": object.__new__, "__init__": lambda *_: None}
-        composed: Self = type("Composed", bases, contents | {"__call__": cls.__call__})()
+        composed = type("Composed", bases, contents | {"__call__": cls.__call__})()
         composed.instances = instances
         return composed
 
@@ -142,25 +144,23 @@ class RetryController(Initialize):
         min_world_size: int = 1,
         min_active_world_size: int = 1,
     ) -> None:
-        self.limits: Limits = checked_limits(max_iterations, min_world_size, min_active_world_size)
+        self.limits: Limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""
-        limits = self.limits
+        limits, active = self.limits, state.active_world_size or 0
         if limits.iterations_max is not None and state.iteration >= limits.iterations_max:
-            raise RestartAbort(
-                f"iteration {state.iteration} is beyond max_iterations={limits.iterations_max}"
-            )
-        if state.world_size < limits.world_size_min:
-            raise RestartAbort(
+            beyond = f"iteration {state.iteration} is beyond max_iterations={limits.iterations_max}"
+        elif state.world_size < limits.world_size_min:
+            beyond = (
                 f"world_size {state.world_size} is below min_world_size={limits.world_size_min}"
             )
-        if (state.active_world_size or 0) < limits.active_world_size_min:
-            raise RestartAbort(
-                f"active_world_size {state.active_world_size} is below"
-                f" min_active_world_size={limits.active_world_size_min}"
-            )
-        return state
+        elif active < limits.active_world_size_min:
+            least = f"min_active_world_size={limits.active_world_size_min}"
+            beyond = f"active_world_size {active} is below {least}"
+        else:
+            return state
+        raise errors.RestartAbort(beyond)
 
 
 class ThreadedFinalize(Finalize):
@@ -201,7 +201,7 @@ class FaultCounter(HealthCheck):
         if state.fn_exception is not None:
             self.faults_count += 1
             if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
-                raise FaultCounterExceeded(
+                raise errors.FaultCounterExceeded(
                     f"{self.faults_count} faults, more than max_rank_faults={self.max_rank_faults}"
                 )
         return state
@@ -231,13 +231,9 @@ def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str)
 
 
 def _common_class(instances: tuple[Any, ...]) -> type:
-    first, *others = (type(instance) for instance in instances)
-    for candidate in first.__mro__:
-        if candidate in (Composed, object) or not all(issubclass(c, candidate) for c in others):
-            continue
-        try:
-            type("Probe", (candidate,), {})
-        except TypeError:  # the class of plain functions has no subclasses
-            continue
-        return candidate
+    candidates = type(instances[0]).__mro__
+    for candidate in candidates:
+        is_common = all(isinstance(instance, candidate) for instance in instances)
+        if is_common and candidate is not Composed and candidate.__flags__ & _SUBCLASSABLE:
+            return candidate
     return object

@@ -8,13 +8,12 @@ each worker on what only all of them know together.
 from __future__ import annotations
 
 import abc
-import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.settings import count
-from worker_sdk.inprocess.signatures import call_with
 from worker_sdk.inprocess.state import Mode, State
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class FilterCountGroupedByKey(RankAssignment):
         key_or_fn: Names the worker's group; or returns the name, given the state.
         condition: Whether a group with so many workers may stay. It is asked once for
             every size, so it must go by nothing else.
-        timeout: Has no meaning here: nobody waits for it.
+        timeout: Has no meaning here: no worker waits for it.
     """
 
     def __init__(
@@ -68,14 +67,15 @@ class FilterCountGroupedByKey(RankAssignment):
         key = call_with(self.key_or_fn, state) if callable(self.key_or_fn) else self.key_or_fn
         return str(key).encode("utf-8", "replace")[:GROUP_BYTES_MAX].decode("utf-8", "ignore")
 
-    def allowed_sizes(self, largest: int) -> frozenset[int]:
-        """Return the sizes of groups that may stay, up to ``largest``."""
-        sizes = range(1, min(largest, GROUP_SIZE_MAX) + 1)
-        return frozenset(size for size in sizes if self.condition(size))
+    def allowed_sizes(self, largest: int) -> bytes:
+        """Return which sizes up to ``largest`` may stay, a bit for each, the lowest first."""
+        largest = min(largest, GROUP_SIZE_MAX)
+        sizes = sum(1 << size for size in range(1, largest + 1) if self.condition(size))
+        return sizes.to_bytes(largest // 8 + 1, "little")
 
 
 class RankFilter(RankAssignment):
-    """Says who calls the function and who stands by.
+    """Says which workers call the function and which stand by.
 
     Those below are rules like the others, and may be composed with them to their
     left. One of the user's own overrides ``__call__`` and is evaluated by each worker
@@ -126,38 +126,19 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
 
 
-class RuleKind(enum.Enum):
-    """What a rule does; the names are those on the wire."""
-
-    SHIFT = "shift"
-    FILL = "fill"
-    GROUPS = "groups"
-    ACTIVE_MAX = "active_max"
-    ACTIVE_DIVISOR = "active_divisor"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule as data."""
-
-    kind: RuleKind
-    number: int = 0
-    """Of the rules on active workers."""
-    groups: FilterCountGroupedByKey | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class RankPolicy:
     """All the rules of a wrapper."""
 
-    rules: tuple[Rule, ...]
-    """In the order in which they are applied."""
+    rules: tuple[RankAssignment, ...]
+    """Those that the coordinator applies, in this order."""
     local_filter: RankFilter | None
     """The user's own, for each worker to apply to its own state."""
 
     def group_of(self, state: State) -> str:
         """Return the worker's group; empty if no rule asks for it."""
-        return next((rule.groups.group_of(state) for rule in self.rules if rule.groups), "")
+        filters = (rule for rule in self.rules if isinstance(rule, FilterCountGroupedByKey))
+        return next((rule.group_of(state) for rule in filters), "")
 
     def filtered(self, state: State) -> State:
         """Return the state after the user's own filter.
@@ -179,11 +160,9 @@ class RankPolicy:
         return result
 
 
-_BUILT_IN_FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
-_ALLOWED = (
-    "ShiftRanks, FillGaps, FilterCountGroupedByKey, ActivateAllRanks, MaxActiveWorldSize,"
-    " ActiveWorldSizeDivisibleBy, and Compose of these"
-)
+_FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
+_RULES = (ShiftRanks, FillGaps, FilterCountGroupedByKey, *_FILTERS)
+_ALLOWED = ", ".join(rule.__name__ for rule in _RULES) + ", and Compose of these"
 
 
 def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPolicy:
@@ -195,44 +174,29 @@ def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPo
     """
     if not isinstance(assignment, RankAssignment):
         raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
-    rules = [rule for part in flattened(assignment) for rule in _rules(part)]
-    _check_order([rule.kind for rule in rules])
-    if rank_filter is None:
-        return RankPolicy(tuple(rules), None)
-    if not isinstance(rank_filter, RankFilter):
+    if rank_filter is not None and not isinstance(rank_filter, RankFilter):
         raise TypeError(f"rank_filter must be a RankFilter, not {rank_filter!r}")
+    rules = [_checked_rule(part) for part in flattened(assignment)]
+    _check_order(rules)
+    # The exact classes: a subclass may do anything, and the coordinator would not ask it.
     parts = list(flattened(rank_filter))
-    if all(type(part) in _BUILT_IN_FILTERS for part in parts):
-        rules.extend(rule for part in parts for rule in _rules(part))
-        return RankPolicy(tuple(rules), None)
+    if all(type(part) in _FILTERS for part in parts):
+        return RankPolicy((*rules, *map(_checked_rule, parts)), None)
     return RankPolicy(tuple(rules), rank_filter)
 
 
-def _rules(part: object) -> list[Rule]:
-    # The exact classes: a subclass may do anything, and nobody would ask it.
-    kind = type(part)
-    if kind is ShiftRanks:
-        return [Rule(RuleKind.SHIFT)]
-    if kind is FillGaps:
-        return [Rule(RuleKind.FILL)]
-    if kind is ActivateAllRanks:
-        return []
-    if isinstance(part, FilterCountGroupedByKey) and kind is FilterCountGroupedByKey:
-        return [Rule(RuleKind.GROUPS, groups=part)]
-    if isinstance(part, MaxActiveWorldSize) and kind is MaxActiveWorldSize:
-        most = part.max_active_world_size
-        return [] if most is None else [Rule(RuleKind.ACTIVE_MAX, most)]
-    if isinstance(part, ActiveWorldSizeDivisibleBy) and kind is ActiveWorldSizeDivisibleBy:
-        return [Rule(RuleKind.ACTIVE_DIVISOR, part.divisor)]
+def _checked_rule(part: object) -> RankAssignment:
+    if isinstance(part, RankAssignment) and type(part) in _RULES:
+        return part
     raise TypeError(
-        f"rank_assignment can't hold a {kind.__name__}: rules are applied by the coordinator,"
-        f" which runs no code of the user's. Allowed: {_ALLOWED}"
+        f"rank_assignment can't hold a {type(part).__name__}: rules are applied by the"
+        f" coordinator, which runs no code of the user's. Allowed: {_ALLOWED}"
     )
 
 
-def _check_order(kinds: list[RuleKind]) -> None:
-    closing = [at for at, kind in enumerate(kinds) if kind in (RuleKind.SHIFT, RuleKind.FILL)]
-    grouping = [at for at, kind in enumerate(kinds) if kind is RuleKind.GROUPS]
+def _check_order(rules: list[RankAssignment]) -> None:
+    closing = [at for at, rule in enumerate(rules) if isinstance(rule, ShiftRanks | FillGaps)]
+    grouping = [at for at, rule in enumerate(rules) if isinstance(rule, FilterCountGroupedByKey)]
     if len(grouping) > 1:
         raise ValueError("rank_assignment may hold one FilterCountGroupedByKey, not several")
     if not closing or (grouping and grouping[-1] > closing[-1]):

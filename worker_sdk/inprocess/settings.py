@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+from datetime import timedelta
 
-from worker_sdk.inprocess.durations import Duration, seconds
+Duration = timedelta | float
+"""A ``timedelta``, or seconds."""
 
-_AT_LEAST_0 = ("last_call_wait",)
+DURATION_MAX_S = 365 * 24 * 3600.0
 
 # The left one must be below the right one.
 _BELOW = (
@@ -46,8 +49,8 @@ class Timing:
             ValueError: One is out of range, or two don't go together.
         """
         values = {
-            field.name: seconds(field.name, given[field.name], is_0_allowed=_is_0(field.name))
-            for field in fields(cls)
+            name: seconds(name, given[name], is_0_allowed=name == "last_call_wait")
+            for name in (field.name for field in fields(cls))
         }
         for less, more in _BELOW:
             if not values[less] < values[more]:
@@ -67,6 +70,17 @@ class Limits:
     world_size_min: int = 1
     active_world_size_min: int = 1
 
+    @classmethod
+    def checked(cls, max_iterations: int | None, min_world: int, min_active: int) -> Limits:
+        """Return the limits a user gave; raises ``TypeError`` and ``ValueError``."""
+        if max_iterations is not None:
+            count("max_iterations", max_iterations)
+        return cls(
+            iterations_max=max_iterations,
+            world_size_min=count("min_world_size", min_world),
+            active_world_size_min=count("min_active_world_size", min_active),
+        )
+
     def stricter(self, other: Limits) -> Limits:
         """Return the limits that hold where both do."""
         iterations = [n for n in (self.iterations_max, other.iterations_max) if n is not None]
@@ -77,35 +91,31 @@ class Limits:
         )
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """Return ``value``.
+def seconds(name: str, value: object, *, is_0_allowed: bool = False) -> float:
+    """Return a duration in seconds.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is below ``least``.
+        TypeError: It is neither a timedelta nor a number.
+        ValueError: It is not above 0 (or not at least 0), or over a year.
     """
+    if isinstance(value, timedelta):
+        given = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        given = float(value)
+    else:
+        raise TypeError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
+    is_allowed = 0 <= given <= DURATION_MAX_S and (given > 0 or is_0_allowed)
+    if math.isnan(given) or not is_allowed:
+        least = "at least" if is_0_allowed else "above"
+        limit = f"{least} 0 s and at most {DURATION_MAX_S:g} s"
+        raise ValueError(f"{name} must be {limit}, not {value!r}")
+    return given
+
+
+def count(name: str, value: object, *, least: int = 1) -> int:
+    """Return ``value``; raises ``TypeError`` and ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
-
-
-def checked_limits(max_iterations: int | None, min_world: int, min_active: int) -> Limits:
-    """Return the limits a user gave under these names.
-
-    Raises:
-        TypeError: One is no integer.
-        ValueError: One is below 1.
-    """
-    if max_iterations is not None:
-        count("max_iterations", max_iterations)
-    return Limits(
-        iterations_max=max_iterations,
-        world_size_min=count("min_world_size", min_world),
-        active_world_size_min=count("min_active_world_size", min_active),
-    )
-
-
-def _is_0(name: str) -> bool:
-    return name in _AT_LEAST_0

@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from worker_sdk.inprocess import call, link
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import (
     Abort,
@@ -21,14 +20,17 @@ from worker_sdk.inprocess.hooks import (
     RetryController,
     flattened,
 )
+from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks, policy
-from worker_sdk.inprocess.settings import Limits, Timing, checked_limits
-from worker_sdk.inprocess.torch_hooks import AbortTorchDistributed
+from worker_sdk.inprocess.restart import agent_link
+from worker_sdk.inprocess.restart.call_wrapper import Current, Plan, run_once
+from worker_sdk.inprocess.settings import Limits, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_sdk.inprocess.durations import Duration
+    from worker_sdk.inprocess.arguments import Arguments
+    from worker_sdk.inprocess.settings import Duration
 
 log = logging.getLogger("worker_sdk")
 
@@ -137,13 +139,14 @@ class Wrapper:
         durations = {field.name: given[field.name] for field in fields(Timing)}
         # As they were given, under the names that users know; to look at, not to change.
         vars(self).update(durations)
-        for name in _HOOKS:
-            setattr(self, name, given[name])
-        self._plan = call.Plan(
+        vars(self).update((name, given[name]) for name in _HOOKS)
+        limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
+        for part in flattened(initialize):
+            if isinstance(part, RetryController):
+                limits = limits.stricter(part.limits)
+        self._plan = Plan(
             timing=Timing.checked(durations),
-            limits=_strictest(
-                checked_limits(max_iterations, min_world_size, min_active_world_size), initialize
-            ),
+            limits=limits,
             policy=policy(rank_assignment, rank_filter),
             initialize=initialize,
             abort=abort,
@@ -176,22 +179,25 @@ class Wrapper:
         return wrapped
 
 
-def _run(plan: call.Plan, fn: Callable[..., Any], arguments: call.Arguments) -> Any:
-    outer = call.Active.of_process()
+def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
+    outer = Current.of_process()
     if outer is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
-        return call.run_nested(outer, fn, arguments)
-    found = link.of_process()
-    if found is None:
+        return outer.invoke(fn, arguments)
+    link = agent_link.of_process()
+    if link is None:
         name = getattr(fn, "__name__", fn)
-        log.warning("%s: %s is called once, without restarts", link.why_none(), name)
-        return call.run_once(plan, fn, arguments)
+        log.warning("%s: %s is called once, without restarts", agent_link.why_none(), name)
+        return run_once(plan, fn, arguments)
     if sys.platform != "linux":
         raise RestartError(
             f"in-process restart needs Linux, this is {sys.platform}; with enabled=False the"
             " function is called as it is"
         )
-    return call.Call(plan, found, fn, arguments).run()
+    # Not before there is an agent: others need no messages.
+    from worker_sdk.inprocess.restart.call import Call  # noqa: PLC0415
+
+    return Call(plan, link, fn, arguments).run()
 
 
 _HOOKS = ("initialize", "abort", "finalize", "health_check", "rank_assignment", "rank_filter")
@@ -202,14 +208,6 @@ def _check_hooks(*hooks: object) -> None:
     for name, kind, hook in zip(_HOOKS, kinds, hooks, strict=False):
         if hook is not None and not isinstance(hook, kind):
             raise TypeError(f"{name} must be an instance of {kind.__name__}, not {hook!r}")
-
-
-def _strictest(limits: Limits, initialize: Initialize | None) -> Limits:
-    """Return the limits that hold together with those of a ``RetryController``."""
-    for part in flattened(initialize):
-        if isinstance(part, RetryController):
-            limits = limits.stricter(part.limits)
-    return limits
 
 
 def _refuse(others: dict[str, Any]) -> None:

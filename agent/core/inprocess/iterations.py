@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from agent.core import effects as fx
 from agent.core.events import InprocessStepTaken, WorkerExited
-from agent.core.inprocess.exits import farewell, interruption_by
-from agent.core.inprocess.messages import RestartStory
+from agent.core.inprocess.messages import RestartNotices
 from agent.core.inprocess.model import (
     NO_ITERATION,
     Begin,
@@ -27,9 +26,11 @@ from agent.core.inprocess.model import (
     Interruption,
     InterruptionKind,
     Terminated,
+    WorkerOrder,
 )
-from agent.core.inprocess.worker import Fault, Phase, Worker
+from agent.core.inprocess.worker import Fault, Phase, Worker, interruption_by
 from agent.core.model import NO_ROUND
+from agent.workers.failures.exit_status import describe_exit
 
 SIGTERM, SIGKILL = 15, 9
 
@@ -56,16 +57,15 @@ class HostIterations:
         self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
         self._has_started = self._is_stopping = self.has_failed = False
         self._dismissed_until: float | None = None
-        self._story = RestartStory()
-        self._low = NO_ITERATION
-        self._top = NO_ITERATION
-        self._completed = NO_ITERATION
+        self._notices = RestartNotices()
+        # The iterations that all, that any of the workers are in, and the latest complete one.
+        self._low = self._top = self._completed = NO_ITERATION
         # What went wrong, by iteration and worker, in the order in which it did.
         self._broken: dict[tuple[int, int], Interruption] = {}
         self.report: InprocessReport | None = None
         self._follow()
 
-    # What happens.
+    # Events.
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Note that all workers of the round run."""
@@ -93,16 +93,12 @@ class HostIterations:
             if not self.is_on or not all(w.is_waiting or w.is_ending for w in alive):
                 return None
             self._dismissed_until = now + self._shutdown_timeout_s
-            for worker in alive:
-                if worker.is_waiting:
-                    order, rank = worker.dismiss(reason, at=now), worker.local_rank
-                    effects.append(
-                        fx.OrderWorker(round_id=self._round_id, local_rank=rank, order=order)
-                    )
+            waiting = [worker for worker in alive if worker.is_waiting]
+            effects += [self._order(worker, worker.dismiss(reason, at=now)) for worker in waiting]
         return effects if alive and now < self._dismissed_until else None
 
     def directed(self, directive: InprocessDirective, *, now: float) -> list[fx.Effect]:
-        """Take the coordinator's word; a repeated or older one changes nothing."""
+        """Take the coordinator's directive; a repeated or older one changes nothing."""
         if self._latest is not None and directive.order <= self._latest.order:
             return []
         self._latest = directive
@@ -112,21 +108,21 @@ class HostIterations:
         self._follow()
         match directive.kind:
             case Interrupt(reason=reason):
-                self._story.interrupted(reason, now=now)
+                self._notices.interrupted(reason, now=now)
             case Begin():
-                return self._story.began(directive.iteration, self._round_id, now=now)
+                return self._notices.began(directive.iteration, self._round_id, now=now)
         return []
 
     def step_taken(self, event: InprocessStepTaken, *, now: float) -> Fault | None:
-        """Take a worker's word; return what is to be written down at once."""
+        """Take a worker's step; return what is to be written down at once."""
         worker = self._worker(event.round_id, event.local_rank)
         if worker is None or not worker.takes_part or not self._is_running:
             return None
-        iteration, fault = event.step.iteration, None
+        iteration = event.step.iteration
         is_open = iteration == worker.iteration and iteration > self._completed
         match event.step.kind:
             case Entered() as entered:
-                fault = self._enter(worker, iteration, entered, now)
+                return self._enter(worker, iteration, entered, now)
             case Completed():
                 # A spare may still say so after all have completed.
                 if iteration == worker.iteration and worker.phase is Phase.RUNNING:
@@ -134,48 +130,46 @@ class HostIterations:
             case Interrupted(interruption=None):
                 if is_open:
                     worker.interrupt()
-            case Interrupted(interruption=interruption):
-                if is_open and interruption is not None:
-                    fault = self._interrupted(worker, interruption, now)
-            case Terminated(interruption=interruption):
-                self._terminated(worker, interruption, iteration, now)
-        return fault
+            case Interrupted(interruption=why):
+                if is_open and why is not None:
+                    return self._interrupted(worker, why, now)
+            case Terminated(interruption=why):
+                self._terminated(worker, why, iteration, now)
+        return None
 
     def exited(self, event: WorkerExited) -> Fault | None:
         """Note a worker's end; ``None``: it is no matter of in-process restart."""
         worker = self._worker(event.round_id, event.local_rank)
         if worker is None or worker.is_gone:
             return None
-        worker.is_gone, worker.kill_at = True, None
-        fault, worker.fault = worker.fault, None
-        if fault is not None:
+        if (fault := worker.gone()) is not None:
             return fault
+        hang = event.hang
         if worker.has_exited and self._is_engaged and not event.is_stopped and event.exit_code:
             # It has failed after all, at what it did after the function.
             return self._leave(worker, interruption_by(event), at=event.ended_at)
-        is_by_itself = not event.is_stopped or event.hang is not None
-        is_break = worker.takes_part and self._is_engaged and not self._is_well(worker, event)
-        if is_by_itself and is_break:
-            at = event.ended_at
-            stacks = ""
-            if event.hang is not None:
-                at, stacks = min(at, event.hang.noticed_at), event.hang.evidence.stacks
-            self._story.failed(worker.local_rank, stacks, now=at)
+        # One that has ended well after its last iteration has done all it wanted to.
+        is_good = event.exit_code == 0 and hang is None
+        is_well = is_good and NO_ITERATION < worker.iteration <= self._completed
+        is_by_itself = not event.is_stopped or hang is not None
+        if is_by_itself and worker.takes_part and self._is_engaged and not is_well:
+            at = event.ended_at if hang is None else min(event.ended_at, hang.noticed_at)
+            stacks = hang.evidence.stacks if hang is not None else ""
+            self._notices.failed(worker.local_rank, stacks, now=at)
             return self._leave(worker, interruption_by(event), at=at)
-        worker.left = worker.left or _shortened(farewell(event))
+        ending = f"it ended outside of an iteration: {describe_exit(event.exit_code)}"
+        notice = worker.interruption(InterruptionKind.TERMINATED, ending)
+        worker.left = worker.left or _shortened(notice)
         return None
 
     def lost(self, local_rank: int, why: str, *, now: float) -> Fault | None:
         """Note that a worker is gone with its supervisor; ``None`` as for ``exited``."""
         worker = self._workers[local_rank]
-        worker.is_gone, worker.kill_at = True, None
-        fault, worker.fault = worker.fault, None
+        fault = worker.gone()
         if fault is not None or not worker.takes_part:
             return fault
-        kind = InterruptionKind.TERMINATED
-        fault = self._leave(
-            worker, Interruption(local_rank=local_rank, kind=kind, message=why), at=now
-        )
+        ending = worker.interruption(InterruptionKind.TERMINATED, why)
+        fault = self._leave(worker, ending, at=now)
         return fault if self.is_on else None
 
     # What follows.
@@ -186,9 +180,8 @@ class HostIterations:
         return self._is_running and self._is_engaged
 
     def is_excused(self, local_rank: int) -> bool:
-        """Return whether a worker may end as it likes."""
-        worker = self._workers[local_rank]
-        return self.is_on or worker.fault is not None
+        """Return whether the end of a worker fails nothing."""
+        return self.is_on or self._workers[local_rank].fault is not None
 
     @property
     def deadline(self) -> float | None:
@@ -197,20 +190,20 @@ class HostIterations:
         if not self._is_stopping:
             instants.append(self._dismissed_until)
         if self._is_running:
-            instants += [self._story.tell_at, self._story.wait_at]
+            instants += [self._notices.tell_at, self._notices.wait_at]
         return min((instant for instant in instants if instant is not None), default=None)
 
     def settle(self, *, now: float) -> list[fx.Effect]:
         """Return what is to be done, and bring ``report`` up to date. Linear in workers."""
         effects: list[fx.Effect] = []
-        directive = self._directive
-        if directive is not None and self._is_running:
-            effects += self._story.review(self._round_id, now=now)
-            self._note_seats_of_the_dead(directive)
-            for worker in self._workers:
-                effects += self._settle(worker, directive, now)
+        directive, round_id = self._directive, self._round_id
         if self._is_running:
-            effects += self._story.waits(self._waiting_for(), self._round_id, now=now)
+            if directive is not None:
+                effects += self._notices.review(round_id, now=now)
+                self._note_seats_of_the_dead(directive)
+                for worker in self._workers:
+                    effects += self._settle(worker, directive, now)
+            effects += self._notices.waits(self._waiting_for(), round_id, now=now)
         for worker in self._workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.kill_at = None
@@ -249,17 +242,13 @@ class HostIterations:
         for other in self._workers:
             is_beside = other.takes_part and other.iteration == iteration
             if is_beside and other.spec != worker.spec:
-                return self._disagree(worker, other, now)
+                message = (
+                    "the settings of its in-process restart differ from those of local rank "
+                    f"{other.local_rank}; all workers must be given the same"
+                )
+                why = worker.interruption(InterruptionKind.TERMINATED, message)
+                return replace(self._leave(worker, why, at=now), is_fatal=True)
         return None
-
-    def _disagree(self, worker: Worker, other: Worker, now: float) -> Fault:
-        message = (
-            "the settings of its in-process restart differ from those of local rank "
-            f"{other.local_rank}; all workers must be given the same"
-        )
-        kind = InterruptionKind.TERMINATED
-        why = Interruption(local_rank=worker.local_rank, kind=kind, message=message)
-        return replace(self._leave(worker, why, at=now), is_fatal=True)
 
     def _interrupted(self, worker: Worker, why: Interruption, now: float) -> Fault | None:
         if not why.kind.is_survived:
@@ -270,7 +259,7 @@ class HostIterations:
         if key in self._broken:
             return None
         self._broken[key] = _shortened(why)
-        self._story.failed(worker.local_rank, why.traceback, now=now)
+        self._notices.failed(worker.local_rank, why.traceback, now=now)
         rank = worker.seat.rank if worker.seat is not None else None
         return Fault(
             interruption=why, iteration=worker.iteration, at=now, rank=rank, pid=worker.pid
@@ -286,7 +275,7 @@ class HostIterations:
         fault, worker.has_said_so = self._leave(worker, why, at=now), True
         if not worker.has_exited:
             worker.fault = fault
-            self._story.failed(worker.local_rank, why.traceback, now=now)
+            self._notices.failed(worker.local_rank, why.traceback, now=now)
 
     def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
         is_inside = worker.iteration > self._completed
@@ -296,11 +285,6 @@ class HostIterations:
             self._broken.setdefault((worker.iteration, worker.local_rank), worker.left)
         return fault
 
-    def _is_well(self, worker: Worker, event: WorkerExited) -> bool:
-        """Return whether a worker has done all it wanted to, while others go on."""
-        is_good = event.exit_code == 0 and event.hang is None
-        return is_good and NO_ITERATION < worker.iteration <= self._completed
-
     # The directive.
 
     @property
@@ -309,8 +293,7 @@ class HostIterations:
         return latest if latest is not None and latest.round_id == self._round_id else None
 
     def _follow(self) -> None:
-        directive = self._directive
-        if directive is not None:
+        if (directive := self._directive) is not None:
             self._top = max(self._top, directive.iteration)
             if isinstance(directive.kind, Complete):
                 self._completed = directive.iteration
@@ -325,9 +308,8 @@ class HostIterations:
 
     def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
         """An iteration that counts on a worker that has left can't go on."""
-        if not isinstance(directive.kind, Begin):
-            return
-        for seat in directive.kind.seats:
+        seats = directive.kind.seats if isinstance(directive.kind, Begin) else ()
+        for seat in seats:
             if seat.local_rank < self._size:
                 worker = self._workers[seat.local_rank]
                 has_done_it = worker.has_exited and worker.iteration == directive.iteration
@@ -338,18 +320,22 @@ class HostIterations:
         if not worker.takes_part:
             return []
         if worker.is_left_behind(directive):
-            worker.discard(directive.iteration, at=now)
-            worker.kill_at = now + self._shutdown_timeout_s
+            kill_at = now + self._shutdown_timeout_s
+            worker.discard(directive.iteration, at=now, kill_at=kill_at)
             why = f"local rank {worker.local_rank}: {worker.left.message if worker.left else ''}"
             tell = fx.Tell(what="worker given up", why=why, round_id=self._round_id)
             return [tell, self._end(worker, SIGTERM)]
         order = worker.obey(directive)
-        if order is None:
-            return []
-        return [fx.OrderWorker(round_id=self._round_id, local_rank=worker.local_rank, order=order)]
+        return [] if order is None else [self._order(worker, order)]
 
-    def _end(self, worker: Worker, signum: int) -> fx.EndWorker:
-        return fx.EndWorker(round_id=self._round_id, local_rank=worker.local_rank, signum=signum)
+    def _order(self, worker: Worker, order: WorkerOrder) -> fx.OrderWorker:
+        return fx.OrderWorker(round_id=self._round_id, local_rank=worker.local_rank, order=order)
+
+    def _end(self, worker: Worker, signum: int) -> fx.SignalWorkers:
+        rank = worker.local_rank
+        return fx.SignalWorkers(
+            round_id=self._round_id, local_rank=rank, signum=signum, is_for_group=True
+        )
 
     # The report.
 
@@ -357,11 +343,11 @@ class HostIterations:
         if self._top == NO_ITERATION:
             return
         present = [worker for worker in self._workers if worker.takes_part]
-        if present:
-            self._low = max(self._low, min(worker.iteration for worker in present))
-        elif self._low == NO_ITERATION:
+        if not present and self._low == NO_ITERATION:
             self._low = self._top
-        else:  # whoever was behind is gone
+        elif present:
+            self._low = max(self._low, min(worker.iteration for worker in present))
+        else:  # those that were behind are gone
             self._low = max(self._low, *(worker.iteration for worker in self._workers))
         low, step = self._low, self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
@@ -380,7 +366,7 @@ class HostIterations:
         )
 
     def _waiting_for(self) -> str:
-        """Return whom workers of this host wait for to begin an iteration, empty if none does."""
+        """Return what workers of this host wait for to begin an iteration, empty if none does."""
         present = [worker for worker in self._workers if worker.takes_part]
         if not any(worker.phase is Phase.ENTERED for worker in present):
             return ""
@@ -388,9 +374,9 @@ class HostIterations:
         late = [str(worker.local_rank) for worker in present if worker.iteration < iteration]
         if not late:
             return f"iteration {iteration} has yet to begin, all of this host have entered it"
-        whom = f"local rank{'s' * (len(late) > 1)} {', '.join(late)}"
+        ranks = f"local rank{'s' * (len(late) > 1)} {', '.join(late)}"
         why = "" if self._low != NO_ITERATION else ", which never called the function"
-        return f"iteration {iteration} waits for {whom}{why}"
+        return f"iteration {iteration} waits for {ranks}{why}"
 
     def _step(self, present: list[Worker]) -> HostStep:
         """Return the least that any of those that take part has reached."""
@@ -398,19 +384,18 @@ class HostIterations:
         if low in (NO_ITERATION, self._completed):
             return HostStep.OUTSIDE if low == NO_ITERATION else HostStep.COMPLETED
         is_broken = any(iteration == low for iteration, _ in self._broken)
-        if not present and not is_broken and self._have_all_exited(low):
-            return HostStep.COMPLETED
-        if not present or is_broken or any(_has_broken_off(w, low) for w in present):
+        if not present and not is_broken:
+            last = [worker for worker in self._workers if worker.iteration == low]
+            is_done = bool(last) and all(worker.has_exited for worker in last)
+            return HostStep.COMPLETED if is_done else HostStep.INTERRUPTED
+        phases = {worker.phase for worker in present if not worker.is_spare}
+        has_passed = any(worker.iteration > low for worker in present)
+        is_cut = any(worker.phase is Phase.INTERRUPTED for worker in present)
+        if not present or is_broken or has_passed or is_cut:
             return HostStep.INTERRUPTED
-        if any(worker.phase is Phase.ENTERED for worker in present):
+        if Phase.ENTERED in phases:
             return HostStep.ENTERED
-        if any(worker.phase is Phase.RUNNING and not worker.is_spare for worker in present):
-            return HostStep.RUNNING
-        return HostStep.COMPLETED
-
-    def _have_all_exited(self, iteration: int) -> bool:
-        last = [worker for worker in self._workers if worker.iteration == iteration]
-        return bool(last) and all(worker.has_exited for worker in last)
+        return HostStep.RUNNING if Phase.RUNNING in phases else HostStep.COMPLETED
 
 
 def _is_ahead(worker: Worker, low: int, step: HostStep) -> bool:
@@ -418,10 +403,6 @@ def _is_ahead(worker: Worker, low: int, step: HostStep) -> bool:
     if step is HostStep.RUNNING:
         return worker.phase is Phase.COMPLETED and not worker.is_spare
     return worker.iteration == low + 1 and worker.phase is Phase.ENTERED
-
-
-def _has_broken_off(worker: Worker, iteration: int) -> bool:
-    return worker.iteration > iteration or worker.phase is Phase.INTERRUPTED
 
 
 def _shortened(interruption: Interruption) -> Interruption:

@@ -1,7 +1,7 @@
-"""Pure. What people are told of a restart in process: one line, once it has worked.
+"""Pure. What the console says of an in-process restart: one line, once it has worked.
 
-Or a line of the interruption, if what follows takes so long that people would wonder; and
-of whom an iteration waits for, at growing intervals.
+Or a line of the interruption, if what follows takes so long that a user would wonder;
+and what an iteration waits for, at growing intervals.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from agent.core import effects as fx
 WONDER_S = 2.0
 
 TRACEBACKS_TOLD_MAX = 4
-"""Workers of one host whose tracebacks are told with one restart; they may all fail at once."""
+"""Workers of one host whose tracebacks are shown with one restart; they may all fail at once."""
 
 
-class RestartStory:
-    """The interruption that no restart has followed yet, if there is one."""
+class RestartNotices:
+    """The interruption that no restart has followed yet, if there is one.
+
+    ``tell_at`` is when the interruption is told by itself, ``wait_at`` when it is told what
+    is waited for, if that is still so.
+    """
 
     def __init__(self) -> None:
         self.tell_at: float | None = None
-        """When the interruption is told by itself."""
         self.wait_at: float | None = None
-        """When it is told what is waited for, if that is still so."""
-        self._waits_since: float | None = None
+        self._waits_since = 0.0
         self._since: float | None = None
         self._why = ""
         self._tracebacks: dict[int, str] = {}
@@ -42,35 +44,23 @@ class RestartStory:
         """Tell of an interruption that was not followed by anything for long."""
         if self.tell_at is None or now < self.tell_at:
             return []
-        tell = fx.Tell(
-            what="iteration interrupted",
-            why=self._why,
-            round_id=round_id,
-            details=self._details(),
-        )
-        self.tell_at, self._why, self._tracebacks = None, "", {}
-        return [tell]
+        return [self._tell("iteration interrupted", self._why, round_id)]
 
     def began(self, iteration: int, round_id: int, *, now: float) -> list[fx.Effect]:
         """Tell that the function runs again, if it was interrupted before."""
         if self._since is None:
             return []
         took = f"iteration {iteration} began {now - self._since:.2f} s later"
-        tell = fx.Tell(
-            what="restarted in process",
-            why=f"{self._why}; {took}" if self._why else took,
-            round_id=round_id,
-            details=self._details(),
-        )
-        self._since, self.tell_at, self._why, self._tracebacks = None, None, "", {}
-        return [tell]
+        self._since = None
+        why = f"{self._why}; {took}" if self._why else took
+        return [self._tell("restarted in process", why, round_id)]
 
     def waits(self, text: str, round_id: int, *, now: float) -> list[fx.Effect]:
         """Tell what workers of this host wait for, empty if for nothing; if it takes long."""
         if not text:
-            self._waits_since = self.wait_at = None
+            self.wait_at = None
             return []
-        if self._waits_since is None or self.wait_at is None:
+        if self.wait_at is None:
             self._waits_since, self.wait_at = now, now + WONDER_S
         if now < self.wait_at:
             return []
@@ -79,6 +69,8 @@ class RestartStory:
         why = f"{text}, {waited_s:.0f} s so far"
         return [fx.Tell(what="iteration waiting", why=why, round_id=round_id)]
 
-    def _details(self) -> str:
+    def _tell(self, what: str, why: str, round_id: int) -> fx.Tell:
         told = sorted(self._tracebacks.items())
-        return "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in told)
+        details = "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in told)
+        self.tell_at, self._why, self._tracebacks = None, "", {}
+        return fx.Tell(what=what, why=why, round_id=round_id, details=details)

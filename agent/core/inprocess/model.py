@@ -34,7 +34,7 @@ class InterruptionKind(StrEnum):
 
     @property
     def words(self) -> str:
-        """What happened, for people."""
+        """What happened, as a report has it."""
         return _WORDS[self]
 
 
@@ -73,25 +73,18 @@ class Interruption:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InprocessSpec:
-    """What all workers of a round must agree on, as it was encoded.
-
-    An agent compares it and hands it on; what it means is for workers and coordinator,
-    which may be newer.
-    """
-
-    encoded: bytes
-
-
 # What workers say.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
-    """Waits for the iteration to begin."""
+    """It waits for the iteration to begin.
 
-    spec: InprocessSpec
+    ``spec`` is what all workers of a round must agree on, as it was encoded: an agent compares
+    it and hands it on, the coordinator may be newer.
+    """
+
+    spec: bytes
     group: str = ""
 
 
@@ -136,7 +129,7 @@ class InprocessReport:
     step: HostStep
     terminated: tuple[Interruption, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
-    spec: InprocessSpec | None = None
+    spec: bytes | None = None
     groups: tuple[str, ...] = ()
     ahead: tuple[int, ...] = ()
 
@@ -214,20 +207,6 @@ class InprocessDirective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerBegin:
-    """Call the function, or stand by if there is no ``active_rank``."""
-
-    rank: int
-    world_size: int
-    active_rank: int | None
-    active_world_size: int
-    master_addr: str
-    master_port: int
-    role_rank: int = 0
-    role_world_size: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
     """No iteration follows: end, with an exception for the caller of the function."""
 
@@ -236,7 +215,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What a worker shall do in an iteration; the latest wins."""
+    """What a worker shall do in an iteration; the latest wins. A ``Begin`` has its seat only."""
 
     iteration: int
-    kind: WorkerBegin | Interrupt | Complete | Abort
+    kind: Begin | Interrupt | Complete | Abort

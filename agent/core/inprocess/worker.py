@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from agent.core.events import WorkerExited
 from agent.core.inprocess.model import (
     NO_ITERATION,
     Abort,
     Begin,
     Complete,
     InprocessDirective,
-    InprocessSpec,
     Interrupt,
     Interruption,
     InterruptionKind,
     Seat,
-    WorkerBegin,
     WorkerOrder,
 )
+from agent.watchdog.core.format import describe_hang
+from agent.watchdog.core.model import Hang, HangKind, Purpose
+from agent.workers.failures.exit_status import describe_exit
 
 
 class Phase(StrEnum):
@@ -74,7 +76,7 @@ class Worker:
     pid: int = 0
     iteration: int = NO_ITERATION
     phase: Phase = Phase.OUTSIDE
-    spec: InprocessSpec | None = None
+    spec: bytes | None = None
     group: str = ""
     seat: Seat | None = None
     """Its place in its iteration, once that began."""
@@ -82,7 +84,7 @@ class Worker:
     fault: Fault | None = None
     """Why it left, if it still has to be written down: when it ends."""
     has_said_so: bool = False
-    """It left by its own word."""
+    """It announced itself that it leaves."""
     is_gone: bool = False
     kill_at: float | None = None
     """When it gets SIGKILL if it has not ended by then."""
@@ -106,7 +108,7 @@ class Worker:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has said that it takes no part any more, and was not told to end."""
+        """Whether it has announced that it leaves, and was not told to end."""
         return self.has_exited or (self.fault is not None and self.has_said_so)
 
     @property
@@ -119,7 +121,7 @@ class Worker:
         """Whether it stands by in an iteration that has begun."""
         return self.seat is not None and self.seat.active_rank is None
 
-    def enter(self, iteration: int, spec: InprocessSpec, group: str) -> None:
+    def enter(self, iteration: int, spec: bytes, group: str) -> None:
         """Wait for an iteration."""
         self.iteration, self.phase = iteration, Phase.ENTERED
         self.spec, self.group, self.seat = spec, group, None
@@ -129,16 +131,17 @@ class Worker:
         if self.phase in _INTERRUPTIBLE:
             self.phase = Phase.INTERRUPTED
 
+    def gone(self) -> Fault | None:
+        """Note that its process has ended; return what that still had to be written down."""
+        self.is_gone, self.kill_at = True, None
+        fault, self.fault = self.fault, None
+        return fault
+
     def leave(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
         """Take no part any more; return what is to be written down of it."""
         self.left = interruption
-        return Fault(
-            interruption=interruption,
-            iteration=iteration,
-            at=at,
-            rank=self.seat.rank if self.seat is not None else None,
-            pid=self.pid,
-        )
+        rank = self.seat.rank if self.seat is not None else None
+        return Fault(interruption=interruption, iteration=iteration, at=at, rank=rank, pid=self.pid)
 
     def is_left_behind(self, directive: InprocessDirective) -> bool:
         """Return whether the coordinator goes on without it, although it has not ended."""
@@ -157,25 +160,19 @@ class Worker:
 
     def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""
-        kind = InterruptionKind.TERMINATED
-        message = "was told that no iteration follows"
-        why = Interruption(local_rank=self.local_rank, kind=kind, message=message)
+        why = self.interruption(InterruptionKind.TERMINATED, "was told that no iteration follows")
         self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
         return WorkerOrder(iteration=self.iteration, kind=Abort(reason=reason))
 
-    def discard(self, iteration: int, *, at: float) -> None:
+    def discard(self, iteration: int, *, at: float, kill_at: float) -> None:
         """Give it up, because an iteration goes on without it."""
+        kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
         if self.iteration >= iteration:
             kind, why = InterruptionKind.DISCARDED, "has no rank in it"
-        else:
-            kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
-        interruption = Interruption(
-            local_rank=self.local_rank,
-            kind=kind,
-            message=f"iteration {iteration} goes on without this worker, which {why}",
-        )
-        fault = self.leave(interruption, iteration, at=at)
+        message = f"iteration {iteration} goes on without this worker, which {why}"
+        fault = self.leave(self.interruption(kind, message), iteration, at=at)
         self.fault = replace(fault, is_victim=kind is InterruptionKind.DISCARDED)
+        self.kill_at = kill_at
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""
@@ -183,40 +180,50 @@ class Worker:
         is_passed = self.iteration < directive.iteration and isinstance(directive.kind, Interrupt)
         if self.iteration != directive.iteration and not is_passed:
             return None
-        order = self._order(directive.kind)
-        if order is None:
+        kind = self._order(directive.kind)
+        order = None if kind is None else WorkerOrder(iteration=self.iteration, kind=kind)
+        if order is None or self.ordered == (order, self.phase):
             return None
-        wanted = WorkerOrder(iteration=self.iteration, kind=order)
-        if self.ordered == (wanted, self.phase):
-            return None
-        self.ordered = (wanted, self.phase)
-        return wanted
+        self.ordered = (order, self.phase)
+        return order
 
-    def _order(
-        self, kind: Begin | Interrupt | Complete
-    ) -> WorkerBegin | Interrupt | Complete | None:
+    def interruption(self, kind: InterruptionKind, message: str) -> Interruption:
+        """Return what this worker does to an iteration."""
+        return Interruption(local_rank=self.local_rank, kind=kind, message=message)
+
+    def _order(self, kind: Begin | Interrupt | Complete) -> Begin | Interrupt | Complete | None:
         match kind:
-            case Begin():
-                return self._begin(kind)
+            case Begin(seats=seats):
+                if self.phase is Phase.ENTERED:
+                    self.phase = Phase.RUNNING
+                    self.seat = next(s for s in seats if s.local_rank == self.local_rank)
+                if self.phase is not Phase.RUNNING or self.seat is None:
+                    return None
+                return replace(kind, seats=(self.seat,))
             case Interrupt():
                 return kind if self.phase in _INTERRUPTIBLE else None
             case Complete():
                 # A spare may not even have heard that it began; it says when it waits.
                 return kind if self.phase is Phase.COMPLETED else None
 
-    def _begin(self, begin: Begin) -> WorkerBegin | None:
-        if self.phase is Phase.ENTERED:
-            self.phase = Phase.RUNNING
-            self.seat = next(seat for seat in begin.seats if seat.local_rank == self.local_rank)
-        if self.phase is not Phase.RUNNING or self.seat is None:
-            return None
-        return WorkerBegin(
-            rank=self.seat.rank,
-            world_size=begin.world_size,
-            active_rank=self.seat.active_rank,
-            active_world_size=begin.active_world_size,
-            master_addr=begin.master_addr,
-            master_port=begin.master_port,
-            role_rank=self.seat.role_rank,
-            role_world_size=self.seat.role_world_size,
-        )
+
+def interruption_by(event: WorkerExited) -> Interruption:
+    """Return what a worker's end is to the iteration it was in."""
+    kind = InterruptionKind.TERMINATED
+    if event.hang is not None:
+        kind, message = _kind_of(event.hang), describe_hang(event.hang)
+    elif event.error is not None:
+        message = event.error.message
+    elif event.exit_code == 0:
+        message = "it exited with code 0 before the iteration was over"
+    else:
+        message = f"its process ended: {describe_exit(event.exit_code)}"
+    return Interruption(local_rank=event.local_rank, kind=kind, message=message)
+
+
+def _kind_of(hang: Hang) -> InterruptionKind:
+    if hang.purpose is Purpose.HARD_TIMEOUT:
+        return InterruptionKind.HARD_TIMEOUT
+    if hang.purpose is Purpose.HEARTBEAT or hang.kind is HangKind.RUNTIME:
+        return InterruptionKind.UNRESPONSIVE
+    return InterruptionKind.TERMINATED

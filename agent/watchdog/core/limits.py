@@ -15,9 +15,9 @@ LimitKey = tuple[str, str | int]
 class Stall:
     """The watchdog stood still: it was last awake at ``awake_at``, due at ``due_at``.
 
-    When between the two it stopped is not known. A limit is therefore given the whole
-    span the first time, because the worker may have stood still just as long; later
-    only what is certain, else a watchdog that is always late would never notice anything.
+    When between the two it stopped is not known. A limit is given the whole span the first
+    time, because the worker may have stood still as long; later only what is certain, else
+    a watchdog that is always late would never notice anything.
     """
 
     awake_at: float

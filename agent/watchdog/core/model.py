@@ -1,10 +1,10 @@
-"""Pure. The values the watchdog deals in. Durations and instants are seconds."""
+"""Pure. Values of the watchdog. Durations and instants are seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 
 class HangKind(StrEnum):
@@ -37,17 +37,18 @@ class WorkerKey:
     local_rank: int
 
 
-class Auto:
-    """The type of ``AUTO``."""
+class Auto(Enum):
+    """Instead of a limit: the one that was learned, none until then."""
 
-    __slots__ = ()
+    AUTO = "auto"
 
-    def __repr__(self) -> str:
-        return "auto"
+    def __str__(self) -> str:
+        return self.value
+
+    __repr__ = __str__
 
 
-AUTO = Auto()
-"""Instead of a limit: the one that was learned, none until then."""
+AUTO = Auto.AUTO
 
 Limit = float | Auto | None
 """Seconds, ``AUTO``, or ``None`` for no limit."""
@@ -59,30 +60,21 @@ class WatchdogPolicy:
 
     startup_timeout_s: float | None = None
     """From a worker's start to its first heartbeat; None: it need not have any."""
-
     runtime_timeout_s: float | None = 300.0
     """Longest time without a sign of life of a runtime that has attached."""
-
     progress_timeout_s: Limit = None
     """Longest time between two heartbeats, once there was one."""
-
     exit_timeout_s: float | None = 300.0
     """From the beginning of an interpreter's end to its end."""
-
     kill_grace_s: float = 5.0
     """From SIGTERM to SIGKILL for a worker that hangs."""
-
     pulse_s: float = 1.0
-    """How often the watchdog wakes while a worker is watched, so that it notices that it
-    was asleep itself."""
-
+    """How often the watchdog wakes, so that it notices that it was asleep itself."""
     stall_s: float = 0.1
-    """A wake-up later than this is put down to this process or its host having stood
-    still: everything is given as much more time."""
-
+    """After a wake-up later than this every limit is given as much more time: this process, or
+    its host, has stood still."""
     evidence_timeout_s: float = 0.1
     """Longest wait for a worker's stacks."""
-
     timers_max: int = 1024
     """Timers one worker may have open by calls; more are refused."""
 
@@ -148,11 +140,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen of a process that seems to hang.
-
-    ``is_traced``: a debugger of the operating system holds it. ``is_alive``: there is
-    such a process.
-    """
+    """What was seen of a process that seems to hang. ``is_traced``: by a native debugger."""
 
     stacks: str = ""
     notes: str = ""

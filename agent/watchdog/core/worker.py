@@ -22,12 +22,8 @@ from agent.watchdog.core.model import (
     WorkerKey,
 )
 
-UNOWNED = Snapshot()
-
-# As much of a name as a standing may hold; see ``WorkerProgress``.
+# What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX = 128
-
-# What fits in a beat. Further names are left out.
 NAMES_MAX = 65
 
 Tally = tuple[int, float]
@@ -87,7 +83,7 @@ class Worker:
     def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
         self.key = key
         self.limits = Limits()
-        self.snapshot = UNOWNED
+        self.snapshot = Snapshot()
         self.look_at = now
         self.is_reading = False
         self.investigation: Investigation | None = None
@@ -104,8 +100,6 @@ class Worker:
         self._voided_pid: int | None = None
         self._follow_runtime()
 
-    # What a worker says.
-
     def learn(self, learned: Mapping[str, float]) -> None:
         """Take over the limits that were learned."""
         before, names = self._learned, {*learned, *self._learned}
@@ -118,7 +112,7 @@ class Worker:
 
     def read(self, snapshot: Snapshot | None) -> None:
         """Take over what the board says; O(changed) if unchanged slots are the same objects."""
-        self.snapshot = snapshot or UNOWNED
+        self.snapshot = snapshot or Snapshot()
         if self._voided_pid not in (None, self.snapshot.owner_pid):
             self._voided_pid = None
         self._follow_slots(self.snapshot.slots if self._voided_pid is None else ())

@@ -6,16 +6,21 @@ driver fails, there are simply no GPUs to know about: nothing here raises.
 
 from __future__ import annotations
 
-import itertools
+import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from agent.workers.devices.model import Gpu, sysfs_pci_address
+from agent.workers.devices.visible import visible, visible_count
 
 Nvml: TypeAlias = Any
 """The module ``pynvml``, which has no types, or what stands for it in a test."""
+
+DEVICES = Path("/dev")
+_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
 
 
 def load_nvml() -> Nvml | None:
@@ -35,56 +40,53 @@ def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
     if nvml is None:
         return ()
     try:
-        with _driver(nvml):
+        with driver(nvml):
             return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     except (nvml.NVMLError, OSError):
         # Half of an inventory would number the other half wrongly.
         return ()
 
 
-@contextmanager
-def memory_readings(nvml: Nvml, uuids: Iterable[str]) -> Iterator[Iterator[dict[str, int]]]:
-    """Give an endless iterator of bytes used by GPU; each step asks the driver anew.
-
-    A GPU that does not answer is left out: nobody should wait for a broken one.
-    """
-    try:
-        nvml.nvmlInit()
-    except (nvml.NVMLError, OSError):
-        yield itertools.repeat({})
-        return
-    try:
-        yield _read_memory(nvml, tuple(uuids))
-    finally:
-        _shut_down(nvml)
-
-
-def _read_memory(nvml: Nvml, uuids: tuple[str, ...]) -> Iterator[dict[str, int]]:
-    while True:
-        used: dict[str, int] = {}
-        for uuid in uuids:
-            try:
-                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-                used[uuid] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-            except (nvml.NVMLError, OSError):
-                continue
-        yield used
+def read_memory(nvml: Nvml, uuids: Iterable[str]) -> dict[str, int]:
+    """Return the bytes used by GPU, without those that do not answer: they are broken."""
+    used: dict[str, int] = {}
+    for uuid in uuids:
+        with suppress(nvml.NVMLError, OSError):
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            used[uuid] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    return used
 
 
 @contextmanager
-def _driver(nvml: Nvml) -> Iterator[None]:
+def driver(nvml: Nvml) -> Iterator[None]:
+    """Hold the driver open. Raises ``nvml.NVMLError`` or ``OSError`` if it can't be opened."""
     nvml.nvmlInit()
     try:
         yield
     finally:
-        _shut_down(nvml)
+        with suppress(nvml.NVMLError, OSError):  # it was of no more use anyway
+            nvml.nvmlShutdown()
 
 
-def _shut_down(nvml: Nvml) -> None:
-    try:
-        nvml.nvmlShutdown()
-    except (nvml.NVMLError, OSError):
-        return  # it was of no more use anyway
+def count_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> int:
+    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
+
+    The driver also knows those that have a device file but were denied to this job.
+
+    Args:
+        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+        device_dir: Where the device files are.
+    """
+    found = visible(read_gpus(load_nvml()), visible_devices)
+    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
+
+
+def visible_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> int:
+    """Return the same, counted without loading a driver."""
+    present = 0
+    with suppress(OSError):
+        present = sum(_DEVICE.fullmatch(file.name) is not None for file in device_dir.iterdir())
+    return visible_count(present, visible_devices)
 
 
 def _read_gpu(nvml: Nvml, index: int) -> Gpu:

@@ -20,7 +20,6 @@ class Cpu:
     """One logical CPU that this process may use, and what it is a part of."""
 
     index: int
-    """Its number in the kernel."""
     node: int
     """NUMA node; 0 on a kernel without NUMA."""
     socket: int
@@ -29,13 +28,6 @@ class Cpu:
     """Lowest CPU of its physical core, allowed or not: hyperthreads have it in common."""
     cache: int
     """Lowest CPU that shares its last-level cache, allowed or not; -1 if unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """The CPUs that this process may use, by rising index."""
-
-    cpus: tuple[Cpu, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +40,7 @@ class Gpu:
     name: str
     memory_bytes: int
     memory_used_bytes: int
-    """When it was looked at; by whomever."""
+    """When it was looked at, by any process."""
     pci_address: str
     """As in sysfs, e.g. "0000:3b:00.0"; empty if the driver's was not understood."""
 
@@ -81,10 +73,7 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
 
 
 def sysfs_pci_address(text: str) -> str:
-    """Write a PCI address as sysfs does; empty if ``text`` is none.
-
-    The driver pads the domain to eight digits, sysfs to four.
-    """
+    """Write a PCI address as sysfs does, with a domain of four digits; empty if it is none."""
     match = _PCI_ADDRESS.fullmatch(text.strip())
     if match is None:
         return ""

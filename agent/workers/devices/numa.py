@@ -8,10 +8,10 @@ Source of the four modes and their meaning: torchrun's ``--numa-binding``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from agent.workers.devices.model import Cpu, Topology
+from agent.workers.devices.model import Cpu
 
 
 class NumaMode(StrEnum):
@@ -27,8 +27,7 @@ class NumaMode(StrEnum):
     """One group of cores of the GPU's node that share their last-level cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bindings:
+class Bindings(NamedTuple):
     """The CPUs of each bound worker, by rising local rank; ``notes`` tell why others are not.
 
     Invariant: no worker is bound to nothing.
@@ -39,7 +38,7 @@ class Bindings:
 
 
 def bind_workers(
-    topology: Topology,
+    cpus: Sequence[Cpu],
     gpu_nodes: Sequence[int | None],
     *,
     local_world_size: int,
@@ -48,24 +47,24 @@ def bind_workers(
     """Choose the CPUs of every worker.
 
     Args:
-        topology: The CPUs that this process, and so its workers, may use.
+        cpus: Those that this process, and so its workers, may use.
         gpu_nodes: NUMA node of each visible GPU; None if the system does not know.
         local_world_size: Workers of this host.
         mode: What each gets.
     """
     if not gpu_nodes:
-        return Bindings(cpus={})
+        return Bindings({})
     notes: list[str] = []
     ranks_of: dict[int, list[int]] = {}
     for rank in range(local_world_size):
-        node = _node_of(rank, topology, gpu_nodes)
+        node = _node_of(rank, cpus, gpu_nodes)
         if isinstance(node, str):
             notes.append(node)
         else:
             ranks_of.setdefault(node, []).append(rank)
     found: dict[int, tuple[int, ...]] = {}
     for node, ranks in ranks_of.items():
-        shares = _share(topology, node, len(ranks), mode)
+        shares = _share(cpus, node, len(ranks), mode)
         if isinstance(shares, str):
             notes.append(f"{_workers(ranks)} not bound: {shares}")
         else:
@@ -74,7 +73,7 @@ def bind_workers(
     return Bindings(cpus=dict(sorted(found.items())), notes=tuple(notes))
 
 
-def _node_of(rank: int, topology: Topology, gpu_nodes: Sequence[int | None]) -> int | str:
+def _node_of(rank: int, cpus: Sequence[Cpu], gpu_nodes: Sequence[int | None]) -> int | str:
     """Return the NUMA node of a worker's GPU, or a note that there is none."""
     if rank >= len(gpu_nodes):
         return f"worker {rank} not bound: it has no GPU of its own ({len(gpu_nodes)} visible)"
@@ -82,33 +81,33 @@ def _node_of(rank: int, topology: Topology, gpu_nodes: Sequence[int | None]) -> 
     if node is not None:
         return node
     # Systems with one node often do not care to say so.
-    nodes = {cpu.node for cpu in topology.cpus}
+    nodes = {cpu.node for cpu in cpus}
     if len(nodes) == 1:
         return nodes.pop()
     return f"worker {rank} not bound: the system does not know the NUMA node of GPU {rank}"
 
 
-def _share(topology: Topology, node: int, count: int, mode: NumaMode) -> list[list[Cpu]] | str:
+def _share(cpus: Sequence[Cpu], node: int, count: int, mode: NumaMode) -> list[list[Cpu]] | str:
     """Return the CPUs of each of a node's workers, or why there are none."""
-    local = [cpu for cpu in topology.cpus if cpu.node == node]
+    local = [cpu for cpu in cpus if cpu.node == node]
     if not local:
         return f"this process may use no CPU of NUMA node {node}"
     match mode:
         case NumaMode.NODE:
             return [local] * count
         case NumaMode.SOCKET:
-            return [_socket_of(topology, local)] * count
+            return [_socket_of(cpus, local)] * count
         case NumaMode.EXCLUSIVE:
             return _exclusive(local, count)
         case NumaMode.CORE_COMPLEX:
             return _core_complexes(local, count)
 
 
-def _socket_of(topology: Topology, local: list[Cpu]) -> list[Cpu]:
+def _socket_of(cpus: Sequence[Cpu], local: list[Cpu]) -> list[Cpu]:
     """Return the CPUs of all nodes that are on the same socket as these of one node."""
     sockets = {cpu.socket for cpu in local}
-    nodes = {cpu.node for cpu in topology.cpus if cpu.socket in sockets}
-    return [cpu for cpu in topology.cpus if cpu.node in nodes]
+    nodes = {cpu.node for cpu in cpus if cpu.socket in sockets}
+    return [cpu for cpu in cpus if cpu.node in nodes]
 
 
 def _exclusive(local: list[Cpu], count: int) -> list[list[Cpu]] | str:

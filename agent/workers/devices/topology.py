@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.workers.devices.model import Cpu, Topology, parse_cpu_list
+from agent.workers.devices.model import Cpu, parse_cpu_list
 
 SYSFS = Path("/sys")
 
@@ -16,7 +16,7 @@ SYSFS = Path("/sys")
 _DATA_CACHES = frozenset({"Data", "Unified"})
 
 
-def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> Topology:
+def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, ...]:
     """Read what is known of the CPUs in ``allowed``, below the ``root`` of a sysfs.
 
     Args:
@@ -39,7 +39,7 @@ def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> Topology:
                 cache=min(sharing, default=-1),
             )
         )
-    return Topology(cpus=tuple(cpus))
+    return tuple(cpus)
 
 
 def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:

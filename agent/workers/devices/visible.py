@@ -1,6 +1,7 @@
 """Pure. What ``CUDA_VISIBLE_DEVICES`` means: which GPUs a process sees, and one worker's part.
 
-Source: CUDA's programming guide, on environment variables.
+Source: CUDA's programming guide, on environment variables. The first entry that names no
+device ends the list.
 """
 
 from __future__ import annotations
@@ -17,13 +18,9 @@ _UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 
 
 def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that a process sees, in its order.
+    """Return which of a host's GPUs a process sees, in its order, by the variable's value.
 
     Slices of a GPU (MIG) are not looked into: where one is named, nothing is known.
-
-    Args:
-        gpus: All of the host.
-        setting: Value of the variable; None if it is not set.
     """
     if setting is None:
         return tuple(gpus)
@@ -33,9 +30,21 @@ def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
             return ()
         gpu = _find(gpus, entry)
         if gpu is None:
-            break  # as in CUDA, the first entry that names no device ends the list
+            break
         found.append(gpu)
     return tuple(found)
+
+
+def visible_count(present: int, setting: str | None) -> int:
+    """Return how many of so many GPUs a process sees, if nothing else is known of them."""
+    if setting is None or present == 0:
+        return present
+    named = entries(setting)
+    for position, entry in enumerate(named):
+        is_index = _INDEX.fullmatch(entry) is not None
+        if not entry or (is_index and not 0 <= int(entry) < present):
+            return position
+    return len(named)
 
 
 def entries(setting: str) -> list[str]:

@@ -17,63 +17,48 @@ _SIGKILL = 9
 _INNERMOST = "(the innermost process ended by "
 
 
-def ended_by(assignment: Assignment, event: WorkerExited, sequence: int) -> Failure:
-    """Describe a worker that exited badly, or was ended because it hung."""
-    hang, happened_at = event.hang, event.ended_at
-    if hang is not None:
-        # What others did meanwhile, because they waited for it, came after that.
-        happened_at = min(happened_at, hang.noticed_at)
-    message = _message(event.error, event.exit_code) if event.error else ""
-    if hang is not None:
-        message = "\n".join(text for text in (describe_hang(hang), message) if text)
-    failure = _seated(assignment, event.local_rank, sequence, happened_at=happened_at)
-    return replace(
-        failure,
+def ended_by(
+    assignment: Assignment, event: WorkerExited, sequence: int, fault: Fault | None = None
+) -> Failure:
+    """Describe a worker that exited badly, or was ended because it hung.
+
+    ``fault`` is what it did to an iteration of in-process restart, if it took part in one.
+    """
+    hang, error = event.hang, event.error or WorkerError(message="")
+    messages = [describe_hang(hang) if hang else "", _message(error, event.exit_code)]
+    failure = replace(
+        _seated(assignment, event.local_rank, sequence, happened_at=event.ended_at),
         pid=event.pid,
         exit_code=event.exit_code,
-        message=message,
-        traceback=event.error.traceback if event.error else "",
+        message="\n".join(filter(None, messages)),
+        traceback=error.traceback,
         stderr_tail=event.stderr_tail,
         # One that hung before it was stopped is no victim of whatever stopped it.
         is_stopped_by_agent=event.is_stopped and hang is None,
         explanation=event.explanation,
         hang=hang,
     )
-
-
-def left_by(assignment: Assignment, event: WorkerExited, fault: Fault, sequence: int) -> Failure:
-    """Describe a worker that ended, and with that what it did to an iteration."""
-    failure = ended_by(assignment, event, sequence)
-    why = fault.interruption
-    return replace(
-        _marked(failure, assignment, fault),
-        # It may have said so long before its process ended.
-        happened_at=min(failure.happened_at, fault.at),
-        message=failure.message or why.message,
-        traceback=failure.traceback or why.traceback,
-        is_stopped_by_agent=fault.is_victim,
-    )
+    if hang is not None:
+        # What others did meanwhile, because they waited for it, came after that.
+        failure = replace(failure, happened_at=min(event.ended_at, hang.noticed_at))
+    if fault is None:
+        return failure
+    return replace(_at_fault(failure, assignment, fault), is_stopped_by_agent=fault.is_victim)
 
 
 def interrupted_by(assignment: Assignment, fault: Fault, sequence: int) -> Failure:
     """Describe what a worker that lives on did to an iteration."""
-    why = fault.interruption
-    failure = _seated(assignment, why.local_rank, sequence, happened_at=fault.at)
-    return replace(
-        _marked(failure, assignment, fault),
-        pid=fault.pid,
-        message=why.message,
-        traceback=why.traceback,
-    )
+    local_rank = fault.interruption.local_rank
+    failure = _seated(assignment, local_rank, sequence, happened_at=fault.at)
+    return replace(_at_fault(failure, assignment, fault), pid=fault.pid)
 
 
 def not_started(
     assignment: Assignment, event: WorkerStartFailed, sequence: int, *, now: float
 ) -> Failure:
     """Describe a worker that could not be started."""
-    failure = _seated(assignment, event.local_rank, sequence, happened_at=now)
     return replace(
-        failure,
+        _seated(assignment, event.local_rank, sequence, happened_at=now),
         exit_code=EXIT_NOT_STARTED,
         message=event.message,
         explanation=NEVER_BEGAN,
@@ -81,32 +66,27 @@ def not_started(
 
 
 def killed_with_supervisor(
-    assignment: Assignment, local_rank: int, event: SupervisorDied, sequence: int, *, now: float
+    assignment: Assignment,
+    local_rank: int,
+    event: SupervisorDied,
+    sequence: int,
+    fault: Fault | None = None,
+    *,
+    now: float,
 ) -> Failure:
-    """Describe a worker that died because its supervisor did."""
-    failure = _seated(assignment, local_rank, sequence, happened_at=now)
-    return replace(
-        failure,
-        exit_code=-_SIGKILL,
-        message=killed_with_it(event),
-        explanation=event.explanation,
-    )
+    """Describe a worker that died because its supervisor did; ``fault`` as in ``ended_by``."""
+    if fault is not None:
+        failure = interrupted_by(assignment, fault, sequence)
+        failure = replace(failure, is_stopped_by_agent=fault.is_victim)
+    else:
+        failure = _seated(assignment, local_rank, sequence, happened_at=now)
+        failure = replace(failure, message=killed_with_it(event))
+    return replace(failure, exit_code=-_SIGKILL, explanation=event.explanation)
 
 
 def killed_with_it(event: SupervisorDied) -> str:
     """Say what the end of a supervisor is to its workers."""
     return f"the agent's supervisor {event.ending}; its workers were killed with it"
-
-
-def lost_by(assignment: Assignment, event: SupervisorDied, fault: Fault, sequence: int) -> Failure:
-    """Describe a worker that took part in an iteration and died because its supervisor did."""
-    failure = interrupted_by(assignment, fault, sequence)
-    return replace(
-        failure,
-        exit_code=-_SIGKILL,
-        is_stopped_by_agent=fault.is_victim,
-        explanation=event.explanation,
-    )
 
 
 def _message(error: WorkerError, exit_code: int) -> str:
@@ -118,11 +98,18 @@ def _message(error: WorkerError, exit_code: int) -> str:
     return f"{error.message}\n{_INNERMOST}{describe_exit(code)})"
 
 
-def _marked(failure: Failure, assignment: Assignment, fault: Fault) -> Failure:
-    """Add which iteration it was, and the rank that the worker had in it."""
-    rank = assignment.rank_first + failure.local_rank if fault.rank is None else fault.rank
+def _at_fault(failure: Failure, assignment: Assignment, fault: Fault) -> Failure:
+    """Add what was done to which iteration, and the rank that the worker had in it."""
+    why = fault.interruption
     return replace(
-        failure, rank=rank, interruption=fault.interruption.kind, iteration=fault.iteration
+        failure,
+        rank=assignment.rank_first + failure.local_rank if fault.rank is None else fault.rank,
+        # It may have said so long before its process ended.
+        happened_at=min(failure.happened_at, fault.at),
+        message=failure.message or why.message,
+        traceback=failure.traceback or why.traceback,
+        interruption=why.kind,
+        iteration=fault.iteration,
     )
 
 

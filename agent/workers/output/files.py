@@ -6,14 +6,14 @@ import os
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.output_config import line_prefix
+from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
 from agent.workers.output.logs_specs import describe, make_logs_specs
@@ -31,7 +31,7 @@ STDOUT, STDERR = 1, 2
 CLOSE_STALL_S = 2.0
 """How long the console may take nothing at the end before the rest of stderr is given up."""
 LOGS = "logs"
-"""In the agent's own directory, what of files of workers nobody asked for."""
+"""In the agent's own directory: files of workers that were not asked for."""
 
 
 class OutputError(Exception):
@@ -42,17 +42,8 @@ class WorkerOutput:
     """The files, the tee and the last words of this host's workers.
 
     Rounds come one after another: `prepare` is called when nothing of the one before is alive.
-
-    Args:
-        config: What the agent was told.
-        specs: Decides on the files; None: what `config` says.
-        directory: The agent's own; None: one that is made here and goes with `close`.
-
-    Raises:
-        UnknownLogsSpecs: No package offers what the configuration names.
-        LogsSpecsUnusable: What it names can't be loaded or made.
-        LogDirectoryUnusable: Files can't be written where they are to be.
-        PrivateDirectoryUnusable: There is no place for the agent's own.
+    Raises an `AgentError` if the configuration, or ``specs`` in its place, can't be used. Without
+    a ``directory`` of the agent, one is made that goes with `close`.
     """
 
     def __init__(
@@ -63,11 +54,13 @@ class WorkerOutput:
         directory: PrivateDirectory | None = None,
     ) -> None:
         self._config = config
-        # Somebody else's class knows itself what it keeps.
-        is_ours = specs is None and config.output.is_ours
-        self._is_kept = not is_ours or config.log_dir is not None or config.output.is_in_files
+        # A foreign class knows itself what it keeps.
+        is_ours = specs is None and config.logs_specs is None
+        self._is_kept = (
+            not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
+        )
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
-        self.directory = directory or PrivateDirectory(private_places())
+        self.directory = directory or PrivateDirectory()
         self._is_directory_ours = directory is None
         try:
             self._specs = specs or self._make_specs()
@@ -85,14 +78,8 @@ class WorkerOutput:
     def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
         """Make the files of a round; return each worker's stdout and stderr by local rank.
 
-        ``""`` stands for the agent's own. What a worker has to know is added to its environment.
-
-        Args:
-            round_id: The round.
-            envs: What the agent sets in each worker's environment, by local rank.
-
-        Raises:
-            OutputError: It does not work.
+        ``""`` stands for the agent's own. What a worker has to know is added to its environment in
+        ``envs``. Raises ``OutputError``.
         """
         self._end_round()
         self._round_id = round_id
@@ -147,10 +134,7 @@ class WorkerOutput:
         return self._relay.last_lines(local_rank) if self._relay is not None else ""
 
     def close(self) -> None:
-        """Show what is left, then remove what nobody wants.
-
-        Blocks until everything is shown, but not for a destination that takes nothing.
-        """
+        """Show all that is left, unless a destination takes nothing; then remove what is ours."""
         self._end_round()
         if self._relay is not None:
             self._relay.close(CLOSE_STALL_S)
@@ -164,7 +148,7 @@ class WorkerOutput:
 
     def _make_specs(self) -> LogsSpecs:
         log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
-        return make_logs_specs(log_dir, self._config.output)
+        return make_logs_specs(log_dir, self._config)
 
     def _renew_folder(self) -> None:
         """Make what a cleaner has removed again; elsewhere, if it can't be where it was."""
@@ -173,7 +157,7 @@ class WorkerOutput:
             self._specs = self._make_specs()
 
     def _make_relay(self) -> StderrRelay | None:
-        if not self._config.output.is_stderr_captured:
+        if not self._config.stderr_capture:
             return None
         try:
             return StderrRelay(self.directory.ensure, STDERR)
@@ -183,7 +167,7 @@ class WorkerOutput:
     def _add_error_file(self, local_rank: int, env: dict[str, str], dest: LogsDest) -> None:
         text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
         if text in ("", os.devnull):
-            # Whoever wants no files still wants to know why a run failed.
+            # Without files users still want to know why a run failed.
             folder = self.directory.ensure("errors", str(self._round_id), str(local_rank))
             text = str(folder / "error.json")
         env[context.ERROR_FILE] = text
@@ -192,11 +176,11 @@ class WorkerOutput:
         _fault_file(Path(text)).touch()
 
     def _follow(self, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
-        config = self._config.output
+        config = self._config
         with ExitStack() as stack:
             for tees, console, filters, collected in (
-                (dest.tee_stdouts, STDOUT, config.stdout_filters, dest.filtered_stdout),
-                (dest.tee_stderrs, STDERR, config.stderr_filters, dest.filtered_stderr),
+                (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
+                (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
             ):
                 filtered = None
                 if tees and filters and collected not in ("", os.devnull):
@@ -211,7 +195,7 @@ class WorkerOutput:
                         path,
                         console,
                         prefix=os.fsencode(self._prefix(local_rank, envs)),
-                        filters=filters,
+                        filters=tuple(filters or ()),
                         filtered=filtered,
                         turn=self._turn,
                     )
@@ -224,7 +208,8 @@ class WorkerOutput:
             "rank": envs[local_rank][context.RANK],
             "run_id": self._config.run_id,
         }
-        return line_prefix(self._config.output.line_prefix_template, values)
+        template = self._config.log_line_prefix_template or "[${role_name}${local_rank}]:"
+        return Template(template).safe_substitute(values)
 
     def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)

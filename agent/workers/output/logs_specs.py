@@ -9,13 +9,12 @@ import tempfile
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
+from agent.runtime.entry_points import installed
 from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    from agent.settings.output_config import OutputConfig
+    from agent.settings.config import AgentConfig
 
 GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
 """Of two with one name the later is meant."""
@@ -29,11 +28,11 @@ def check_name(name: str) -> None:
     Raises:
         UnknownLogsSpecs: There are none; it lists those there are.
     """
-    if name not in (installed := _installed()):
-        raise UnknownLogsSpecs(name, tuple(sorted(installed)))
+    if name not in (found := installed(*GROUPS)):
+        raise UnknownLogsSpecs(name, tuple(sorted(found)))
 
 
-def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
+def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
     """Return what decides on the files of the workers, made as torchrun makes it.
 
     Raises:
@@ -41,12 +40,12 @@ def make_logs_specs(log_dir: str | None, config: OutputConfig) -> LogsSpecs:
         LogsSpecsUnusable: What it names can't be loaded or made.
         LogDirectoryUnusable: Ours can't write where the files are to be.
     """
-    if config.logs_specs_pickle is not None:
-        return _unpickled(config.logs_specs_pickle)
+    if isinstance(config.logs_specs, bytes):
+        return _unpickled(config.logs_specs)
     ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
-    redirects, tee = Std.from_str(config.redirects), Std.from_str(config.tee)
+    redirects, tee = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
     if config.logs_specs is not None:
-        return _make_foreign(config.logs_specs, log_dir, (redirects, tee), ranks)
+        return _make_foreign(str(config.logs_specs), log_dir, (redirects, tee), ranks)
     try:
         return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
     except OSError as error:
@@ -85,7 +84,7 @@ def _make_foreign(
 ) -> LogsSpecs:
     check_name(name)
     try:
-        factory = _installed()[name].load()
+        factory = installed(*GROUPS)[name].load()
         redirects, tee = (_as_expected_by(factory, each) for each in streams)
         specs = factory(log_dir=log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
     except Exception as error:
@@ -110,10 +109,3 @@ def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
                 return std(int(streams))
             return {rank: std(int(stream)) for rank, stream in streams.items()}
     return streams
-
-
-def _installed() -> dict[str, EntryPoint]:
-    # Imported here: it costs more than the rest, and only foreign ones need it.
-    from importlib.metadata import entry_points  # noqa: PLC0415
-
-    return {point.name: point for group in GROUPS for point in entry_points(group=group)}

@@ -15,12 +15,11 @@ import structlog
 from agent.runtime.own_process import own_process
 from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
 
 log = structlog.get_logger()
 
@@ -31,19 +30,25 @@ DRAIN_WAIT_S = 1.0
 """How long the connection of a dead supervisor may stay open; its last words need no time."""
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of what a dying supervisor leaves behind.
+def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
+    """Start a supervisor; return its pid, to be reaped by the caller, and the connection to it.
 
-    To be called once, before the first `SupervisorClient.start`.
-
-    Raises:
-        OSError: The kernel refuses.
+    It inherits ``pass_fds`` under the same numbers. Raises ``OSError``.
     """
-    ProcessControl().become_subreaper()
-
-
-def _nothing() -> Collection[int]:
-    return ()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        fd = theirs.fileno()
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                own_process("agent.workers.supervisor.process", str(fd), str(os.getpid())),
+                pass_fds=(fd, *pass_fds),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    process.returncode = 0  # The caller reaps; the object must not try.
+    return process.pid, ours
 
 
 class SupervisorClient:
@@ -52,12 +57,11 @@ class SupervisorClient:
     Args:
         on_event: Gets each event in order.
         on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
-            once, after its last event and after everything it left behind was killed. `start`
-            may then be called again.
-        on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
-            not, and its workers go on.
-        exclude: Returns the pids of children this process got after `start` by other means. All
-            others are taken for leftovers when a supervisor has died.
+            after its last event and the end of all it left behind. `start` may be called again.
+        on_mistake: Gets what one of these two has raised. The supervisor and its workers go on.
+        launch: Starts a supervisor; see `launch_supervisor`.
+        is_subreaper: Whether this process is one: then all its children but those it had at
+            `start` are leftovers when a supervisor has died.
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
             SIGKILL.
     """
@@ -68,13 +72,15 @@ class SupervisorClient:
         on_event: Callable[[SupervisorEvent], None],
         on_death: Callable[[int], None],
         on_mistake: Callable[[BaseException], None],
-        exclude: Callable[[], Collection[int]] = _nothing,
+        launch: Callable[[], tuple[int, socket.socket]] = launch_supervisor,
+        is_subreaper: bool = True,
         exit_wait_s: float = EXIT_WAIT_S,
     ) -> None:
         self._on_event = on_event
         self._on_death = on_death
         self._on_mistake = on_mistake
-        self._exclude = exclude
+        self._launch = launch
+        self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
         self._life: _Life | None = None
@@ -86,20 +92,11 @@ class SupervisorClient:
         return None if self._life is None else self._life.pid
 
     async def start(self) -> None:
-        """Start a supervisor; it takes commands at once.
-
-        Raises:
-            OSError: The system cannot start a process.
-        """
+        """Start a supervisor; it takes commands at once. Raises ``OSError``."""
         assert self._life is None, "a supervisor is running already"
         self._older_children = list_children()
-        life = _Life(self._take)
-        try:
-            await life.connect()
-        except BaseException:
-            life.discard()
-            raise
-        self._life = life
+        self._life = life = _Life(*self._launch(), self._take)
+        await life.connect()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
@@ -141,7 +138,7 @@ class SupervisorClient:
 
     async def _watch_life(self, life: _Life) -> None:
         returncode = await life.ended(self._exit_wait_s)
-        if returncode != 0:  # 0 says that it left nothing.
+        if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
             await self._end_leftovers()
         self._life = None
         if not life.is_closing:
@@ -151,65 +148,50 @@ class SupervisorClient:
         """SIGKILL and reap what the dead supervisor left to this process, its new parent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_WAIT_S
-        spared = self._older_children | set(self._exclude())
+        spared = set(self._older_children)
         while children := list_children() - spared:
             kill_descendants(exclude=spared)
             for pid in children:
                 with _Exit(pid) as exit_:
                     await exit_.wait(deadline - loop.time())
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
-                    spared.add(pid)  # Stuck in the kernel: nobody can end it.
+                    spared.add(pid)  # Stuck in the kernel.
 
 
 class _Life(asyncio.Protocol):
     """One supervisor process and the connection to it."""
 
-    def __init__(self, on_event: Callable[[SupervisorEvent], None]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        connection: socket.socket,
+        on_event: Callable[[SupervisorEvent], None],
+    ) -> None:
+        self.pid = pid
         self.is_closing = False
         self._on_event = on_event
         self._reports: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
-        self._socket, theirs = socket.socketpair()
+        self._socket = connection
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                own_process("agent.workers.supervisor.process", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self._exit = _Exit(pid)
         except OSError:
-            self._socket.close()
-            raise
-        finally:
-            theirs.close()
-        self.pid = self._process.pid
-        try:
-            self._exit = _Exit(self.pid)
-        except OSError:
-            self._end_unconnected()
+            connection.close()
+            self._kill()  # It has no workers yet.
+            os.waitpid(pid, 0)
             raise
 
     async def connect(self) -> None:
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
 
-    def discard(self) -> None:
-        """Kill and reap a supervisor that was never connected: it has no workers."""
-        self._end_unconnected()
-        with self._exit:
-            pass
-
-    def _end_unconnected(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._socket.close()
-
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"
         if self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
-            self._process.kill()
+            self._kill()
             self._transport.abort()
             return
         self._transport.write(line)
@@ -217,6 +199,9 @@ class _Life(asyncio.Protocol):
     def disconnect(self) -> None:
         """Close at once, without waiting for a supervisor that does not read."""
         assert self._transport is not None, "closed before it was connected"
+        with suppress(OSError):
+            # A process that was forked meanwhile may hold a copy of the socket.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     async def ended(self, exit_wait_s: float) -> int:
@@ -230,18 +215,26 @@ class _Life(asyncio.Protocol):
                 await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)
                 self.disconnect()
             elif not await exit_.wait(exit_wait_s):
-                self._process.send_signal(signal.SIGKILL)
+                self._kill()
                 await exit_.wait(KILL_WAIT_S)
         await asyncio.wait({self._lost})
-        returncode = self._process.poll()
-        return -signal.SIGKILL if returncode is None else returncode
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+        except ChildProcessError:
+            return 0  # The program around us reaps what it does not know.
+        return os.waitstatus_to_exitcode(status) if pid else -signal.SIGKILL
+
+    def _kill(self) -> None:
+        # Not reaped yet: the number is still its own.
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def data_received(self, data: bytes) -> None:
         try:
             reports = self._reports.feed(data)
         except protocol.ProtocolError as error:
             log.warning("supervisor broken", reason=str(error))
-            self._process.kill()
+            self._kill()
             self.disconnect()
             return
         for report in reports:

@@ -1,4 +1,4 @@
-"""Shell. The process that forks, signals and reaps workers: `agent.workers.supervisor.process FD`.
+"""Shell. The process that forks, signals and reaps workers: `…supervisor.process FD PID`.
 
 It is the agent's child and holds one end of a socketpair, over which it takes commands and tells
 events. It outlives a dying agent just long enough to end every process below it. To be that
@@ -18,16 +18,15 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import prctl, protocol
 from agent.workers.supervisor.messages import (
     Command,
     StartWorkers,
     SupervisorEvent,
     WorkerStartFailed,
 )
-from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_remaining
 from agent.workers.supervisor.spawn import Spawner, SpawnError, WorkerSpawner
 from agent.workers.supervisor.worker_group import (
@@ -45,7 +44,7 @@ from agent.workers.supervisor.worker_group import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
@@ -53,22 +52,12 @@ _READ_BYTES = 256 * 1024
 _SELECT_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
 
-_KEPT_SIGNALS = frozenset(
-    {
-        signal.SIGKILL,
-        signal.SIGSTOP,
-        signal.SIGCONT,
-        signal.SIGCHLD,
-        # These say that this process itself is broken.
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGSEGV,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-    }
-)
+# The latter seven say that this process itself is broken.
+_KEPT_SIGNALS = {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD),
+    *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
+    *(signal.SIGSYS, signal.SIGTRAP),
+}
 """Signals left alone; all others are ignored, so that only the agent or SIGKILL ends us."""
 
 
@@ -77,9 +66,9 @@ class _AgentGone(Exception):
 
 
 class Supervisor:
-    """Serves one agent over its end of a socketpair."""
+    """Serves the agent at the other end of a connection, which a fork of it may hold too."""
 
-    def __init__(self, agent: socket.socket, spawner: WorkerSpawner) -> None:
+    def __init__(self, agent: socket.socket, spawner: WorkerSpawner, agent_pid: int) -> None:
         self._agent = agent
         self._agent.setblocking(False)
         self._spawner = spawner
@@ -90,9 +79,12 @@ class Supervisor:
         self._is_starting = False
         self._hang_up = select.poll()
         self._hang_up.register(self._agent, 0)  # The end of a connection is always told.
+        self._agent_fd = os.pidfd_open(agent_pid)
+        self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._agent, selectors.EVENT_READ)
+        self._selector.register(self._agent_fd, selectors.EVENT_READ)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -104,16 +96,12 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._selector.close()
+        os.close(self._agent_fd)
         os.close(self._wakeup_fd)
         os.close(self._signal_fd)
 
     def run(self) -> None:
-        """Serve until the agent's end is closed.
-
-        Raises:
-            ProtocolError: The agent sent nonsense.
-            InvalidTransition: The agent broke the order of commands.
-        """
+        """Serve until the agent is gone; raises what a broken agent causes."""
         with suppress(_AgentGone):
             self._serve()
 
@@ -124,6 +112,8 @@ class Supervisor:
                 with suppress(BlockingIOError):
                     os.read(self._wakeup_fd, _READ_BYTES)
                 self._reap()
+            if self._agent_fd in masks:
+                return
             mask = masks.get(self._agent.fileno(), 0)
             if mask & selectors.EVENT_READ:
                 self._read_commands()
@@ -237,11 +227,6 @@ class Supervisor:
         self._selector.modify(self._agent, wanted)
 
 
-def ignorable_signals() -> set[signal.Signals]:
-    """Return the signals whose sender is not to be obeyed, and which can be ignored."""
-    return signal.valid_signals() - _KEPT_SIGNALS
-
-
 def end_everything() -> bool:
     """SIGKILL and reap all below this process; return whether nothing is left.
 
@@ -259,36 +244,47 @@ def end_everything() -> bool:
     return True
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a supervisor on the inherited socket whose number is the only argument.
+def serve(
+    agent: socket.socket,
+    agent_pid: int,
+    make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner],
+) -> int:
+    """Make this process the supervisor of an agent, its parent.
 
-    Returns 0 when the agent is gone and with it every process below.
+    Returns 0 when the agent is gone and with it every process below. `make_spawner` gets the
+    dispositions that the signals had which are ignored from now on.
     """
-    agent_pid = os.getppid()
     if os.getsid(0) != os.getpid():
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
         with suppress(PermissionError):
             os.setsid()
-    # nohup: what ignores a hangup from the start hands that on.
-    stay_ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ()
-    for number in ignorable_signals():
-        signal.signal(number, signal.SIG_IGN)
+    handlers: dict[int, Any] = {
+        number: signal.signal(number, signal.SIG_IGN)
+        for number in signal.valid_signals() - _KEPT_SIGNALS
+    }
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    control = ProcessControl()
-    control.become_subreaper()
-    control.continue_with_parents_end()
-    with socket.socket(fileno=int(argv[0])) as agent:
-        supervisor = Supervisor(agent, Spawner(control, stay_ignored=stay_ignored))
+    prctl.become_subreaper()
+    prctl.continue_with_parents_end()
+    with agent:
+        supervisor = None
         try:
-            supervisor.run()
+            if os.getppid() == agent_pid:
+                supervisor = Supervisor(agent, make_spawner(handlers), agent_pid)
+                supervisor.run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
-            supervisor.close()
+            if supervisor is not None:
+                supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
-            control.die_with(agent_pid)
+            prctl.die_with(agent_pid)
     return 0 if is_all_gone else 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a supervisor on the inherited socket with this number, of the agent with this pid."""
+    return serve(socket.socket(fileno=int(argv[0])), int(argv[1]), Spawner)
 
 
 def _reap_ended() -> ChildrenReaped:

@@ -9,33 +9,26 @@ import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent.workers.supervisor import prctl
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-    from agent.workers.supervisor.prctl import ProcessControl
 
 _SCRIPT_LINE_BYTES_MAX = 256
 """What the kernel reads of a script's first line."""
 
 
 class SpawnError(Exception):
-    """A process could not be started.
-
-    Attributes:
-        errno: The system's error number; 0 if the command itself is impossible.
-        message: A sentence that names the file or what else is wrong.
-    """
+    """A process could not be started; fields as in `WorkerStartFailed`."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(number, message)
         self.errno = number
         self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class WorkerSpawner(Protocol):
@@ -54,17 +47,21 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal but those that ``stay_ignored``.
+    ``fds``, and has the default disposition of every signal.
+
+    Args:
+        handlers: Dispositions of signals before this process ignored them.
     """
 
-    def __init__(self, control: ProcessControl, *, stay_ignored: Collection[int] = ()) -> None:
-        self._control = control
+    def __init__(self, handlers: Mapping[int, Any]) -> None:
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
+        # nohup: what ignores a hangup from the start hands that on.
         self._ignored = tuple(
             number
             for number in signal.valid_signals()
-            if signal.getsignal(number) is signal.SIG_IGN and number not in stay_ignored
+            if signal.getsignal(number) is signal.SIG_IGN
+            and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
         )
 
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
@@ -104,7 +101,7 @@ class Spawner:
         for number in self._ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._control.die_with(self._pid)
+        prctl.die_with(self._pid)
 
 
 @contextmanager

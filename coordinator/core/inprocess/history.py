@@ -1,4 +1,4 @@
-"""Pure. What a round's iterations mean for the rest of a run: whose they are, what is told."""
+"""Pure. What a run's history and its log say of iterations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from coordinator.core.model import Round
 from drumbeat.format import count
 
 BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"
-# Told to people, but no decision that would be kept.
+# A line of the log, but no decision that would be kept.
 WAITING = "iteration waiting"
 ITERATION_DECISIONS = frozenset({BEGAN, INTERRUPTED, COMPLETED})
 
 
 def told(record: IterationRecord) -> tuple[str, str]:
-    """Return what people call a record, and why it was written."""
+    """Return the name of a decision, and why it was taken."""
     match record:
         case IterationBegan(active_world_size=active):
             what = f"iteration {record.iteration}, called by {count(active, 'worker')}"

@@ -7,7 +7,7 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -15,7 +15,6 @@ from coordinator.core.inprocess import reasons
 from coordinator.core.inprocess.model import (
     FAULTS_NAMED_MAX,
     Fault,
-    InprocessDirective,
     InprocessReport,
     InprocessSpec,
     InprocessStep,
@@ -56,7 +55,7 @@ class Iterations:
     ) -> None:
         """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
         self.state = state
-        self._roster = Roster(current, state.order, state.active_world_size)
+        self.roster = Roster(current, state.order, state.active_world_size)
         # To complete the present iteration, to enter the next one.
         self._completion, self._entry = Barrier(), Barrier()
         # Of workers that are gone since the latest iteration began.
@@ -85,7 +84,7 @@ class Iterations:
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
-        host = self._roster.live.get(incarnation)
+        host = self.roster.live.get(incarnation)
         if host is None:
             return
         state, iteration, step = self.state, report.iteration, report.step
@@ -95,7 +94,7 @@ class Iterations:
         self._note_ahead(host, report, now)
         if iteration < state.next_iteration or step is InprocessStep.OUTSIDE:
             return
-        if incarnation not in self._roster.live:
+        if incarnation not in self.roster.live:
             self._is_deserted = True
         elif iteration > state.next_iteration or step not in (
             InprocessStep.ENTERED,
@@ -106,13 +105,15 @@ class Iterations:
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
         elif self._early is None:
-            why = self._faults_of(host, report.interruptions)
-            self._early = (iteration, why or f"{host.name} did not wait for it to begin")
+            known = (i for i in report.interruptions if i.local_rank < host.size)
+            faults = [self.roster.fault(host, each) for each in islice(known, FAULTS_NAMED_MAX)]
+            why = reasons.faults_named(faults) or f"{host.name} did not wait for it to begin"
+            self._early = (iteration, why)
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
         """Go on without a host. Linear in its workers."""
-        host = self._roster.live.get(incarnation)
+        host = self.roster.live.get(incarnation)
         if host is not None:
             self._retire(host, InterruptionKind.HOST_LOST, why)
 
@@ -123,7 +124,7 @@ class Iterations:
             case IterationBegan():
                 self._leavers, self._faults, self._cause = {}, {}, ""
                 self._exited_since = None
-                self._roster.seat(self.state.order, self.state.active_world_size)
+                self.roster.seat(self.state.order, self.state.active_world_size)
                 self._expect_all()
             case IterationInterrupted():
                 self._interrupted_since, self._exited_since, self._cause = now, None, ""
@@ -142,7 +143,7 @@ class Iterations:
         if self._is_in_call() or self._is_any_entered():
             return True
         # None is left that could enter: what those did that ended is decided here, too.
-        is_over = self._is_deserted and not self._roster.live
+        is_over = self._is_deserted and not self.roster.live
         return is_over or self._early is not None or self._give_up is not None
 
     def decide(
@@ -163,29 +164,9 @@ class Iterations:
             return self._interrupted(iteration, why, now)
         return self._decide_barrier(find_address, now)
 
-    def directive_for(self, incarnation: str) -> InprocessDirective | None:
-        """Return what a participant's workers shall do; ``None`` before the first iteration.
-
-        Follows from the durable state alone. Linear in the host's workers.
-        """
-        return self._roster.directive_for(incarnation, self.state)
-
-    @property
-    def leader(self) -> str:
-        """The agent of the worker with rank 0 in the latest iteration."""
-        return self._roster.host_of(self.state.order[0]).incarnation
-
-    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
-        """Return a worker's rank in the latest iteration, ``None`` if it had none."""
-        host = self._roster.hosts.get(incarnation)
-        if host is None or not local_rank < host.size:
-            return None
-        rank = self._roster.ranks[host.first + local_rank]
-        return None if rank < 0 else rank
-
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in workers; for tests."""
-        state, roster = self.state, self._roster
+        state, roster = self.state, self.roster
         state.check_invariants()
         roster.check_invariants()
         for barrier in (self._completion, self._entry):
@@ -210,7 +191,7 @@ class Iterations:
                 done.missing.pop(host.incarnation, None)
                 # A host of spares has only heard that it began.
                 active = self.state.active_world_size
-                if done.since is None and self._roster.has_active(host, active):
+                if done.since is None and self.roster.has_active(host, active):
                     done.since = now
         elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
             self._add_faults(host, report.interruptions)
@@ -220,17 +201,17 @@ class Iterations:
         found = False
         for interruption in interruptions:
             worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or self._roster.ranks[worker] < 0:
+            if interruption.local_rank >= host.size or self.roster.ranks[worker] < 0:
                 continue
             found = True
             if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
-                self._faults[worker] = self._roster.fault(host, interruption)
+                self._faults[worker] = self.roster.fault(host, interruption)
         return found
 
     def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
         state, who, done = self.state, host.incarnation, self._completion
-        if not report.ahead or who not in self._roster.live:
+        if not report.ahead or who not in self.roster.live:
             return
         if report.step is InprocessStep.RUNNING:
             if who in done.missing and report.iteration == state.iteration:
@@ -247,9 +228,9 @@ class Iterations:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
         for interruption in terminated:
             worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or worker in self._roster.gone:
+            if interruption.local_rank >= host.size or worker in self.roster.gone:
                 continue
-            self._leavers[worker] = self._roster.fault(host, interruption)
+            self._leavers[worker] = self.roster.fault(host, interruption)
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
@@ -296,10 +277,10 @@ class Iterations:
         self, host: Host, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
     ) -> None:
         """Go on without a host's workers ``but`` some; if an iteration runs, it is over."""
-        left = [w for w in self._roster.left_of(host) if w - host.first not in but]
+        left = [w for w in self.roster.left_of(host) if w - host.first not in but]
         if not left:
             return
-        fault = self._roster.fault_of(left[0], kind, why, workers=len(left))
+        fault = self.roster.fault_of(left[0], kind, why, workers=len(left))
         self._leavers[left[0]] = fault
         self._remove(host, left)
         if self.state.phase is IterationPhase.RUNNING and len(self._faults) < FAULTS_KEPT_MAX:
@@ -307,7 +288,7 @@ class Iterations:
 
     def _remove(self, host: Host, workers: Iterable[int]) -> None:
         for worker in workers:
-            self._roster.remove(host, worker)
+            self.roster.remove(host, worker)
         self._ready = None
         if not host.alive:
             self._completion.forget(host)
@@ -317,10 +298,10 @@ class Iterations:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
         self._forget_entries()
         is_running = self.state.phase is IterationPhase.RUNNING
-        self._completion = Barrier(dict(self._roster.live) if is_running else {})
+        self._completion = Barrier(dict(self.roster.live) if is_running else {})
 
     def _forget_entries(self) -> None:
-        self._entry = Barrier(dict(self._roster.live))
+        self._entry = Barrier(dict(self.roster.live))
         self._spec = self._early = None
         self._is_deserted = False
 
@@ -374,7 +355,7 @@ class Iterations:
         self, find_address: FindAddress, now: float
     ) -> IterationRecord | GiveUp | Wait:
         state, entry, leavers = self.state, self._entry, self._leavers.values()
-        is_deserted = not self._roster.live and bool(leavers) and bool(state.order)
+        is_deserted = not self.roster.live and bool(leavers) and bool(state.order)
         if is_deserted and all(fault.is_exit for fault in leavers):
             return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
         iteration, limit = state.next_iteration, self._present_spec().barrier_timeout_s
@@ -408,7 +389,7 @@ class Iterations:
             return GiveUp(reason=reasons.iterations_spent(used, why))
         found = assign(
             state.workers,
-            gone=self._roster.gone,
+            gone=self.roster.gone,
             groups=self._groups,
             rules=spec.rules,
             world_size_min=spec.world_size_min,
@@ -417,13 +398,19 @@ class Iterations:
         discarded = found.discarded if isinstance(found, Ranking) else ()
         known = [fault for worker, fault in self._leavers.items() if worker in self._faults]
         others = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
-        others += self._discarded(discarded)
+        why_discarded = "its group {!r} has a size that is not allowed"
+        others += [
+            self.roster.fault_of(
+                w, InterruptionKind.DISCARDED, why_discarded.format(self._groups[w])
+            )
+            for w in discarded[:FAULTS_NAMED_MAX]
+        ]
         gone = len(self._leavers) + len(discarded)
-        begun = why or reasons.all_entered(len(self._roster.live), state.next_iteration)
+        begun = why or reasons.all_entered(len(self.roster.live), state.next_iteration)
         reason = reasons.without(begun, known, others, gone)
         if isinstance(found, Shortage):
             return GiveUp(reason=f"{reason}; {found.reason}")
-        return self._roster.host_of(found.order[0]).incarnation, IterationBegan(
+        return self.roster.host_of(found.order[0]).incarnation, IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
             active_world_size=found.active_world_size,
@@ -436,32 +423,21 @@ class Iterations:
             exited=sum(fault.is_exit for fault in self._leavers.values()),
         )
 
-    def _discarded(self, workers: Sequence[int]) -> list[Fault]:
-        """Name the first of those that a rule sent away."""
-        return [
-            self._roster.fault_of(
-                worker,
-                InterruptionKind.DISCARDED,
-                f"its group {self._groups[worker]!r} has a size that is not allowed",
-            )
-            for worker in workers[:FAULTS_NAMED_MAX]
-        ]
-
     # What is asked above.
 
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
     ) -> Wait:
-        live = len(self._roster.live)
+        live = len(self.roster.live)
         so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
         what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
         return _wait(f"{what}, {until - now:.0f} s left", until)
 
     def _late(self, barrier: Barrier) -> str:
-        return reasons.hosts_named(self._roster.late(barrier), len(barrier.missing))
+        return reasons.hosts_named(self.roster.late(barrier), len(barrier.missing))
 
     def _is_any_entered(self) -> bool:
-        return bool(self._entry.ahead) or len(self._entry.missing) < len(self._roster.live)
+        return bool(self._entry.ahead) or len(self._entry.missing) < len(self.roster.live)
 
     def _is_in_call(self) -> bool:
         """Return whether the next iteration is of the same call as the present one."""
@@ -485,11 +461,6 @@ class Iterations:
             return self.state.reason
         named = reasons.faults_named(tuple(self._faults.values()))
         return reasons.interrupted(self.state.iteration, named)
-
-    def _faults_of(self, host: Host, interruptions: Iterable[Interruption]) -> str:
-        known = (i for i in interruptions if i.local_rank < host.size)
-        few = islice(known, FAULTS_NAMED_MAX)
-        return reasons.faults_named([self._roster.fault(host, found) for found in few])
 
 
 def _wait(reason: str, until: float) -> Wait:

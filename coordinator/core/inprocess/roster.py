@@ -111,8 +111,17 @@ class Roster:
         """Return the ranks of a host's workers in the latest iteration, -1 for none."""
         return self.ranks[host.first : host.first + host.size]
 
+    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
+        """Return a worker's rank in the latest iteration, ``None`` if it had none."""
+        host = self.hosts.get(incarnation)
+        ranks = self.ranks_of(host)[local_rank:] if host is not None else ()
+        return ranks[0] if ranks and ranks[0] >= 0 else None
+
     def directive_for(self, incarnation: str, state: IterationState) -> InprocessDirective | None:
-        """Return what a host's workers shall do; ``None`` before the first iteration."""
+        """Return what a host's workers shall do; ``None`` before the first iteration.
+
+        Follows from the durable state alone. Linear in the host's workers.
+        """
         host = self.hosts.get(incarnation)
         if host is None or state.phase is IterationPhase.NONE:
             return None

@@ -1,4 +1,4 @@
-"""Pure. What a coordinator's decisions are as lines for people: each said once."""
+"""Pure. A coordinator's decisions as lines of its log: each said once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MADE_UP = re.compile("[0-9a-f]{32}")
 _ID_CHARACTERS = 8
 
 
-class CoordinatorStory:
+class CoordinatorHistory:
     """Turns decisions into lines."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class CoordinatorStory:
         self._failing: dict[str, str] = {}
 
     def line(self, decided: Decided) -> str:
-        """Return a decision as a line: whose, what, and why as far as that is new."""
+        """Return a decision as a line: of which run, what, and why as far as that is new."""
         run_id, reason = decided.run_id, decided.reason
         match decided.decision:
             case "agent admitted" | "agent removed" | "round ended":
@@ -34,6 +34,6 @@ class CoordinatorStory:
                 text = f"{decision}: {news}" if news else decision
             case decision:
                 text = f"{decision}: {reason}"
-        # An id that was made up for lack of a name tells people nothing.
+        # An id that was made up for lack of a name says nothing.
         shown = run_id[:_ID_CHARACTERS] if _MADE_UP.fullmatch(run_id) else run_id
         return f"{shown}: {text}"

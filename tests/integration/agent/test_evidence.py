@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,8 +59,8 @@ def explainers() -> Iterator[list[Explainer]]:
         explainer.close()
 
 
-def begun(kernel: Kernel, explainers: list[Explainer], *command: str) -> Explainer:
-    explainer = Explainer(command, kernel.roots)
+def begun(kernel: Kernel, explainers: list[Explainer], script: str | None = None) -> Explainer:
+    explainer = Explainer(script, kernel.roots)
     explainers.append(explainer)
     explainer.begin_round()
     return explainer
@@ -139,7 +138,7 @@ def test_a_kill_anywhere_on_the_host(kernel: Kernel, explainers: list[Explainer]
 def test_a_host_that_tells_nothing(tmp_path: Path, explainers: list[Explainer]) -> None:
     bare = tmp_path / "none"
     roots = Roots(proc=bare, cgroup=bare, shared_memory=bare, kernel_log=bare)
-    explainer = Explainer((), roots)
+    explainer = Explainer(None, roots)
     explainers.append(explainer)
     explainer.begin_round()
     assert "does not let the agent see which" in killed(explainer)
@@ -214,13 +213,13 @@ def test_a_script_that_vanished(
 ) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    explainer = begun(kernel, explainers, sys.executable, "-u", str(script), "--epochs", "3")
+    explainer = begun(kernel, explainers, str(script))
     there = explainer.explain(2, PID, is_stopped=False, error=None, stacks="")
     script.unlink()
     gone = explainer.explain(2, PID, is_stopped=False, error=None, stacks="")
     assert str(script) not in there
     assert gone.startswith(f"Python could not open {script}")
-    module = begun(kernel, explainers, sys.executable, "-u", "-m", "trainer")
+    module = begun(kernel, explainers)
     assert "open" not in module.explain(2, PID, is_stopped=False, error=None, stacks="")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from agent.watchdog.board_reader import Board
 from agent.watchdog.core.model import WorkerKey
-from agent.watchdog.stacks import STACKS_BYTES_MAX, Suspect, take_evidence
+from agent.watchdog.stacks import STACKS_BYTES_MAX, take_evidence
 
 NUMBER = signal.SIGRTMAX - 1
 TIMEOUT_S = 5.0
@@ -76,9 +76,9 @@ def wait_for(pid: int, what: int) -> None:
     os.waitid(os.P_PID, pid, what | (os.WNOWAIT if what == os.WEXITED else 0))
 
 
-def suspect(board: Board, pid: int, **more: int) -> Suspect:
+def suspect(board: Board, pid: int, **more: int) -> dict[str, int]:
     given = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
-    return Suspect(worker_pid=pid, stacks_fd=board.stacks_fd, **given)
+    return {"worker_pid": pid, "stacks_fd": board.stacks_fd, **given}
 
 
 @pytest.mark.parametrize("line", [SLEEP, HOLD_THE_LOCK])
@@ -86,7 +86,7 @@ async def test_the_stacks_of_all_threads_are_taken(
     board: Board, processes: list[subprocess.Popen[str]], line: str
 ) -> None:
     pid = start_python(processes, board, line)
-    evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
     assert "in all_reduce" in evidence.stacks
     assert "in in_the_background" in evidence.stacks
     # The main thread, whatever else there is.
@@ -103,7 +103,7 @@ async def test_a_stopped_process_is_stopped_again(
     pid = start_python(processes, board)
     os.kill(pid, signal.SIGSTOP)
     wait_for(pid, os.WSTOPPED)
-    evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
     assert "in all_reduce" in evidence.stacks
     assert evidence.is_stopped
     wait_for(pid, os.WSTOPPED)
@@ -117,7 +117,9 @@ async def test_a_worker_behind_a_shell_is_asked_itself(
     argv = ("sh", "-c", script, sys.executable, PROGRAM % (NUMBER, SLEEP), str(board.directory))
     shell = start(processes, *argv)
     [child] = psutil.Process(shell).children()
-    evidence = await take_evidence(suspect(board, shell, owner_pid=child.pid), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(
+        **suspect(board, shell, owner_pid=child.pid), timeout_s=TIMEOUT_S
+    )
     assert "in all_reduce" in evidence.stacks
     assert f"process {child.pid}: " in evidence.notes
 
@@ -126,7 +128,7 @@ async def test_a_process_that_is_not_the_workers_gets_no_signal(
     board: Board, processes: list[subprocess.Popen[str]]
 ) -> None:
     worker, other = start_python(processes, board), start_python(processes, board)
-    evidence = await take_evidence(suspect(board, worker, owner_pid=other), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**suspect(board, worker, owner_pid=other), timeout_s=TIMEOUT_S)
     assert evidence.stacks == ""
     assert f"process {other}, which the worker's board names, is not below it" in evidence.notes
     assert evidence.is_alive
@@ -138,7 +140,7 @@ async def test_no_signal_is_sent_that_might_end_it(
 ) -> None:
     pid = start_python(processes, board)
     given = suspect(board, pid, stack_signal=int(number))
-    evidence = await take_evidence(given, timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**given, timeout_s=TIMEOUT_S)
     assert evidence.stacks == ""
     assert "no stacks: " in evidence.notes
     assert evidence.is_alive
@@ -150,7 +152,7 @@ async def test_nobody_waits_longer_than_the_timeout(
 ) -> None:
     silent = f"import signal; signal.signal({NUMBER}, lambda *_: None); print('up', flush=True)"
     pid = start(processes, sys.executable, "-c", f"{silent}; import time; time.sleep(1000)")
-    evidence = await take_evidence(suspect(board, pid), timeout_s=0.05)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=0.05)
     assert evidence.stacks == ""
     assert evidence.notes.endswith("no stacks: none came within 0.05 s")
 
@@ -161,7 +163,7 @@ async def test_a_worker_that_is_gone_is_said_to_be(
     pid = start_python(processes, board)
     processes[0].kill()
     wait_for(pid, os.WEXITED)
-    evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
     assert not evidence.is_alive
 
 
@@ -179,7 +181,7 @@ async def test_old_stacks_are_dropped_and_long_ones_cut(
         "while True: signal.pause()\n"
     )
     pid = start(processes, sys.executable, "-c", program, str(board.directory))
-    evidence = await take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
     assert evidence.stacks.startswith("(cut)\nxxx")
     assert len(evidence.stacks) <= STACKS_BYTES_MAX + 10
 
@@ -192,7 +194,7 @@ async def test_eight_workers_are_seen_at_once(
         pids = [start_python(processes, board) for board in boards]
         taken = await asyncio.gather(
             *(
-                take_evidence(suspect(board, pid), timeout_s=TIMEOUT_S)
+                take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
                 for board, pid in zip(boards, pids, strict=True)
             )
         )

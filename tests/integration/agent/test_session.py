@@ -21,7 +21,7 @@ from agent.session.reporter import Reporter
 from agent.session.session import Identity, Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from coordinator.client import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
@@ -64,7 +64,9 @@ class Scene:
     def __init__(self, port: int, reporter: Reporter) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.watched = Watched()
-        config = AgentConfig(coordinator=f"127.0.0.1:{port}", run_id="r", command=("true",))
+        config = AgentConfig(
+            coordinator=f"127.0.0.1:{port}", run_id="r", program=Program("program", "true")
+        )
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
         self.session = Session(
             attempt=1,
@@ -131,7 +133,7 @@ async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: R
     handler: Any = grpc.stream_stream_rpc_method_handler(cancel)
     name = session_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(name, {"Open": handler}),)
+        (grpc.method_handlers_generic_handler(name, {"OpenSession": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -203,7 +205,7 @@ async def test_the_command_line_ignores_it_as_well() -> None:
     async with fake_coordinator() as head:
         for is_proxied, problem in ((False, "UNIMPLEMENTED"), (True, "cannot be reached")):
             asked = ResetLimits(
-                run_id="r", coordinator=f"127.0.0.1:{head.port}", is_proxied=is_proxied
+                run_id="r", coordinator=f"127.0.0.1:{head.port}", use_proxy=is_proxied
             )
             with pytest.raises(CallFailed, match=problem):
                 await asyncio.to_thread(reset_limits, asked)

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
+from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from drumbeat.mapping import duration
@@ -36,7 +37,10 @@ class Bench:
     stub: worker_pb2_grpc.WorkerServiceAsyncStub
 
     def __init__(self, policy: WatchdogPolicy) -> None:
-        self.watchdog = Watchdog(policy, self.on_signal, self.on_step)
+        self.directory = PrivateDirectory()
+        self.watchdog = Watchdog(
+            policy, self.directory, self.on_signal, self.on_step, lambda _: None, {}
+        )
         self.steps: asyncio.Queue[tuple[WorkerKey, WorkerStep]] = asyncio.Queue()
         self.env = self.watchdog.prepare(ROUND, [0])[0]
         self.signals: list[tuple[WorkerKey, int]] = []
@@ -79,6 +83,7 @@ async def serving(
             yield bench
         finally:
             await watchdog.close()
+            bench.directory.close()
 
 
 @pytest.fixture
@@ -363,12 +368,16 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
 async def test_grpc_is_not_started_for_nobody() -> None:
     code = (
         "import asyncio, sys\n"
+        "from agent.runtime.private_directory import PrivateDirectory\n"
         "from agent.watchdog.runner import Watchdog\n"
         "from agent.watchdog.core.model import WatchdogPolicy\n"
         "async def main():\n"
-        "    watchdog = Watchdog(WatchdogPolicy(), lambda *_: None)\n"
+        "    directory = PrivateDirectory()\n"
+        "    ignore = lambda *_: None\n"
+        "    watchdog = Watchdog(WatchdogPolicy(), directory, ignore, ignore, ignore, {})\n"
         "    assert watchdog.prepare(0, [0])[0]\n"
         "    await watchdog.close()\n"
+        "    directory.close()\n"
         "asyncio.run(main())\n"
         "import standalone.embedded, agent.runtime.driver\n"
         "print('grpc' in sys.modules)\n"

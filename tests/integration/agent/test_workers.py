@@ -13,7 +13,7 @@ import pytest
 from agent.core import effects as fx
 from agent.core.events import Event, WorkerExited, WorkersStarted, WorkersStopped, WorkerStartFailed
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.workers import manager as module
 from agent.workers.devices.host import HostDevices
 from agent.workers.manager import Workers
@@ -69,9 +69,8 @@ class Host:
         self.output = output
         self.tasks: set[asyncio.Task[None]] = set()
         config = AgentConfig(
-            is_standalone=True,
             run_id="run",
-            command=(sys.executable, "-c", "raise SystemExit(5)"),
+            program=Program("program", sys.executable, ("-c", "raise SystemExit(5)")),
             log_dir="/logs",
         )
         self.workers = Workers(

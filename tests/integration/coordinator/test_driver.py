@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +14,6 @@ from coordinator.core.events import (
     BeatReceived,
     FailureReported,
     LimitsReset,
-    SessionClosed,
     SessionOpened,
 )
 from coordinator.core.model import (
@@ -39,21 +37,22 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.sqlite import RECORDS_PER_SNAPSHOT, Append, Change, Compact, SqliteJournal
-from coordinator.shell.driver import BATCH_MAX, Driver
-from coordinator.shell.failure_queue import TAKEN_BYTES_MAX, TAKEN_MAX
+from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.runs import RECORDS_PER_SNAPSHOT, Change, Compact
+from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell.driver import Driver
 from coordinator.shell.queries import Queries
 from coordinator.shell.sessions import Sessions
+from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
-from tests.support.waiting import MS
+from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.core.run.state import RunState
     from coordinator.shell.outbox import Outbox
 
 DEADLINE_S = 20_000 * MS
@@ -62,45 +61,45 @@ AGENT = AgentIdentity(
 )
 
 
-class GatedJournal:
+class GatedJournal(MemoryJournal):
     """Keeps what is written, and does not return from a write before the gate is open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[list[Change]] = []
-        self.gate = threading.Event()
+        self.gate = asyncio.Event()
         self.gate.set()
         self.is_closed = False
         self.began = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
-    def load(self) -> list[RunState]:
-        return []
+    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
+        if changes := self.runs.changes(effects):
+            self.began.set()
+            await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
+            self.writes.append(changes)
+            await super().write(effects, now=now)
 
-    def load_run(self, run_id: str) -> RunState | None:  # noqa: ARG002
-        return None
-
-    def sizes(self) -> dict[str, int]:
-        return {}
-
-    def write(self, changes: Sequence[Change], *, now: float) -> None:  # noqa: ARG002
-        self._loop.call_soon_threadsafe(self.began.set)
-        assert self.gate.wait(DEADLINE_S), "a test left the gate shut"
-        self.writes.append(list(changes))
-
-    def clock_offset(self) -> float:
-        return 0.0
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self.is_closed = True
 
 
 class Scene:
     """A driver at work, on a journal with a gate."""
 
-    def __init__(self, queue_max: int = 100_000, failures_kept_max: int = 1_000) -> None:
+    def __init__(
+        self,
+        queue_max: int = 100_000,
+        failures_kept_max: int = 1_000,
+        failures_waiting_max: int = 256,
+    ) -> None:
         self.journal = GatedJournal()
         policy = RegistryPolicy(run=RunPolicy(failures_kept_max=failures_kept_max))
-        self.driver = Driver(Registry(policy), self.journal, queue_max=queue_max)
+        self.driver = Driver(
+            Registry(policy),
+            self.journal,
+            queue_max=queue_max,
+            failures_waiting_max=failures_waiting_max,
+        )
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.driver.run())
@@ -119,9 +118,7 @@ class Scene:
         self.journal.began.clear()
 
     def open(self, session_id: str = "s1", agents: int = 1, incarnation: str = "a1") -> Outbox:
-        outbox = self.driver.open_outbox(session_id)
-        self.driver.submit(hello(session_id, agents, incarnation=incarnation))
-        return outbox
+        return self.driver.open(hello(session_id, agents, incarnation=incarnation))
 
 
 def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
@@ -161,7 +158,7 @@ async def take(outbox: Outbox, count: int) -> list[fx.Push]:
 
 
 def kinds(changes: Sequence[Change]) -> list[type]:
-    return [type(change.record) for change in changes if isinstance(change, Append)]
+    return [type(change.record) for change in changes if isinstance(change, fx.Persist)]
 
 
 async def test_nothing_leaves_before_it_is_written() -> None:
@@ -187,8 +184,7 @@ async def test_a_record_is_acknowledged_only_when_it_is_written() -> None:
     async with Scene() as scene:
         await take(scene.open(), 2)
         scene.shut()
-        answer = scene.driver.expect_answer(1)
-        scene.driver.submit(failure(1))
+        answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         for _ in range(100):
             await asyncio.sleep(0)
@@ -205,9 +201,7 @@ async def test_what_comes_during_a_write_shares_the_next_one() -> None:
         scene.shut()
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        answers = [scene.driver.expect_answer(number) for number in range(2, 202)]
-        for number in range(2, 202):
-            scene.driver.submit(failure(number))
+        answers = [scene.driver.ask(failure(number)) for number in range(2, 202)]
         scene.journal.gate.set()
         assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True] * 200
         assert [len(write) for write in scene.journal.writes[written:]] == [1, 200]
@@ -228,17 +222,14 @@ async def test_a_batch_of_failure_records_is_bounded_by_number_and_by_bytes() ->
     async with Scene() as scene:
         await take(scene.open(), 2)
         written = len(scene.journal.writes)
-        count = 2 * TAKEN_MAX + 1
-        answer = scene.driver.expect_answer(count)
-        for number in range(1, count + 1):
-            scene.driver.submit(failure(number))
-        await asyncio.wait_for(answer, DEADLINE_S)
-        answer = scene.driver.expect_answer(count + 3)
-        for number in range(count + 1, count + 4):
-            scene.driver.submit(failure(number, size_bytes=TAKEN_BYTES_MAX - 1))
-        await asyncio.wait_for(answer, DEADLINE_S)
+        count = 2 * FAILURES_MAX + 1
+        answers = [scene.driver.ask(failure(number)) for number in range(1, count + 1)]
+        await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S)
+        large = [failure(count + n, size_bytes=FAILURES_BYTES_MAX - 1) for n in (1, 2, 3)]
+        answers = [scene.driver.ask(event) for event in large]
+        await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S)
         sizes = [len(write) for write in scene.journal.writes[written:]]
-        assert sizes == [TAKEN_MAX, TAKEN_MAX, 1, 2, 1]
+        assert sizes == [FAILURES_MAX, FAILURES_MAX, 1, 2, 1]
 
 
 async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
@@ -249,7 +240,7 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
         scene.driver.submit(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         written = len(scene.journal.writes) + 1
-        for number in range(2, 4 * TAKEN_MAX):
+        for number in range(2, 4 * FAILURES_MAX):
             scene.driver.submit(failure(number))
         beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001)
         scene.driver.submit(BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat))
@@ -259,22 +250,20 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
         assert isinstance(desired.desired.state, Assignment)
         first = kinds(scene.journal.writes[written])
         assert first[:2] == [RoundEnded, RoundStarted]
-        assert len(first) <= 2 + TAKEN_MAX
+        assert len(first) <= 2 + FAILURES_MAX
 
 
 async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None:
     async with Scene(failures_kept_max=1) as scene:
         await take(scene.open(), 2)
-        answers = [scene.driver.expect_answer(number) for number in range(1, 202)]
-        for number in range(1, 202):
-            scene.driver.submit(failure(number))
+        answers = [scene.driver.ask(failure(number)) for number in range(1, 202)]
         kept = await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S)
         assert kept == [True] + [False] * 200
         assert kinds(scene.journal.writes[-1]) == [FailureRecorded, FailuresCounted]
         (count,) = [
             change.record
             for change in scene.journal.writes[-1]
-            if isinstance(change, Append) and isinstance(change.record, FailuresCounted)
+            if isinstance(change, fx.Persist) and isinstance(change.record, FailuresCounted)
         ]
         assert count == FailuresCounted(heard={"a1": 201}, count=200)
 
@@ -284,12 +273,11 @@ async def test_readers_see_what_is_written_and_not_what_is_being_written() -> No
         queries = Queries(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
-        scene.driver.submit(failure(1))
+        answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         asked = query_pb2.GetRunRequest(run_id="r")
         assert scene.driver.registry.runs["r"].state.failures_count == 1
         assert queries.get_run(asked).run.failures_count == 0
-        answer = scene.driver.expect_answer(1)
         scene.journal.gate.set()
         await asyncio.wait_for(answer, DEADLINE_S)
         assert queries.get_run(asked).run.failures_count == 1
@@ -304,8 +292,7 @@ async def test_beats_cost_no_write() -> None:
             scene.driver.submit(
                 BeatReceived(run_id="r", session_id="s1", incarnation="a1", beat=beat)
             )
-        answer = scene.driver.expect_answer(1)
-        scene.driver.submit(failure(1))
+        answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(answer, DEADLINE_S)
         assert len(scene.journal.writes) == written + 1
 
@@ -321,25 +308,20 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
             scene.driver.submit(asked)
         with pytest.raises(LimitReached, match="event_queue_max is reached: 3"):
             scene.driver.submit(asked)
-        closed = SessionClosed(run_id="r", session_id="s1", incarnation="a1")
-        scene.driver.submit_always(closed)
-        scene.driver.submit_always(failure(2))
-        answer = scene.driver.expect_answer(2)
+        scene.driver.close(hello("s1"))
         scene.journal.gate.set()
-        assert await asyncio.wait_for(answer, DEADLINE_S)
+        members = scene.driver.registry.runs["r"].members
+        await wait_until(lambda: not members.connected, DEADLINE_S)
         scene.driver.submit(asked)  # there is room again
-        assert not scene.driver.registry.runs["r"].members.connected
 
 
 async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.journal.sqlite.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 10)
     assert RECORDS_PER_SNAPSHOT > 10
     async with Scene() as scene:
         await take(scene.open(), 2)
         for number in range(1, 21):
-            answer = scene.driver.expect_answer(number)
-            scene.driver.submit(failure(number))
-            await asyncio.wait_for(answer, DEADLINE_S)
+            await asyncio.wait_for(scene.driver.ask(failure(number)), DEADLINE_S)
         changes = [change for write in scene.journal.writes for change in write]
         snapshots = [change for change in changes if isinstance(change, Compact)]
         assert len(snapshots) == 2
@@ -354,7 +336,7 @@ async def test_a_stopped_driver_ends_sessions_and_decides_nothing_any_more() -> 
         with pytest.raises(Unavailable):
             await take(outbox, 1)
         written = len(scene.journal.writes)
-        scene.driver.submit_always(SessionClosed(run_id="r", session_id="s1", incarnation="a1"))
+        scene.driver.close(hello("s1"))
         for _ in range(100):
             await asyncio.sleep(0)
         assert scene.driver.registry.runs["r"].members.connected == {"a1"}
@@ -367,7 +349,7 @@ async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
         scene.shut()
         scene.open("s0")
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        scene.driver.submit_always(SessionClosed(run_id="r", session_id="x", incarnation="x"))
+        scene.driver.close(hello("x", incarnation="x"))
         with pytest.raises(LimitReached, match="event_queue_max"):
             await sessions.open(one_hello(), unheard)
         scene.journal.gate.set()
@@ -400,29 +382,21 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     journal = SqliteJournal(tmp_path)
     driver = Driver(Registry(RegistryPolicy()), journal)
     task = asyncio.create_task(driver.run())
-    outbox = driver.open_outbox("s1")
-    driver.submit(hello("s1"))
-    await take(outbox, 2)
-    answer = driver.expect_answer(1)
-    driver.submit(failure(1))
-    assert await asyncio.wait_for(answer, DEADLINE_S)
+    await take(driver.open(hello("s1")), 2)
+    assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
     driver = Driver(Registry(RegistryPolicy()), SqliteJournal(tmp_path))
-    driver.restore()
+    await driver.restore()
     state = driver.registry.runs["r"].state
     assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
     task = asyncio.create_task(driver.run())
-    outbox = driver.open_outbox("s2")
     beat = Beat(state=GroupState.FAILED, round_id=0, master_port=4001, failures_written=1)
     opened = hello("s2")
-    driver.submit(
-        SessionOpened(run_id="r", session_id="s2", spec=opened.spec, agent=opened.agent, beat=beat)
-    )
-    again = driver.expect_answer(2)
-    driver.submit(failure(1, request_id=2))  # its acknowledgement may have been lost
+    outbox = driver.open(replace(opened, beat=beat))
+    again = driver.ask(failure(1, request_id=2))  # its acknowledgement may have been lost
     items = await take(outbox, 2)
     desired = items[-1]
     assert isinstance(desired, fx.Direct)
@@ -436,16 +410,13 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
         await task
 
 
-async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
     """One accepted before it would make it look like one that was counted before."""
-    monkeypatch.setattr("coordinator.shell.failure_queue.COUNT_MAX", 2)
-    async with Scene() as scene:
+    async with Scene(failures_waiting_max=2) as scene:
         sessions = Sessions(scene.driver, Limits())
         await take(scene.open(), 2)
         scene.shut()
-        scene.driver.submit(failure(1, request_id=1_000))
+        await scene.driver.submit_failure(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         heard: list[session_pb2.ReportFailuresResponse] = []
 

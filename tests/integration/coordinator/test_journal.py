@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from coordinator.core.effects import Forget, Persist
 from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
@@ -52,16 +53,8 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import RunState
 from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirectoryUnusable
 from coordinator.journal import sqlite as journal_module
-from coordinator.journal.sqlite import (
-    RECORDS_PER_SNAPSHOT,
-    SCHEMA_VERSION,
-    Append,
-    Change,
-    Compact,
-    Erase,
-    SqliteJournal,
-    snapshots_due,
-)
+from coordinator.journal.runs import Change, Compact
+from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
 from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:
@@ -183,20 +176,20 @@ def fold(records: list[Record]) -> RunState:
 
 
 def appends(records: list[Record], run_id: str) -> list[Change]:
-    return [Append(run_id=run_id, record=record) for record in records]
+    return [Persist(run_id=run_id, record=record) for record in records]
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
-    opened = SqliteJournal(tmp_path / "state")
+def journal(tmp_path: Path) -> Iterator[SqliteFile]:
+    opened = SqliteFile(tmp_path / "state")
     yield opened
     opened.close()
 
 
 def reload(directory: Path) -> list[RunState]:
-    again = SqliteJournal(directory)
+    again = SqliteFile(directory)
     try:
-        return again.load()
+        return list(again.load().states.values())
     finally:
         again.close()
 
@@ -204,7 +197,7 @@ def reload(directory: Path) -> list[RunState]:
 @pytest.mark.parametrize("count", range(1, len(story("r")) + 1))
 def test_every_prefix_of_a_run_is_read_as_it_was_folded(tmp_path: Path, count: int) -> None:
     records = story("r")[:count]
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.write(appends(records, "r"), now=1.0)
     journal.close()
     (state,) = reload(tmp_path)
@@ -219,7 +212,7 @@ def test_a_journal_from_before_there_were_standings_limits_and_iterations_is_rea
     """Rows as they were written then: no field that came later is in them."""
     ended = {"round_id": 0, "cause": "WORKER_FAILED", "restart_count": 1, "reason": "failed"}
     old = [replace(FAILURE, sequence=2), {"reason": "over", "at_s": 4.0}]
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.write(appends([*story("r")[:3], started(0)], "r"), now=1.0)
     journal.close()
     failure = msgspec.to_builtins(old[0])
@@ -243,9 +236,9 @@ def test_a_journal_from_before_there_were_standings_limits_and_iterations_is_rea
 def test_a_snapshot_from_before_there_were_standings_limits_and_iterations_is_read(
     tmp_path: Path,
 ) -> None:
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     before = fold([*story("r")[:3], started(0)])
-    journal.write([*appends(story("r")[:1], "r"), Compact(state=before)], now=1.0)
+    journal.write([*appends(story("r")[:1], "r"), Compact(before)], now=1.0)
     journal.close()
     body = msgspec.to_builtins(before)
     for field in ("where", "limits", "iterations", "iterations_restarted", "given_up", "excused"):
@@ -256,20 +249,20 @@ def test_a_snapshot_from_before_there_were_standings_limits_and_iterations_is_re
     assert reload(tmp_path) == [before]
 
 
-def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteJournal) -> None:
+def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteFile) -> None:
     ids = ["zeta", "alpha", "mid"]
     for run_id in ids:
         journal.write(appends(story(run_id)[:2], run_id), now=1.0)
-    assert [state.run_id for state in journal.load()] == ids
-    journal.write([Compact(state=fold(story("zeta")[:2]))], now=2.0)
-    assert [state.run_id for state in journal.load()] == ids
+    assert [state.run_id for state in journal.load().states.values()] == ids
+    journal.write([Compact(fold(story("zeta")[:2]))], now=2.0)
+    assert [state.run_id for state in journal.load().states.values()] == ids
 
 
 def test_a_snapshot_replaces_the_records_and_more_can_follow(tmp_path: Path) -> None:
     records = story("r")
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.write(appends(records[:8], "r"), now=1.0)
-    journal.write([Compact(state=fold(records[:8])), *appends(records[8:], "r")], now=2.0)
+    journal.write([Compact(fold(records[:8])), *appends(records[8:], "r")], now=2.0)
     journal.close()
     with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
         kinds = [row[0] for row in database.execute("SELECT kind FROM records ORDER BY number")]
@@ -278,35 +271,26 @@ def test_a_snapshot_replaces_the_records_and_more_can_follow(tmp_path: Path) -> 
     assert reload(tmp_path) == [fold(records)]
 
 
-def test_a_snapshot_is_due_after_so_many_records_of_one_run() -> None:
-    sizes: dict[str, int] = {}
-    assert snapshots_due(sizes, ["a"] * (RECORDS_PER_SNAPSHOT - 1)) == []
-    assert snapshots_due(sizes, ["b"]) == []
-    assert snapshots_due(sizes, ["a"]) == ["a"]
-    assert snapshots_due(sizes, ["a"] * (RECORDS_PER_SNAPSHOT - 1)) == []
-    assert snapshots_due(sizes, ["a"]) == ["a"]
-
-
-def test_erasing_a_run_leaves_the_others(journal: SqliteJournal) -> None:
+def test_erasing_a_run_leaves_the_others(journal: SqliteFile) -> None:
     for run_id in ("kept", "gone"):
         journal.write(appends(story(run_id), run_id), now=1.0)
-    journal.write([Erase(run_id="gone")], now=2.0)
-    assert journal.load() == [fold(story("kept"))]
+    journal.write([Forget(run_id="gone")], now=2.0)
+    assert list(journal.load().states.values()) == [fold(story("kept"))]
 
 
-def test_a_write_that_fails_leaves_nothing_of_it(journal: SqliteJournal) -> None:
-    good = Append(run_id="r", record=RunCreated(run_id="r", spec=SPEC))
-    bad = Append(run_id="r", record=object())  # type: ignore[arg-type]
+def test_a_write_that_fails_leaves_nothing_of_it(journal: SqliteFile) -> None:
+    good = Persist(run_id="r", record=RunCreated(run_id="r", spec=SPEC))
+    bad = Persist(run_id="r", record=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         journal.write([good, bad], now=1.0)
-    assert journal.load() == []
+    assert list(journal.load().states.values()) == []
 
 
 def test_the_directory_and_all_files_in_it_are_private(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "state"
     previous = os.umask(0)  # the mode must not depend on what the user set
     try:
-        journal = SqliteJournal(directory)
+        journal = SqliteFile(directory)
         journal.write(appends(story("r"), "r"), now=1.0)
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
         journal.close()
@@ -318,35 +302,35 @@ def test_the_directory_and_all_files_in_it_are_private(tmp_path: Path) -> None:
 
 
 def test_one_directory_belongs_to_one_journal(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     with pytest.raises(StateDirectoryInUse, match=str(tmp_path)):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
     journal.close()
-    SqliteJournal(tmp_path).close()
+    SqliteFile(tmp_path).close()
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_directory_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("here I am")
     with pytest.raises(StateDirectoryUnusable, match="cannot be used"):
-        SqliteJournal(tmp_path / name)
+        SqliteFile(tmp_path / name)
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    SqliteJournal(tmp_path).close()
+    SqliteFile(tmp_path).close()
     with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
     database.close()
     with pytest.raises(JournalCorrupt, match=f"version {SCHEMA_VERSION + 1}"):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").write_text("this is no database, but long enough\n" * 50)
     with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
     (tmp_path / "journal.sqlite3").unlink()
-    SqliteJournal(tmp_path).close()  # the refusal let the lock go
+    SqliteFile(tmp_path).close()  # the refusal let the lock go
 
 
 CORRUPT_ROWS: dict[str, tuple[str, object]] = {
@@ -363,7 +347,7 @@ CORRUPT_ROWS: dict[str, tuple[str, object]] = {
 
 @pytest.mark.parametrize("name", CORRUPT_ROWS)
 def test_a_row_that_was_not_written_by_us_is_refused(tmp_path: Path, name: str) -> None:
-    SqliteJournal(tmp_path).close()
+    SqliteFile(tmp_path).close()
     with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
         row = ("r", *CORRUPT_ROWS[name])
         database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
@@ -381,7 +365,7 @@ def test_a_row_that_was_not_written_by_us_is_refused(tmp_path: Path, name: str) 
     ids=lambda record: type(record).__name__,
 )
 def test_a_story_that_no_run_can_have_is_refused(tmp_path: Path, impossible: Record) -> None:
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.write(appends([*story("r")[:1], impossible], "r"), now=1.0)
     journal.close()
     with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
@@ -390,13 +374,13 @@ def test_a_story_that_no_run_can_have_is_refused(tmp_path: Path, impossible: Rec
 
 @pytest.mark.parametrize("value", ["soon", "nan", "-inf"])
 def test_a_clock_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.clock_offset()
     journal.close()
     with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
         database.execute("UPDATE facts SET value = ? WHERE name = 'clock_offset'", (value,))
     database.close()
-    again = SqliteJournal(tmp_path)
+    again = SqliteFile(tmp_path)
     try:
         with pytest.raises(JournalCorrupt, match=r"journal\.sqlite3"):
             again.clock_offset()
@@ -408,11 +392,11 @@ def test_a_clock_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
 
 
 def test_the_clock_goes_on_within_one_boot(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     assert journal.clock_offset() == 0.0
     journal.write([], now=time.monotonic())
     journal.close()
-    again = SqliteJournal(tmp_path)
+    again = SqliteFile(tmp_path)
     assert again.clock_offset() == 0.0
     again.close()
 
@@ -422,19 +406,19 @@ def test_the_clock_goes_on_from_the_last_write_after_a_reboot(
 ) -> None:
     last = time.monotonic() + 1_000_000.0
     monkeypatch.setattr(journal_module, "_boot_id", lambda: "first boot")
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.clock_offset()
     journal.write([], now=last)
     journal.close()
 
     monkeypatch.setattr(journal_module, "_boot_id", lambda: "second boot")
-    again = SqliteJournal(tmp_path)
+    again = SqliteFile(tmp_path)
     offset = again.clock_offset()
     assert 0 <= time.monotonic() + offset - last < 600
     again.write([], now=last + 5)
     again.close()
 
-    restarted = SqliteJournal(tmp_path)  # of the same boot: the offset is kept
+    restarted = SqliteFile(tmp_path)  # of the same boot: the offset is kept
     assert restarted.clock_offset() == offset
     restarted.close()
 
@@ -443,12 +427,12 @@ def test_the_clock_never_runs_backwards_after_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_boot_id", lambda: "first boot")
-    journal = SqliteJournal(tmp_path)
+    journal = SqliteFile(tmp_path)
     journal.clock_offset()
     journal.write([], now=0.001)  # long before this boot's clock
     journal.close()
     monkeypatch.setattr(journal_module, "_boot_id", lambda: "second boot")
-    again = SqliteJournal(tmp_path)
+    again = SqliteFile(tmp_path)
     assert again.clock_offset() == 0.0
     again.close()
 
@@ -458,13 +442,14 @@ def test_the_clock_never_runs_backwards_after_a_reboot(
 WRITER = """
 import sys
 from pathlib import Path
-from coordinator.journal.sqlite import Append, SqliteJournal
+from coordinator.journal.sqlite import SqliteFile
+from coordinator.core.effects import Persist
 from coordinator.core.model import AgentIdentity, RunSpec
 from coordinator.core.run.records import AgentAdmitted, AgentRemoved, RunCreated
 
-journal = SqliteJournal(Path(sys.argv[1]))
+journal = SqliteFile(Path(sys.argv[1]))
 spec = RunSpec(agents_min=1, agents_max=9)
-journal.write([Append(run_id="r", record=RunCreated(run_id="r", spec=spec))], now=0.0)
+journal.write([Persist(run_id="r", record=RunCreated(run_id="r", spec=spec))], now=0.0)
 number = 0
 while True:
     # Two records in one write: never is only one of them there.
@@ -475,7 +460,7 @@ while True:
     changes = [AgentAdmitted(agent=agent)]
     if number:
         changes.append(AgentRemoved(incarnation=str(number - 1), reason="next"))
-    journal.write([Append(run_id="r", record=record) for record in changes], now=float(number))
+    journal.write([Persist(run_id="r", record=record) for record in changes], now=float(number))
     print(number, flush=True)
     number += 1
 """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.core.effects import Forget, Persist
 from coordinator.core.model import FailureRecord, RunSpec, WorkerRanks
 from coordinator.core.run.records import AgentAdmitted, FailureRecorded, RunCreated
 from coordinator.core.run.state import RunState
@@ -21,12 +22,13 @@ from coordinator.errors import (
     JournalFull,
     JournalOutage,
     JournalUnwritable,
-    StateDirectoryInUse,
+    LostLeadership,
     StateDirectoryUnusable,
 )
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal import storage
-from coordinator.journal.sqlite import Append, Change, Compact, Erase, MemoryJournal, SqliteJournal
+from coordinator.journal.runs import Compact
+from coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
 SPEC = RunSpec(agents_min=1, agents_max=2)
 
 
-def created(run_id: str) -> Append:
-    return Append(run_id=run_id, record=RunCreated(run_id=run_id, spec=SPEC))
+def created(run_id: str) -> Persist:
+    return Persist(run_id=run_id, record=RunCreated(run_id=run_id, spec=SPEC))
 
 
-def admitted(run_id: str, name: str) -> Append:
-    return Append(run_id=run_id, record=AgentAdmitted(agent=an_agent(name)))
+def admitted(run_id: str, name: str) -> Persist:
+    return Persist(run_id=run_id, record=AgentAdmitted(agent=an_agent(name)))
 
 
 def failed(sequence: int, message: str) -> FailureRecorded:
@@ -63,16 +65,16 @@ def no_room() -> Iterator[None]:
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[SqliteJournal]:
-    journal = SqliteJournal(directory)
+def opened(directory: Path) -> Iterator[SqliteFile]:
+    journal = SqliteFile(directory)
     try:
         yield journal
     finally:
         journal.close()
 
 
-def names(journal: SqliteJournal) -> list[str]:
-    return [state.run_id for state in journal.load()]
+def names(journal: SqliteFile) -> list[str]:
+    return [state.run_id for state in journal.load().states.values()]
 
 
 # What is said at the start.
@@ -82,7 +84,7 @@ def test_a_start_without_room_says_so_and_touches_nothing(tmp_path: Path) -> Non
     with opened(tmp_path) as journal:
         journal.write([created("r")], now=1.0)
     with no_room(), pytest.raises(JournalFull, match="has no room to grow: File too large") as full:
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
     assert "leave it where it is" in full.value.hint
     with opened(tmp_path) as journal:
         assert names(journal) == ["r"]
@@ -95,13 +97,13 @@ def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("coordinator.journal.storage.Path.mkdir", mkdir)
     with pytest.raises(JournalFull, match="No space left on device"):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
 
 
 def test_a_journal_that_cannot_be_opened_is_not_called_corrupt(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").mkdir()
     with pytest.raises(JournalUnwritable, match="unable to open database file") as caught:
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
     assert "leave it where it is" in caught.value.hint
 
 
@@ -114,7 +116,7 @@ def test_a_journal_that_another_program_holds_is_not_called_corrupt(
     with sqlite3.connect(tmp_path / "journal.sqlite3") as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(JournalUnwritable, match="database is locked"):
-            SqliteJournal(tmp_path)
+            SqliteFile(tmp_path)
     other.close()
 
 
@@ -146,7 +148,7 @@ def test_what_the_system_says_counts_where_sqlite_is_vague(
 def test_a_file_without_sense_is_corrupt_even_without_room(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").write_text("this is no database, but long enough\n" * 50)
     with no_room(), pytest.raises(JournalCorrupt, match="not a database"):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
@@ -158,7 +160,7 @@ def test_a_directory_without_locks_is_refused(
 
     monkeypatch.setattr("coordinator.journal.storage.fcntl.flock", flock)
     with pytest.raises(StateDirectoryUnusable, match="it cannot be locked"):
-        SqliteJournal(tmp_path)
+        SqliteFile(tmp_path)
 
 
 # While it runs.
@@ -183,12 +185,12 @@ def test_a_write_beyond_the_room_of_the_database_fails_whole(tmp_path: Path) -> 
         journal.write([created("r")], now=1.0)
         pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
         journal._database.execute(f"PRAGMA max_page_count={pages + 2}")
-        long = [Append(run_id="r", record=failed(n, "x" * 50_000)) for n in range(1, 9)]
+        long = [Persist(run_id="r", record=failed(n, "x" * 50_000)) for n in range(1, 9)]
         with pytest.raises(JournalFull, match="database or disk is full"):
             journal.write(long, now=2.0)
         journal._database.execute("PRAGMA max_page_count=1000000")
         journal.write(long, now=2.0)
-        assert [state.failures_count for state in journal.load()] == [8]
+        assert [state.failures_count for state in journal.load().states.values()] == [8]
 
 
 # Snapshots.
@@ -202,18 +204,18 @@ def test_a_large_snapshot_is_written_in_bounded_parts(
     for sequence in range(1, 9):
         state.apply(failed(sequence, "\x01" * 500))
     with opened(tmp_path) as journal:
-        journal.write([created("r"), created("s"), Compact(state=state)], now=1.0)
+        journal.write([created("r"), created("s"), Compact(state)], now=1.0)
         journal.write([admitted("r", "a"), admitted("s", "b")], now=2.0)
         sizes = [row[0] for row in journal._database.execute("SELECT LENGTH(body) FROM records")]
         assert max(sizes) == 1_000
         assert len(sizes) > 20
-        assert journal.sizes() == {"r": 1, "s": 2}
+        assert journal.load()._sizes == {"r": 1, "s": 1}
         state.apply(AgentAdmitted(agent=an_agent("a")))
         assert names(journal) == ["r", "s"]
-        assert journal.load()[0] == journal.load_run("r") == state
-        journal.write([Compact(state=state), Erase(run_id="s")], now=3.0)
-        assert journal.load() == [state]
-        assert journal.sizes() == {"r": 0}
+        assert journal.load().states["r"] == state
+        journal.write([Compact(state), Forget(run_id="s")], now=3.0)
+        assert list(journal.load().states.values()) == [state]
+        assert journal.load()._sizes == {"r": 0}
 
 
 def test_a_snapshot_without_its_end_is_refused(
@@ -222,28 +224,10 @@ def test_a_snapshot_without_its_end_is_refused(
     monkeypatch.setattr(journal_module, "SNAPSHOT_PART_BYTES", 100)
     with opened(tmp_path) as journal:
         state = RunState.created(RunCreated(run_id="r", spec=SPEC))
-        journal.write([Compact(state=state)], now=1.0)
+        journal.write([Compact(state)], now=1.0)
         journal._database.execute("DELETE FROM records WHERE kind = 'Snapshot'")
         with pytest.raises(JournalCorrupt, match=r"snapshots without their end: \['r'\]"):
             journal.load()
-
-
-@pytest.mark.parametrize("kind", [SqliteJournal, MemoryJournal])
-def test_one_run_is_read_alone_and_belongs_to_who_read_it(tmp_path: Path, kind: type) -> None:
-    journal = SqliteJournal(tmp_path) if kind is SqliteJournal else MemoryJournal()
-    changes: list[Change] = [created("r"), admitted("r", "a"), created("s")]
-    journal.write(changes, now=1.0)
-    state = journal.load_run("r")
-    assert state is not None
-    assert list(state.members) == ["a.1"]
-    state.members.clear()
-    again = journal.load_run("r")
-    assert again is not None
-    assert list(again.members) == ["a.1"]
-    assert journal.load_run("t") is None
-    journal.write([Erase(run_id="r")], now=1.0)
-    assert [state.run_id for state in journal.load()] == ["s"]
-    journal.close()
 
 
 # Several hosts.
@@ -315,7 +299,7 @@ def test_who_was_replaced_by_another_host_writes_nothing_any_more(
     with opened(tmp_path) as first:
         first.write([created("r")], now=1.0)
         with opened(tmp_path) as second:
-            with pytest.raises(StateDirectoryInUse, match=str(tmp_path)):
+            with pytest.raises(LostLeadership, match=str(tmp_path)):
                 first.write([created("lost")], now=2.0)
             second.write([created("s")], now=2.0)
             assert names(second) == ["r", "s"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.wire import FakeAgent
 
 DEADLINE_S = 30_000 * MS
-LEASE: dict[str, Any] = {"heartbeat_interval_s": 200 * MS, "lease_s": 2_000 * MS}
+LEASE: dict[str, Any] = {"heartbeat_interval": 200 * MS, "lease": 2_000 * MS}
 
 
 async def settled(client: Client) -> RunStatus:

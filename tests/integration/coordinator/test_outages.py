@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from coordinator.config import Limits
 from coordinator.core import effects as fx
-from coordinator.core.events import BeatReceived, FailureReported, LimitsReset, SessionClosed
+from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
 from coordinator.core.events import SessionOpened as Opened
 from coordinator.core.model import Assignment, Beat, GroupState
 from coordinator.core.registry.registry import Registry, RegistryPolicy
@@ -22,12 +22,13 @@ from coordinator.errors import (
     JournalCorrupt,
     JournalError,
     JournalFull,
-    StateDirectoryInUse,
+    LostLeadership,
     Unavailable,
 )
 from coordinator.journal import outage as outage_module
 from coordinator.journal import writer as writer_module
-from coordinator.journal.sqlite import Change, MemoryJournal, SqliteJournal
+from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import _crash_if_failed
 from coordinator.shell.sessions import Sessions
@@ -41,45 +42,32 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.core.run.state import RunState
     from coordinator.shell.outbox import Outbox
 
 DEADLINE_S = 20_000 * MS
 
 
-class FlakyJournal:
+class FlakyJournal(MemoryJournal):
     """Keeps what is written, but while it has an ``error`` or its gate is shut."""
 
     def __init__(self) -> None:
-        self.kept = MemoryJournal()
+        super().__init__()
         self.error: JournalError | None = None
-        self.gate = threading.Event()
+        self.gate = asyncio.Event()
         self.gate.set()
         self.tries = 0
         self.writes = 0
         self._tried = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
-    def load(self) -> list[RunState]:
-        return self.kept.load()
-
-    def load_run(self, run_id: str) -> RunState | None:
-        self._try()
-        return self.kept.load_run(run_id)
-
-    def sizes(self) -> dict[str, int]:
-        return self.kept.sizes()
-
-    def write(self, changes: Sequence[Change], *, now: float) -> None:
-        self._try()
-        self.kept.write(changes, now=now)
-        self.writes += 1
-
-    def clock_offset(self) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        pass
+    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
+        if self.runs.changes(effects):
+            self.tries += 1
+            self._tried.set()
+            await asyncio.wait_for(self.gate.wait(), DEADLINE_S)
+            if self.error is not None:
+                raise self.error
+            await super().write(effects, now=now)
+            self.writes += 1
 
     async def wait_for_tries(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -87,32 +75,26 @@ class FlakyJournal:
                 await self._tried.wait()
                 self._tried.clear()
 
-    def _try(self) -> None:
-        self.tries += 1
-        self._loop.call_soon_threadsafe(self._tried.set)
-        assert self.gate.wait(DEADLINE_S), "a test left the gate shut"
-        if self.error is not None:
-            raise self.error
-
 
 class Scene:
     """A driver on a journal that may fail, and what health was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures_waiting_max: int = 256) -> None:
         self.journal = FlakyJournal()
         self.serving: list[bool] = []
-        self.is_gate_left_shut = False
+        self.outboxes: dict[str, Outbox] = {}
         self.driver = Driver(
-            Registry(RegistryPolicy()), self.journal, on_serving=self._note_serving
+            Registry(RegistryPolicy()),
+            self.journal,
+            failures_waiting_max=failures_waiting_max,
+            on_serving=self._note_serving,
         )
 
     async def _note_serving(self, is_serving: bool) -> None:
         self.serving.append(is_serving)
 
     def open(self, name: str, run_id: str = "r") -> Outbox:
-        outbox = self.driver.open_outbox(name)
-        self.driver.submit(hello(name, run_id))
-        return outbox
+        return self.driver.open(hello(name, run_id))
 
     async def fill(self) -> None:
         """Let the journal fail, and return when it has."""
@@ -126,24 +108,24 @@ class Scene:
 
     def verdict(self) -> str:
         """Return why run r has ended, as it was journaled; empty if it has not."""
-        kept = self.journal.kept.load_run("r")
+        kept = self.journal.runs.find("r")
         return kept.verdict.reason if kept is not None and kept.verdict is not None else ""
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Scene]:
+async def running(failures_waiting_max: int = 256) -> AsyncIterator[Scene]:
     """Run a driver with one agent in its first round, of each of the runs r and q."""
-    scene = Scene()
+    scene = Scene(failures_waiting_max)
     task = asyncio.create_task(scene.driver.run())
     try:
         for run_id, name in (("r", "a"), ("q", "b")):
-            await take(scene.open(name, run_id), 2)
+            scene.outboxes[name] = scene.open(name, run_id)
+            await take(scene.outboxes[name], 2)
             running = beat(name, GroupState.RUNNING, run_id)
             scene.driver.submit(running)
         yield scene
     finally:
-        if not scene.is_gate_left_shut:
-            scene.journal.gate.set()
+        scene.journal.gate.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -192,18 +174,17 @@ async def turns() -> None:
 
 async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterwards() -> None:
     async with running() as scene:
-        outbox = scene.driver._outboxes["a"]
+        outbox = scene.outboxes["a"]
         await scene.fill()
         told = asyncio.create_task(take(outbox, 1))
         scene.driver.submit(beat("b", GroupState.RUNNING, "q"))  # sessions stay
-        answer = scene.driver.expect_answer(1)
-        scene.driver.submit(report(1))
+        answer = scene.driver.ask(report(1))
         await scene.journal.wait_for_tries(scene.journal.tries + 2)
         await turns()
         assert not told.done()
         assert not answer.done()
         assert scene.serving == [False]
-        kept = scene.journal.kept.load_run("r")
+        kept = scene.journal.runs.find("r")
         assert kept is not None
         assert (kept.round_id, kept.phase) == (0, Phase.RUNNING)
 
@@ -214,7 +195,7 @@ async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterward
         assert desired.desired.state.round_id == 1
         assert await asyncio.wait_for(answer, DEADLINE_S) is True
         assert scene.serving == [False, True]
-        kept = scene.journal.kept.load_run("r")
+        kept = scene.journal.runs.find("r")
         assert kept is not None
         assert (kept.round_id, kept.restart_count, kept.failures_count) == (1, 1, 1)
 
@@ -235,12 +216,12 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
 async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
     async with running() as scene:
         await scene.fill()
-        sessions, waiting = Sessions(scene.driver, Limits()), len(scene.driver._queue)
+        sessions, waiting = Sessions(scene.driver, Limits()), len(scene.driver._turns._queue)
         for _ in range(10):
             with pytest.raises(Unavailable, match="no room to grow"):
                 await sessions.open(one_hello(), unheard)
-        assert len(scene.driver._queue) == waiting
-        assert scene.driver._outboxes.keys() == {"a", "b"}
+        assert len(scene.driver._turns._queue) == waiting
+        assert scene.driver._turns.outboxes.keys() == {"a", "b"}
 
 
 async def unheard(_: object) -> None:
@@ -270,32 +251,24 @@ async def test_a_decision_that_is_not_written_is_not_shown() -> None:
         }
 
 
-async def test_failure_records_that_wait_for_the_journal_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("coordinator.shell.failure_queue.COUNT_MAX", 2)
-    async with running() as scene:
+async def test_failure_records_that_wait_for_the_journal_are_bounded() -> None:
+    async with running(failures_waiting_max=2) as scene:
         await scene.fill()
-        answers = [scene.driver.expect_answer(number) for number in (1, 2)]
-        for number in (1, 2):
-            await scene.driver.room_for_failure()
-            scene.driver.submit(report(number))
-        room = asyncio.create_task(scene.driver.room_for_failure())
+        answers = [await scene.driver.submit_failure(report(number)) for number in (1, 2)]
+        third = asyncio.create_task(scene.driver.submit_failure(report(3)))
         await turns()
-        assert not room.done()
+        assert not third.done()
         scene.driver.submit(beat("a", GroupState.RUNNING))
-        closed = SessionClosed(run_id="q", session_id="b", incarnation="b.1")
-        scene.driver.submit_always(closed)
+        scene.driver.close(hello("b", "q"))
         scene.clear()
         assert await asyncio.wait_for(asyncio.gather(*answers), DEADLINE_S) == [True, True]
-        await asyncio.wait_for(room, DEADLINE_S)
+        assert await asyncio.wait_for(await third, DEADLINE_S)
 
 
 async def test_an_agent_whose_stream_broke_in_an_outage_is_expected_back() -> None:
     async with running() as scene:
         await scene.fill()
-        closed = SessionClosed(run_id="q", session_id="b", incarnation="b.1")
-        scene.driver.submit_always(closed)
+        scene.driver.close(hello("b", "q"))
         scene.clear()
         await wait_until(lambda: scene.serving == [False, True], DEADLINE_S)
         await turns()
@@ -328,17 +301,18 @@ async def test_a_coordinator_can_be_ended_in_an_outage() -> None:
 
 
 async def test_a_coordinator_can_be_ended_while_its_disk_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("coordinator.journal.writer.os._exit", ended.append)
-    async with running() as scene:
-        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
-        scene.journal.gate.clear()
-        scene.driver.submit(failed("a"))
-        await wait_until(lambda: scene.serving == [False], DEADLINE_S)
-        scene.is_gate_left_shut = True
-    scene.journal.gate.set()
+    gate = threading.Event()
+    monkeypatch.setattr("coordinator.journal.sqlite.os._exit", ended.append)
+    monkeypatch.setattr("coordinator.journal.sqlite.PATIENCE_S", 10 * MS)
+    journal = SqliteJournal(tmp_path)
+    stuck = asyncio.create_task(journal._call(gate.wait))
+    await turns()
+    await journal.close()
+    gate.set()
+    await stuck
     assert ended == [1]
 
 
@@ -358,7 +332,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
     monkeypatch.setattr("coordinator.shell.server.os._exit", ended.append)
 
     async def owner() -> None:
-        raise StateDirectoryInUse("/x")
+        raise LostLeadership("/x")
 
     task = asyncio.create_task(owner())
     await asyncio.wait({task})
@@ -398,7 +372,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
     monkeypatch.setattr(Run, "handle", handle)
     with breaks.contained():
         async with running() as scene:
-            outbox, other = (scene.driver._outboxes[name] for name in ("a", "b"))
+            outbox, other = (scene.outboxes[name] for name in ("a", "b"))
             # What was decided before it, in the same batch, stays decided.
             scene.driver.submit(failed("a"))
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
@@ -412,9 +386,9 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             assert isinstance(desired.desired.state, Assignment)
             assert desired.desired.state.round_id == 1
 
-            refused, writes = scene.driver.expect_answer(1), scene.journal.writes
+            writes = scene.journal.writes
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
-            scene.driver.submit(report(1))
+            refused = scene.driver.ask(report(1))
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(refused, DEADLINE_S)
             await wait_until(lambda: scene.journal.writes > writes, DEADLINE_S)
@@ -448,26 +422,22 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
 async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.sqlite.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 10)
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)
         driver = Driver(Registry(RegistryPolicy()), journal)
-        driver.restore()
+        await driver.restore()
         task = asyncio.create_task(driver.run())
         await take(open_session(driver), 2)
         for number in range(4 * life + 1, 4 * life + 5):
-            answer = driver.expect_answer(number)
-            driver.submit(report(number))
-            await asyncio.wait_for(answer, DEADLINE_S)
-        sizes.append(journal.sizes()["r"])
+            await asyncio.wait_for(driver.ask(report(number)), DEADLINE_S)
+        sizes.append(journal.runs._sizes["r"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert sizes == [7, 1, 5, 9], "three records of the first round, and four in each life"
+    assert sizes == [6, 10, 4, 8], "two records of the first round, and four in each life"
 
 
 def open_session(driver: Driver) -> Outbox:
-    outbox = driver.open_outbox("a")
-    driver.submit(hello("a"))
-    return outbox
+    return driver.open(hello("a"))

@@ -15,9 +15,10 @@ from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import Unavailable
-from coordinator.journal.sqlite import MemoryJournal
-from coordinator.shell.driver import BATCH_MAX, Driver
+from coordinator.journal.journal import MemoryJournal
+from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
+from coordinator.shell.turns import BATCH_MAX
 from drumbeat.v1 import common_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
@@ -78,12 +79,10 @@ def news(name: str, port: int, run_id: str = "r") -> BeatReceived:
 
 async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_others() -> None:
     async with a_driver(queue_max=2) as driver:
-        driver.open_outbox("loud")
-        driver.submit(hello("loud"))
+        driver.open(hello("loud"))
         for port in range(1, 10_000):
             driver.submit(news("loud", port))
-        quiet = driver.open_outbox("quiet")
-        driver.submit(hello("quiet"))  # there is room
+        quiet = driver.open(hello("quiet"))  # there is room
         welcome = await asyncio.wait_for(quiet.next(), DEADLINE_S)
         assert isinstance(welcome, fx.Welcome)
         (presence,) = (
@@ -96,8 +95,7 @@ async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
     """More comes each time than one turn takes, so that something waits at any time."""
     pace = Pace(heartbeat_interval_s=40 * MS, lease_s=100 * MS, reconnect_delay_max_s=1.0)
     async with a_driver(RegistryPolicy(base_pace=pace), queue_max=10**6) as driver:
-        outbox = driver.open_outbox("silent")
-        driver.submit(hello("silent"))
+        outbox = driver.open(hello("silent"))
         await asyncio.wait_for(outbox.next(), DEADLINE_S)
         members = driver.registry.runs["r"].members
         strangers = itertools.count()
@@ -109,23 +107,22 @@ async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
                 await asyncio.sleep(0)
                 turns += 1
         assert turns > 1
-        assert driver._queue
+        assert not driver._turns.is_idle
 
 
 async def test_a_beat_that_says_nothing_new_renews_the_lease_and_wakes_no_driver() -> None:
     async with a_driver() as driver:
-        outbox = driver.open_outbox("a")
-        driver.submit(hello("a"))
+        outbox = driver.open(hello("a"))
         await asyncio.wait_for(outbox.next(), DEADLINE_S)
         presence = driver.registry.runs["r"].members.presences["a.1"]
         before = presence.silent_since
         driver.submit(news("a", 4000))
         assert presence.silent_since > before
-        assert not driver._queue
+        assert driver._turns.is_idle
         driver.submit(news("a", 4001))
         # What waits is not overtaken by what only seems to repeat the state before it.
         driver.submit(news("a", 4000))
-        await wait_until(lambda: not driver._queue, DEADLINE_S)
+        await wait_until(lambda: driver._turns.is_idle, DEADLINE_S)
         assert presence.beat.master_port == 4000
 
 

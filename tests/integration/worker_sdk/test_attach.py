@@ -15,10 +15,9 @@ import grpc
 import pytest
 
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
-from tests.support.boards import BoardDirectory
+from tests.support.boards import BoardDirectory, leave
 from tests.support.waiting import MS
 from worker_sdk import acquire, attach, context, release, runtime
-from worker_sdk.config import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +82,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def attachment(path: Path) -> Iterator[attach.Attachment]:
-    made = attach.Attachment(WorkerConfig(directory="", socket=f"unix:{path}", token="sesame"))
+    made = attach.Attachment(f"unix:{path}", "sesame")
     yield made
     thread = made._thread
     made.close()
@@ -94,14 +93,14 @@ def attachment(path: Path) -> Iterator[attach.Attachment]:
 
 @pytest.fixture
 def _board(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    runtime.leave()
+    leave()
     with BoardDirectory(tmp_path / "worker") as made:
         monkeypatch.setenv(context.WORKER_DIR, str(made.path))
         monkeypatch.setenv(context.WORKER_SOCKET, str(path))
         monkeypatch.setenv(context.WORKER_TOKEN, "sesame")
         yield
         thread = runtime.STATE.attachment._thread if runtime.STATE.attachment else None
-        runtime.leave()
+        leave()
         if thread is not None:
             thread.join(WAIT_S)
 
@@ -115,7 +114,7 @@ def test_a_timer_is_confirmed_by_the_agent(path: Path) -> None:
         assert [agent.hears(), agent.hears()] == [("sync", 1), ("sync", 2)]
         assert agent.tokens == ["Bearer sesame"]
         release("a")
-        runtime.leave()
+        leave()
 
 
 FORK = """

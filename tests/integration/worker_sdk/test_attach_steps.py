@@ -10,7 +10,6 @@ import pytest
 from drumbeat.worker.v1 import worker_pb2
 from tests.support.fake_agents import FakeAgents
 from worker_sdk.attach import Attachment
-from worker_sdk.config import WorkerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +27,7 @@ def agents(tmp_path: Path) -> Iterator[FakeAgents]:
 
 @pytest.fixture
 def attachment(agents: FakeAgents) -> Iterator[Attachment]:
-    made = Attachment(WorkerConfig(directory="", socket=agents.target, token="worker-0"))
+    made = Attachment(agents.target, "worker-0")
     yield made
     thread = made._thread
     made.close()

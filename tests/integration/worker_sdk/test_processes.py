@@ -142,12 +142,12 @@ def test_what_a_dead_owner_left_is_cleared(
     owner.wait()
     assert board.names() == ["open"]
     board[layout.HEARTBEATS] = board[layout.GAP_MAX] = 7
-    board[layout.SECTIONS_USED] = board[layout.SLOTS_REFUSED] = 7
+    board[layout.SECTIONS_USED] = 7
     run("with worker_sdk.section('mine'): pass", board.path)
     assert board.is_idle()
     assert list(board.sections()) == ["mine"]
-    words = (layout.HEARTBEATS, layout.GAP_MAX, layout.SLOTS_REFUSED)
-    assert [board[word] for word in words] == [0, 0, 0]
+    words = (layout.HEARTBEATS, layout.GAP_MAX)
+    assert [board[word] for word in words] == [0, 0]
 
 
 def test_a_second_process_of_the_worker_says_nothing(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.boards import BoardDirectory
-from worker_sdk import context, runtime
+from tests.support.boards import BoardDirectory, leave
+from worker_sdk import context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ def test_torch_s_timers_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     timer = pytest.importorskip("torch.distributed.elastic.timer")
     from worker_sdk.torch import TimerClient
 
-    runtime.leave()
+    leave()
     client = TimerClient()
     timer.configure(client)
     with BoardDirectory(tmp_path / "worker") as board:
@@ -37,7 +37,7 @@ def test_torch_s_timers_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             client.release("never acquired")
         finally:
             timer.configure(None)
-            runtime.leave()
+            leave()
     assert seen.name == "all-reduce"
     assert 59e9 < seen.limit <= 60e9
     assert (late.name, late.limit) == ("long ago", 1000)

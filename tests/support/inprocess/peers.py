@@ -229,7 +229,7 @@ class InMemory:
         if receiver is not None and self._latest is not None:
             receiver(self._latest)
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002
+    def confirm(self, timeout_s: float) -> bool:  # noqa: ARG002
         """All is sent at once."""
         return True
 

@@ -13,14 +13,12 @@ from agent.core.inprocess.model import (
     Completed,
     Entered,
     InprocessDirective,
-    InprocessSpec,
     Interrupt,
     Interrupted,
     Interruption,
     InterruptionKind,
     Seat,
     Terminated,
-    WorkerBegin,
     WorkerOrder,
     WorkerStep,
 )
@@ -29,8 +27,8 @@ from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SPEC = InprocessSpec(b"spec")
-OTHER_SPEC = InprocessSpec(b"another spec")
+SPEC = b"spec"
+OTHER_SPEC = b"another spec"
 K = InterruptionKind
 
 
@@ -55,7 +53,7 @@ def enters(
     local_rank: int,
     iteration: int,
     *,
-    spec: InprocessSpec = SPEC,
+    spec: bytes = SPEC,
     group: str = "",
     round_id: int = 0,
 ) -> InprocessStepTaken:
@@ -140,7 +138,8 @@ def orders(effects: Sequence[fx.Effect]) -> list[tuple[int, int, str]]:
 
 def _named(order: WorkerOrder) -> str:
     match order.kind:
-        case WorkerBegin(rank=rank, active_rank=active_rank):
+        case Begin(seats=seats):
+            rank, active_rank = seats[0].rank, seats[0].active_rank
             return f"begin {rank}" if active_rank is not None else f"stand by {rank}"
         case Interrupt():
             return "interrupt"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.core.model import Assignment, GroupState
+from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.telemetry.api import (
     RunResult,
     Worker,
@@ -18,7 +18,6 @@ from agent.telemetry.api import (
     WorkerState,
     worker_group,
     worker_spec,
-    worker_state,
 )
 
 
@@ -35,7 +34,7 @@ def config(**fields: Any) -> AgentConfig:
     given: dict[str, Any] = {
         "coordinator": "head:1",
         "run_id": "r",
-        "command": ("python", "-u", "a/train.py", "--epochs", "3"),
+        "program": Program("script", "a/train.py", ("--epochs", "3")),
     }
     return AgentConfig(**(given | fields))
 
@@ -92,25 +91,6 @@ def test_all_that_is_impossible_is_named_at_once() -> None:
     assert len(caught.value.violations) == 2
 
 
-def test_which_states_are_running() -> None:
-    assert {state for state in WorkerState if WorkerState.is_running(state)} == {
-        WorkerState.HEALTHY,
-        WorkerState.UNHEALTHY,
-    }
-    assert WorkerState("HEALTHY") == "HEALTHY"
-
-
-def test_every_state_of_the_group_has_one_for_training_code() -> None:
-    assert {state: worker_state(state) for state in GroupState} == {
-        GroupState.IDLE: WorkerState.INIT,
-        GroupState.STARTING: WorkerState.INIT,
-        GroupState.RUNNING: WorkerState.HEALTHY,
-        GroupState.STOPPING: WorkerState.STOPPED,
-        GroupState.SUCCEEDED: WorkerState.SUCCEEDED,
-        GroupState.FAILED: WorkerState.FAILED,
-    }
-
-
 def test_a_group_has_as_many_workers_as_its_spec_says_before_there_are_ranks() -> None:
     group = WorkerGroup(spec())
     assert group.workers == (Worker(0), Worker(1))
@@ -123,18 +103,17 @@ def test_a_result_is_failed_only_in_that_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "entrypoint", "args"),
+    ("program", "args"),
     [
-        (("python", "-u", "a/t.py", "-x"), "a/t.py", ("-x",)),
-        (("python", "-u", "-m", "a.b", "-u"), "a.b", ("-u",)),
-        (("/bin/prog", "1"), "/bin/prog", ("1",)),
+        (Program("script", "a/t.py", ("-x",)), ("-x",)),
+        (Program("module", "a.b", ("-u",)), ("-u",)),
+        (Program("program", "/bin/prog", ("1",)), ("1",)),
+        (Program("function", "train", ("worker.py",)), ()),
     ],
 )
-def test_the_spec_of_an_agents_workers(
-    command: tuple[str, ...], entrypoint: str, args: tuple[str, ...]
-) -> None:
-    made = worker_spec(config(command=command, role="x", restarts_max=7, local_world_size=4))
-    assert (made.entrypoint, made.args) == (entrypoint, args)
+def test_the_spec_of_an_agents_workers(program: Program, args: tuple[str, ...]) -> None:
+    made = worker_spec(config(program=program, role="x", max_restarts=7, nproc_per_node=4))
+    assert (made.entrypoint, made.args) == (program.target, args)
     assert (made.role, made.max_restarts, made.local_world_size) == ("x", 7, 4)
     assert (made.master_addr, made.master_port) == (None, None)
 
@@ -153,7 +132,7 @@ def test_a_group_is_seated_as_its_assignment_says() -> None:
         master_port=1,
         reason="",
     )
-    group = worker_group(config(local_world_size=2), assignment)
+    group = worker_group(config(nproc_per_node=2), assignment)
     assert group.workers == (Worker(0, 16, 8, 40, 20), Worker(1, 17, 9, 40, 20))
     assert (group.group_rank, group.group_world_size) == (2, 5)
     assert [worker.id for worker in group.with_ids({1: 77}).workers] == [None, 77]

@@ -11,7 +11,7 @@ import structlog
 
 from agent.errors import CoordinatorUnreachable, RunRefused
 from agent.settings import cli
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +61,9 @@ def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
 def test_standalone_needs_nothing_but_a_script() -> None:
     config = join("--standalone", "train.py")
     assert config == AgentConfig(
-        is_standalone=True,
         run_id=config.run_id,
-        command=(sys.executable, "-u", "train.py"),
+        program=Program("script", "train.py"),
+        python=sys.executable,
     )
     assert len(config.run_id) == 32
     assert join("--standalone", "train.py").run_id != config.run_id
@@ -83,27 +83,28 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config == AgentConfig(
         coordinator="head:1234",
-        agent_name="left",
+        name="left",
         run_id="mt5",
-        agents_min=2,
-        agents_max=4,
-        local_world_size=8,
-        restarts_max=3,
+        min_nodes=2,
+        max_nodes=4,
+        nproc_per_node=8,
+        max_restarts=3,
         role="trainer",
         local_addr="10.0.0.7",
         master_addr="10.0.0.1",
         master_port=29500,
-        join_timeout_s=300.0,
-        last_call_s=10.0,
-        exit_barrier_timeout_s=3600.0,
-        coordinator_grace_s=120.0,
-        shutdown_timeout_s=0.5,
+        join_timeout=300.0,
+        last_call=10.0,
+        exit_barrier_timeout=3600.0,
+        coordinator_grace=120.0,
+        shutdown_timeout=0.5,
         signals_to_handle=("SIGTERM", "SIGUSR1"),
         log_dir=str(tmp_path / "logs"),
         log_format="json",
         event_log_handler="jsonl",
         event_log_file=str(tmp_path / "events"),
-        command=(sys.executable, "-u", "train.py", "--epochs", "3"),
+        program=Program("script", "train.py", ("--epochs", "3")),
+        python=sys.executable,
     )
     assert (tmp_path / "logs").is_dir()
     assert (tmp_path / "events").stat().st_mode & 0o777 == 0o600
@@ -112,18 +113,21 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
 def test_defaults_are_those_of_the_configuration() -> None:
     config = join("--coordinator", "head", "--run-id", "r", "train.py")
     assert config == AgentConfig(
-        coordinator="head:29400", run_id="r", command=(sys.executable, "-u", "train.py")
+        coordinator="head:29400",
+        run_id="r",
+        program=Program("script", "train.py"),
+        python=sys.executable,
     )
 
 
 def test_a_file_of_events_asks_for_the_handler_that_writes_it(tmp_path: Path) -> None:
     config = join("--standalone", "--event-log-file", "e.jsonl", "train.py")
-    assert (config.event_log_handler, config.event_log_file) == (
+    assert (config.event_handler, config.event_log_file) == (
         "jsonl",
         str(tmp_path / "e.jsonl"),
     )
     config = join("--standalone", "--event-log-file=e2", "--event_log_handler=null", "train.py")
-    assert config.event_log_handler == "null"
+    assert config.event_handler == "null"
     assert not (tmp_path / "e2").exists()
 
 
@@ -194,7 +198,7 @@ def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DRUMBEAT_MODULE", "true")
     config = join("--nproc-per-node", "5", "json.tool")
     assert (config.coordinator, config.run_id) == ("[::1]:7", "from-environment")
-    assert (config.agents_min, config.agents_max, config.local_world_size) == (1, 3, 5)
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node) == (1, 3, 5)
     assert config.command[1:] == ("-u", "-m", "json.tool")
 
 
@@ -250,9 +254,9 @@ def test_several_machines_need_a_coordinator(capsys: pytest.CaptureFixture[str])
         (("--standalone", "--name", "a b", "train.py"), "--name: 'a b' is given"),
         (
             ("--standalone", "--signals-to-handle", "SIGTERM,SIGKILL", "train.py"),
-            "--signals-to-handle: 'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
+            "'SIGTERM,SIGKILL' is given, allowed is names separated by commas",
         ),
-        (("--standalone", "--signals-to-handle", "", "train.py"), "--signals-to-handle: '' is"),
+        (("--standalone", "--signals-to-handle", "", "train.py"), "'' is given, allowed is names"),
         (("--standalone", "--no-such", "train.py"), "--no-such"),
         (("--standalone", "--role"), "--role"),
         (("--standalone",), "SCRIPT is missing"),
@@ -290,8 +294,8 @@ def test_gpus_follow_the_environment(
     """An empty CUDA_VISIBLE_DEVICES hides all GPUs, whatever this host has."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = len(os.sched_getaffinity(0))
-    assert join("--standalone", "--nproc-per-node", "auto", "train.py").local_world_size == cores
-    assert join("--standalone", "--nproc-per-node", "cpu", "train.py").local_world_size == cores
+    assert join("--standalone", "--nproc-per-node", "auto", "train.py").nproc_per_node == cores
+    assert join("--standalone", "--nproc-per-node", "cpu", "train.py").nproc_per_node == cores
     error, _ = refuse(capsys, "--standalone", "--nproc-per-node", "gpu", "train.py")
     assert "sees no GPU" in error
 

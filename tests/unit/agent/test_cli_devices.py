@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.runtime import preflight
 from agent.settings import cli
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
+from agent.workers.devices.gpus import count_gpus
 from agent.workers.devices.numa import NumaMode
 from tests.support.nvml import FakeGpu, FakeNvml
 
@@ -41,22 +41,22 @@ def join(*argv: str) -> AgentConfig | None:
 def test_by_default_workers_are_not_bound_and_see_all_gpus() -> None:
     config = join()
     assert config is not None
-    assert (config.numa_binding, config.is_local_rank_virtual) == (None, False)
-    assert config.gpu_memory_wait_s == 50.0
+    assert (config.numa_binding, config.virtual_local_rank) == (None, False)
+    assert config.gpu_memory_wait == 50.0
 
 
 @pytest.mark.parametrize("mode", NumaMode)
 def test_the_modes_are_those_of_torchrun(mode: NumaMode) -> None:
     config = join("--numa-binding", mode.value)
     assert config is not None
-    assert config.numa_binding is mode
+    assert config.numa_binding == mode
 
 
 def test_another_mode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert join("--numa_binding", "nearby") is None
     error = capsys.readouterr().err
     assert "--numa-binding" in error
-    assert "'nearby' is not one of 'node', 'socket', 'exclusive', 'core-complex'" in error
+    assert "'nearby' is given, allowed is one of node, socket, exclusive, core-complex" in error
 
 
 def test_the_environment_sets_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,17 +65,17 @@ def test_the_environment_sets_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRUMBEAT_NUMA_BINDING", "socket")
     config = join()
     assert config is not None
-    assert config.gpu_memory_wait_s == 120.0
-    assert config.is_local_rank_virtual
-    assert config.numa_binding is NumaMode.SOCKET
+    assert config.gpu_memory_wait == 120.0
+    assert config.virtual_local_rank
+    assert config.numa_binding == NumaMode.SOCKET
     config = join("--gpu-memory-wait", "0")
     assert config is not None
-    assert config.gpu_memory_wait_s == 0.0
+    assert config.gpu_memory_wait == 0.0
 
 
 def test_a_wait_out_of_bounds_breaks_a_rule() -> None:
-    config = AgentConfig(is_standalone=True, run_id="r", command=("x",), gpu_memory_wait_s=-1.0)
-    assert [violation.field for violation in config.validate()] == ["gpu_memory_wait_s"]
+    config = AgentConfig(run_id="r", program=Program("program", "x"), gpu_memory_wait=-1.0)
+    assert [violation.field for violation in config.validate()] == ["gpu_memory_wait"]
 
 
 @pytest.mark.parametrize("named", ["0,1,2", "0", "GPU-a, GPU-b"])
@@ -104,7 +104,7 @@ def test_gpu_counts_what_the_driver_shows(monkeypatch: pytest.MonkeyPatch) -> No
     for word in ("gpu", "auto", "GPU"):
         config = join("--nproc-per-node", word)
         assert config is not None
-        assert config.local_world_size == 3
+        assert config.nproc_per_node == 3
 
 
 def test_a_number_of_workers_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,5 +113,5 @@ def test_a_number_of_workers_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> 
     for word in ("2", "cpu"):
         assert join("--nproc-per-node", word) is not None
     assert nvml.looks == 0
-    assert preflight.count_gpus(None) == 1
+    assert count_gpus(None) == 1
     assert nvml.looks == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.settings import cli
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.watchdog.core.model import AUTO, WatchdogPolicy
 
 
@@ -78,7 +78,12 @@ def test_what_cannot_be_is_refused(
 
 
 def test_the_rules_hold_without_a_command_line() -> None:
-    policy = WatchdogPolicy(runtime_timeout_s=0.0, progress_timeout_s=1e9, kill_grace_s=-1.0)
-    config = AgentConfig(is_standalone=True, run_id="r", command=("x",), watchdog=policy)
+    config = AgentConfig(
+        run_id="r",
+        program=Program("program", "x"),
+        runtime_timeout=0.0,
+        progress_timeout=1e9,
+        hang_grace=-1.0,
+    )
     fields = {violation.field for violation in config.validate()}
-    assert fields == {"runtime_timeout_s", "progress_timeout_s", "kill_grace_s"}
+    assert fields == {"runtime_timeout", "progress_timeout", "hang_grace"}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
 from agent.settings import cli
-from agent.settings.output_config import OutputConfig
+from agent.settings.config import AgentConfig
+from drumbeat.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.settings.config import AgentConfig
 
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
@@ -31,7 +31,8 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def output(*options: str) -> OutputConfig:
+def output(*options: str) -> dict[str, Any]:
+    """What was said that is not the default."""
     found: list[AgentConfig] = []
 
     def run(config: AgentConfig) -> int:
@@ -39,7 +40,12 @@ def output(*options: str) -> OutputConfig:
         return 0
 
     assert cli.main(["join", "--standalone", *options, "train.py"], run=run) == 0
-    return found[0].output
+    settings = settings_of(AgentConfig)
+    return {
+        name: value
+        for name, declared in settings.items()
+        if declared.section == "Output" and (value := getattr(found[0], name)) != declared.default
+    }
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -49,7 +55,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 def test_by_default_nothing_is_redirected() -> None:
-    assert output() == OutputConfig()
+    assert output() == {}
 
 
 def test_all_options_at_once() -> None:
@@ -57,23 +63,23 @@ def test_all_options_at_once() -> None:
         *("-r", "0:1,1:2", "-t", "3", "--local_ranks_filter", "0,2"),
         *("--duplicate-stdout-filters", "a,,b,c", "--duplicate_stderr_filters=d"),
         *("--log-line-prefix-template", "${rank}>", "--stderr-capture", "off"),
-    ) == OutputConfig(
-        redirects="0:1,1:2",
-        tee="3",
-        local_ranks_filter=frozenset({0, 2}),
-        line_prefix_template="${rank}>",
-        stdout_filters=("a,b", "c"),
-        stderr_filters=("d",),
-        is_stderr_captured=False,
-    )
+    ) == {
+        "redirects": "0:1,1:2",
+        "tee": "3",
+        "local_ranks_filter": {0, 2},
+        "log_line_prefix_template": "${rank}>",
+        "duplicate_stdout_filters": ("a,b", "c"),
+        "duplicate_stderr_filters": ("d",),
+        "stderr_capture": False,
+    }
 
 
 def test_the_environment_of_torchrun_gives_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TEMPLATE, "torch")
-    assert output().line_prefix_template == "torch"
+    assert output()["log_line_prefix_template"] == "torch"
     monkeypatch.setenv("DRUMBEAT_LOG_LINE_PREFIX_TEMPLATE", "ours")
-    assert output().line_prefix_template == "ours"
-    assert output("--log-line-prefix-template", "given").line_prefix_template == "given"
+    assert output()["log_line_prefix_template"] == "ours"
+    assert output("--log-line-prefix-template", "given") == {"log_line_prefix_template": "given"}
 
 
 @pytest.mark.parametrize("option", ["-r", "--redirects", "-t", "--tee"])
@@ -103,7 +109,7 @@ def test_logs_specs_are_found_by_name(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[{group}]\nmine = absent:Specs\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert output("--logs-specs", "mine").logs_specs == "mine"
+    assert output("--logs-specs", "mine") == {"logs_specs": "mine"}
     error = refused(capsys, "--logs-specs", "yours")
     assert "allowed is one of " in error
     assert "mine" in error

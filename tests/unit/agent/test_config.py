@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.settings.config import (
-    SIGNALS_ALLOWED,
-    AgentConfig,
-    count_workers,
-    parse_nnodes,
-    worker_command,
-)
+from agent.settings.config import AgentConfig, Program
+from agent.settings.kinds import SIGNALS_ALLOWED, parse_nnodes, parse_workers
 
 
 def config_with(**changes: Any) -> AgentConfig:
-    base: dict[str, Any] = {"coordinator": "head:29400", "run_id": "r1", "command": ("train",)}
+    base: dict[str, Any] = {
+        "coordinator": "head:29400",
+        "run_id": "r1",
+        "program": Program("script", "train.py"),
+    }
     return AgentConfig(**{**base, **changes})
 
 
@@ -27,30 +26,27 @@ def fields_of(**changes: Any) -> list[str]:
 
 def test_the_least_configuration_is_sound() -> None:
     assert fields_of() == []
-    assert fields_of(coordinator=None, is_standalone=True) == []
+    assert fields_of(coordinator=None) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"coordinator": None}, "coordinator"),
         ({"coordinator": ""}, "coordinator"),
-        ({"is_standalone": True}, "coordinator"),
-        ({"coordinator": None, "is_standalone": True, "agents_max": 2}, "agents_max"),
-        ({"command": ()}, "command"),
-        ({"command": ("",)}, "command"),
+        ({"coordinator": None, "max_nodes": 2}, "max_nodes"),
+        ({"program": Program("script", "")}, "program"),
         ({"run_id": ""}, "run_id"),
         ({"run_id": "a/b"}, "run_id"),
         ({"run_id": "a\n"}, "run_id"),
         ({"run_id": "ä"}, "run_id"),
         ({"run_id": "x" * 129}, "run_id"),
-        ({"agents_min": 0}, "agents_min"),
-        ({"agents_min": 2}, "agents_min"),
-        ({"agents_max": 1_000_001}, "agents_max"),
-        ({"local_world_size": 0}, "local_world_size"),
-        ({"local_world_size": 4097}, "local_world_size"),
-        ({"restarts_max": -1}, "restarts_max"),
-        ({"restarts_max": 1_000_001}, "restarts_max"),
+        ({"min_nodes": 0}, "min_nodes"),
+        ({"min_nodes": 2}, "min_nodes"),
+        ({"max_nodes": 1_000_001}, "max_nodes"),
+        ({"nproc_per_node": 0}, "nproc_per_node"),
+        ({"nproc_per_node": 4097}, "nproc_per_node"),
+        ({"max_restarts": -1}, "max_restarts"),
+        ({"max_restarts": 1_000_001}, "max_restarts"),
         ({"role": ""}, "role"),
         ({"role": "a\n"}, "role"),
         ({"role": "x" * 129}, "role"),
@@ -59,13 +55,12 @@ def test_the_least_configuration_is_sound() -> None:
         ({"master_addr": "x" * 254}, "master_addr"),
         ({"master_port": -1}, "master_port"),
         ({"master_port": 65536}, "master_port"),
-        ({"join_timeout_s": 0.0}, "join_timeout_s"),
-        ({"join_timeout_s": float("nan")}, "join_timeout_s"),
-        ({"last_call_s": -1.0}, "last_call_s"),
-        ({"exit_barrier_timeout_s": 0.0}, "exit_barrier_timeout_s"),
-        ({"coordinator_grace_s": float("inf")}, "coordinator_grace_s"),
-        ({"shutdown_timeout_s": 2_592_001.0}, "shutdown_timeout_s"),
-        ({"log_dir": "logs"}, "log_dir"),
+        ({"join_timeout": 0.0}, "join_timeout"),
+        ({"join_timeout": float("nan")}, "join_timeout"),
+        ({"last_call": -1.0}, "last_call"),
+        ({"exit_barrier_timeout": 0.0}, "exit_barrier_timeout"),
+        ({"coordinator_grace": float("inf")}, "coordinator_grace"),
+        ({"shutdown_timeout": 2_592_001.0}, "shutdown_timeout"),
         ({"log_format": "xml"}, "log_format"),
         ({"signals_to_handle": ()}, "signals_to_handle"),
         ({"signals_to_handle": ("SIGTERM", "SIGKILL")}, "signals_to_handle"),
@@ -82,13 +77,13 @@ def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> N
     [
         {"run_id": "Az09._-"},
         {"run_id": "x" * 128},
-        {"agents_min": 2, "agents_max": 2},
-        {"local_world_size": 4096},
+        {"min_nodes": 2, "max_nodes": 2},
+        {"nproc_per_node": 4096},
         {"role": "parameter server"},
         {"local_addr": "fe80::1%eth0"},
         {"master_addr": "head.example.org", "master_port": 65535},
-        {"last_call_s": 0.0, "coordinator_grace_s": 0.0, "shutdown_timeout_s": 0.0},
-        {"exit_barrier_timeout_s": 0.1},
+        {"last_call": 0.0, "coordinator_grace": 0.0, "shutdown_timeout": 0.0},
+        {"exit_barrier_timeout": 0.1},
         {"log_dir": "/logs"},
         {"signals_to_handle": SIGNALS_ALLOWED},
     ],
@@ -98,11 +93,10 @@ def test_values_at_the_bounds_are_allowed(changes: dict[str, Any]) -> None:
 
 
 def test_all_violations_are_returned_at_once() -> None:
-    assert fields_of(coordinator=None, agents_min=3, agents_max=2, run_id="", last_call_s=-1.0) == [
-        "coordinator",
-        "agents_min",
+    assert fields_of(run_id="/", min_nodes=0, last_call=-1.0) == [
         "run_id",
-        "last_call_s",
+        "min_nodes",
+        "last_call",
     ]
 
 
@@ -133,38 +127,34 @@ def test_nnodes_keeps_every_sound_range(first: int, second: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus", "workers"),
-    [
-        ("3", 0, 3),
-        ("4096", 8, 4096),
-        ("cpu", 8, 16),
-        ("gpu", 8, 8),
-        ("auto", 8, 8),
-        ("auto", 0, 16),
-        ("GPU", 2, 2),
-    ],
+    ("text", "workers"),
+    [("3", 3), ("4096", 4096), ("cpu", "cpu"), ("GPU", "gpu"), ("auto", "auto")],
 )
-def test_workers_are_counted(text: str, gpus: int, workers: int) -> None:
-    assert count_workers(text, cores=16, gpus=gpus) == workers
+def test_workers_are_a_number_or_a_word(text: str, workers: int | str) -> None:
+    assert parse_workers(text) == workers
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "4097", "xpu", "two"])
 def test_any_other_number_of_workers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a number from 1 to 4096, auto, gpu or cpu"):
-        count_workers(text, cores=16, gpus=0)
+        parse_workers(text)
 
 
-def test_gpu_without_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="sees no GPU"):
-        count_workers("gpu", cores=16, gpus=0)
-
-
-def test_worker_command_depends_on_the_launch() -> None:
+def test_the_command_of_a_worker_depends_on_how_its_program_is_launched() -> None:
     arguments = ("--lr", "1")
-    assert worker_command("a.py", arguments, launch="script", python="/py") == (
-        ("/py", "-u", "a.py", "--lr", "1")
+    for kind, start in (
+        ("script", ("/py", "-u", "a")),
+        ("module", ("/py", "-u", "-m", "a")),
+        ("program", ("a",)),
+    ):
+        assert Program(kind, "a", arguments).command("/py") == (*start, *arguments)  # type: ignore[arg-type]
+    assert Program("function", "f", ("worker.py",)).command("/py") == (
+        ("/py", "-P", "-u", "worker.py")
     )
-    assert worker_command("a.b", arguments, launch="module", python="/py") == (
-        ("/py", "-u", "-m", "a.b", "--lr", "1")
-    )
-    assert worker_command("a", arguments, launch="program", python="/py") == ("a", "--lr", "1")
+
+
+def test_a_title_is_what_was_launched_without_the_interpreter() -> None:
+    assert Program("script", "a.py", ("-x",)).title == "a.py -x"
+    assert Program("module", "a.b").title == "-m a.b"
+    assert Program("program", "python", ("a.py",)).title == "python a.py"
+    assert Program("function", "train", ("worker.py",)).title == "train"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.reconnect import DELAY_FIRST_S, Connection
+from agent.core.retries import DELAY_FIRST_S, CoordinatorLink
 from agent.errors import CoordinatorLost, CoordinatorUnreachable
 from tests.support.agents import PACE
 
 
-def a_connection() -> Connection:
-    return Connection("head:1", join_timeout_s=600.0, grace_s=60.0)
+def a_connection() -> CoordinatorLink:
+    return CoordinatorLink("head:1", join_timeout_s=600.0, grace_s=60.0)
 
 
 def test_the_first_attempt_is_made_at_once() -> None:

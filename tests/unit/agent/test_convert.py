@@ -14,7 +14,7 @@ from agent.core.model import (
     Stop,
 )
 from agent.session import convert
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.mapping import duration
@@ -112,15 +112,15 @@ def test_a_pace_is_read_in_seconds() -> None:
 def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
     config = AgentConfig(
         run_id="job",
-        command=("x",),
-        agents_min=2,
-        agents_max=4,
-        restarts_max=3,
-        join_timeout_s=1.5,
-        last_call_s=2.5,
-        exit_barrier_timeout_s=barrier,
-        shutdown_timeout_s=3.5,
-        coordinator_grace_s=4.5,
+        program=Program("program", "x"),
+        min_nodes=2,
+        max_nodes=4,
+        max_restarts=3,
+        join_timeout=1.5,
+        last_call=2.5,
+        exit_barrier_timeout=barrier,
+        shutdown_timeout=3.5,
+        coordinator_grace=4.5,
         master_addr="m",
         master_port=9,
     )

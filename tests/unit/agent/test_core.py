@@ -22,7 +22,7 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import Exit, GroupState, Pace, Standby, Stop
-from agent.core.supervisor_restarts import SUPERVISOR_DEATHS_MAX
+from agent.core.retries import SUPERVISOR_DEATHS_MAX
 from agent.errors import (
     CoordinatorLost,
     CoordinatorUnreachable,

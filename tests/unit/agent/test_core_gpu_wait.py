@@ -60,7 +60,7 @@ class Agent:
         self.core.start(now=self.now)
         self.give(PortReserved(port=5000))
         pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
-        self.give(SessionWelcomed(attempt=self.core._connection.attempt, pace=pace))
+        self.give(SessionWelcomed(attempt=self.core._link.attempt, pace=pace))
 
     def give(self, event: Event) -> list[fx.Effect]:
         effects = self.core.handle(event, now=self.now)
@@ -68,7 +68,7 @@ class Agent:
         return effects
 
     def want(self, state: Assignment | Standby | Stop | Exit) -> list[fx.Effect]:
-        return self.give(DirectiveReceived(attempt=self.core._connection.attempt, state=state))
+        return self.give(DirectiveReceived(attempt=self.core._link.attempt, state=state))
 
     def run(self, round_id: int) -> None:
         """Bring a first round to life."""

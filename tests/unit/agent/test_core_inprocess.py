@@ -19,10 +19,11 @@ from agent.core.events import (
     WorkersStopped,
 )
 from agent.core.inprocess.model import (
+    Begin,
     HostStep,
     InprocessReport,
     InterruptionKind,
-    WorkerBegin,
+    Seat,
     WorkerOrder,
 )
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
@@ -99,10 +100,9 @@ def test_what_changes_is_reported_at_once() -> None:
     ]
     assert story.feed(enters(1, 0)) == []
     effects = story.feed(directed(a_begin(0)))
-    begin = WorkerBegin(
-        rank=2,
+    begin = Begin(
+        seats=(Seat(local_rank=0, rank=2, active_rank=2),),
         world_size=9,
-        active_rank=2,
         active_world_size=8,
         master_addr="10.0.0.1",
         master_port=7000,
@@ -250,12 +250,12 @@ def test_who_is_discarded_is_ended_and_a_victim() -> None:
     story = Story()
     story.feed(enters(0, 0), enters(1, 0))
     effects = story.feed(directed(a_begin(0, [0])))
-    assert of(effects, fx.EndWorker) == [fx.EndWorker(round_id=0, local_rank=1, signum=15)]
+    assert [(e.local_rank, e.signum) for e in of(effects, fx.SignalWorkers)] == [(1, 15)]
     due = story.now + POLICY.shutdown_timeout_s
     while (deadline := story.core.next_deadline()) is not None and deadline < due:
         story.feed(DeadlineReached(), after_s=deadline - story.now)
     effects = story.feed(DeadlineReached(), after_s=due - story.now)
-    assert of(effects, fx.EndWorker) == [fx.EndWorker(round_id=0, local_rank=1, signum=9)]
+    assert [(e.local_rank, e.signum) for e in of(effects, fx.SignalWorkers)] == [(1, 9)]
     failure = record_of(story.feed(exits(1, -9)))
     assert failure.interruption is K.DISCARDED
     assert failure.is_stopped_by_agent

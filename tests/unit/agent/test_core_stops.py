@@ -93,7 +93,7 @@ def test_a_signal_to_forward_reaches_the_workers_and_stops_nobody() -> None:
 
 def test_a_signal_to_forward_finds_nobody_before_after_and_during_a_stop() -> None:
     dropped = fx.Tell(
-        what="signal dropped", why="signal 12 came while no workers run, so nobody gets it"
+        what="signal dropped", why="signal 12 came while no workers run, so none gets it"
     )
     idle = AgentStory().connected()
     assert idle.feed(SignalToForward(signum=12)) == [dropped]

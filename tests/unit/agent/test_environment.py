@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agent.settings.config import AgentConfig, Program
 from agent.workers.environment import (
-    Host,
     common_environment,
     inherited,
     needs_omp_default,
@@ -13,13 +13,18 @@ from agent.workers.environment import (
 )
 from tests.support.agents import an_assignment
 
-HOST = Host(run_id="job", role="trainer", local_world_size=2, restarts_max=3)
+CONFIG = AgentConfig(
+    run_id="job",
+    role="trainer",
+    nproc_per_node=2,
+    max_restarts=3,
+    program=Program("script", "train.py"),
+)
 ASSIGNMENT = an_assignment(7, restart_count=1, role_rank_first=0, role_world_size=2)
 
 
-def test_what_all_workers_of_a_host_get() -> None:
-    assert common_environment({"PATH": "/bin"}, HOST, ASSIGNMENT) == {
-        "PATH": "/bin",
+def test_what_workers_are_told_of_a_round() -> None:
+    common = {
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1",
@@ -33,36 +38,20 @@ def test_what_all_workers_of_a_host_get() -> None:
         "TORCHELASTIC_RUN_ID": "job",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "OMP_NUM_THREADS": "1",
         "DRUMBEAT_RUN_ID": "job",
         "DRUMBEAT_ROUND": "7",
     }
-
-
-def test_what_only_one_worker_gets() -> None:
-    workers = dict(worker_environments(HOST, ASSIGNMENT, {0: "/e/0", 1: "/e/1"}))
-    assert workers == {
-        0: {
-            "LOCAL_RANK": "0",
-            "RANK": "2",
-            "ROLE_RANK": "0",
-            "TORCHELASTIC_ERROR_FILE": "/e/0",
-        },
-        1: {
-            "LOCAL_RANK": "1",
-            "RANK": "3",
-            "ROLE_RANK": "1",
-            "TORCHELASTIC_ERROR_FILE": "/e/1",
-        },
+    assert worker_environments(CONFIG, ASSIGNMENT) == {
+        0: {**common, "LOCAL_RANK": "0", "RANK": "2", "ROLE_RANK": "0"},
+        1: {**common, "LOCAL_RANK": "1", "RANK": "3", "ROLE_RANK": "1"},
     }
 
 
-def test_what_the_user_has_set_stays_and_what_the_round_says_wins() -> None:
-    base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "RANK": "9"}
-    environment = common_environment({**base, "WORLD_SIZE": "99"}, HOST, ASSIGNMENT)
-    assert {name: environment[name] for name in base} == base
-    assert environment["WORLD_SIZE"] == "4"
+def test_what_the_user_has_set_stays() -> None:
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"}
+    assert common_environment({"PATH": "/bin"}, 2) == {"PATH": "/bin", **defaults}
+    base = {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    assert common_environment(base, 2) == base
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import pytest
 
 from agent.core.model import Assignment
-from agent.workers.environment import Host, worker_environments
+from agent.settings.config import AgentConfig, Program
+from agent.workers.environment import worker_environments
 
 ASSIGNMENT = Assignment(
     round_id=0,
@@ -18,15 +19,16 @@ ASSIGNMENT = Assignment(
     master_port=1,
     reason="",
 )
-FILES = {0: "/e/0", 1: "/e/1"}
 
 
 def environments(visible_devices: str | None, *, is_virtual: bool) -> list[dict[str, str]]:
-    host = Host(
-        run_id="r", role="x", local_world_size=2, restarts_max=0, is_local_rank_virtual=is_virtual
+    config = AgentConfig(
+        run_id="r",
+        nproc_per_node=2,
+        virtual_local_rank=is_virtual,
+        program=Program("script", "train.py"),
     )
-    found = worker_environments(host, ASSIGNMENT, FILES, visible_devices=visible_devices)
-    return [env for _, env in found]
+    return list(worker_environments(config, ASSIGNMENT, visible_devices).values())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,6 @@ def test_a_virtual_local_rank_is_zero_on_a_device_of_its_own(
     assert [env["CUDA_VISIBLE_DEVICES"] for env in found] == devices
     assert [env["LOCAL_RANK"] for env in found] == ["0", "0"]
     assert [env["RANK"] for env in found] == ["2", "3"]
-    assert [env["TORCHELASTIC_ERROR_FILE"] for env in found] == ["/e/0", "/e/1"]
 
 
 def test_else_workers_see_what_the_agent_sees() -> None:

@@ -11,7 +11,7 @@ from agent.core.inprocess.worker import Fault
 from agent.core.model import Exit
 from agent.errors import RunForgotten
 from agent.launching.outcome import Outcome, OutcomeRecorder
-from agent.workers.failures.records import interrupted_by, left_by
+from agent.workers.failures.records import ended_by, interrupted_by
 from agent.workers.failures.report import FailedWorker, FailureReport
 from tests.support.agents import WORKERS, an_assignment, desired
 
@@ -91,7 +91,7 @@ def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
     seen.saw(exited(1), [])
     left = Interruption(local_rank=0, kind=InterruptionKind.TERMINATED)
     fault = Fault(interruption=left, iteration=1, at=0.0)
-    seen.saw(exited(0), [fx.WriteFailure(failure=left_by(round_, exited(0), fault, 2))])
+    seen.saw(exited(0), [fx.WriteFailure(failure=ended_by(round_, exited(0), 2, fault))])
     seen.saw(desired(SUCCEEDED), [])
     assert seen.outcome(fx.Finish(exit_code=0)).ranks == (3,)
 

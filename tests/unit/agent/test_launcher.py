@@ -9,7 +9,7 @@ from agent.core.effects import Finish
 from agent.core.model import Exit, WorkerError
 from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.session.convert import desired_from
-from agent.settings.config import AgentConfig
+from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
 from agent.workers.output.files import WorkerOutput
 from drumbeat.v1 import failure_pb2, session_pb2
@@ -68,11 +68,10 @@ def test_a_failed_verdict_brings_its_first_root_cause() -> None:
 
 def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -> None:
     config = AgentConfig(
-        is_standalone=True,
         run_id="run",
-        local_world_size=2,
+        nproc_per_node=2,
         log_dir=str(tmp_path),
-        command=("true",),
+        program=Program("program", "true"),
     )
     output = WorkerOutput(config)
     envs = {rank: {RUN_ID: "run", ROUND: "0"} for rank in (0, 1)}

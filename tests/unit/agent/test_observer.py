@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from agent.core import events as ev
 from agent.core.model import Pace, Standby, WorkerError
 from agent.errors import RunRefused
-from agent.telemetry.model import Metric
+from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
-from agent.watchdog.core.model import Hang, HangKind, Standing
+from agent.watchdog.core.model import Hang, HangKind, Standing, WorkerKey
 from tests.support.inprocess.values import (
     a_begin,
     a_complete,
@@ -177,11 +177,11 @@ def test_limits_that_are_over_and_signals_for_them_are_told() -> None:
         standing=Standing(local_rank=1),
         noticed_at=0.0,
     )
-    place = {"round_id": 0, "local_rank": 1}
-    story.see(ev.WorkerLimitExpired(hang=hang, signal=0, **place))
-    story.see(ev.WorkerLimitExpired(hang=hang, signal=9, pid=77, **place))
-    story.see(ev.WorkerSignalled(signum=9, pid=77, **place))
-    story.see(ev.WorkerSignalled(signum=15, round_id=5, local_rank=1))
+    worker = WorkerKey(0, 1)
+    story.see(ev.LimitExpired(worker=worker, hang=hang, is_ending=False, signal=0))
+    story.see(ev.LimitExpired(worker=worker, hang=hang, is_ending=True, signal=9, pid=77))
+    story.see(ev.WorkerSignalled(worker=worker, signum=9, pid=77))
+    story.see(ev.WorkerSignalled(worker=WorkerKey(5, 1), signum=15))
     told, child, signalled = story.events()
     assert {**told.metadata, "total_run_time": 0} == {
         "run_id": "r", "hostname": "h", "role": "trainer", "state": "RUNNING",
@@ -269,7 +269,7 @@ def test_durations_belong_to_their_own_round() -> None:
 
 
 def test_a_run_that_fails() -> None:
-    story = Watched(restarts_max=0)
+    story = Watched(max_restarts=0)
     story.run()
     story.exit(0, 1)
     story.gone()

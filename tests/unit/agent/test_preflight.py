@@ -11,6 +11,7 @@ import pytest
 
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 from agent.runtime import preflight
+from agent.workers.devices.gpus import visible_gpus
 from drumbeat_commands import OwnPackages
 
 NOBODY = 65534
@@ -41,13 +42,13 @@ def devices(tmp_path: Path) -> Path:
     ],
 )
 def test_gpus_are_those_visible(devices: Path, visible: str | None, count: int) -> None:
-    assert preflight.visible_gpus(visible, device_dir=devices) == count
+    assert visible_gpus(visible, device_dir=devices) == count
 
 
 @pytest.mark.parametrize("visible", [None, "0,1"])
 def test_without_devices_nothing_is_visible(tmp_path: Path, visible: str | None) -> None:
-    assert preflight.visible_gpus(visible, device_dir=tmp_path) == 0
-    assert preflight.visible_gpus(visible, device_dir=tmp_path / "missing") == 0
+    assert visible_gpus(visible, device_dir=tmp_path) == 0
+    assert visible_gpus(visible, device_dir=tmp_path / "missing") == 0
 
 
 def test_cores_are_those_of_the_affinity() -> None:

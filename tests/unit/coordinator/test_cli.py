@@ -73,10 +73,10 @@ def test_every_option_reaches_the_configuration(tmp_path: Path) -> None:
         host="::",
         port=1234,
         state_dir=str(tmp_path),
-        heartbeat_interval_s=0.5,
-        lease_s=3.0,
+        heartbeat_interval=0.5,
+        lease=3.0,
         log_format="json",
-        is_insecure=True,
+        insecure=True,
     )
 
 
@@ -85,7 +85,7 @@ def test_environment_is_read_and_arguments_beat_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DRUMBEAT_PORT", "1234")
     monkeypatch.setenv("DRUMBEAT_LEASE", "9s")
     config = serve("--port", "4321")
-    assert (config.host, config.port, config.lease_s) == ("::1", 4321, 9.0)
+    assert (config.host, config.port, config.lease) == ("::1", 4321, 9.0)
 
 
 def test_state_home_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
+from coordinator.core.effects import Persist
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.state import HistoryEntry
-from coordinator.journal.sqlite import Append, Change, Compact, SqliteJournal
+from coordinator.journal.runs import Change, Compact
+from coordinator.journal.sqlite import SqliteFile
 from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
 
@@ -102,14 +104,14 @@ def test_the_limit_of_the_policy_holds_after_a_restart_too() -> None:
 
 def test_a_snapshot_keeps_the_history(tmp_path: Path) -> None:
     story = an_eventful_story()
-    changes: list[Change] = [Append(run_id=run, record=record) for run, record in story.journal]
-    journal = SqliteJournal(tmp_path)
+    changes: list[Change] = [Persist(run_id=run, record=record) for run, record in story.journal]
+    journal = SqliteFile(tmp_path)
     journal.write(changes, now=story.now)
-    (replayed,) = journal.load()
-    journal.write([Compact(state=replayed)], now=story.now)
+    (replayed,) = journal.load().states.values()
+    journal.write([Compact(replayed)], now=story.now)
     journal.close()
-    journal = SqliteJournal(tmp_path)
-    (loaded,) = journal.load()
+    journal = SqliteFile(tmp_path)
+    (loaded,) = journal.load().states.values()
     journal.close()
     assert replayed.history == loaded.history == told(story)
     assert loaded == story.state()

@@ -222,8 +222,8 @@ def test_the_next_iteration_has_all_that_are_left() -> None:
     assert story.ranks() == {"a": [(0, 0)], "b": [(1, 1), (2, 2)]}
     assert story.begin("a").master_port == 30_002
     assert story.state.restarted == 1
-    assert story.iterations.rank_of("a.1", 0) is None
-    assert story.iterations.rank_of("b.1", 1) == 2
+    assert story.iterations.roster.rank_of("a.1", 0) is None
+    assert story.iterations.roster.rank_of("b.1", 1) == 2
 
 
 def test_a_rank_is_named_as_it_is_in_the_iteration() -> None:
@@ -276,8 +276,8 @@ def test_workers_that_do_not_exist_are_ignored() -> None:
     story = a_running_story(1, 1)
     stranger = a_fault(7)
     assert story.report("a", 0, RUNNING, terminated=(stranger,), interruptions=(stranger,)) == []
-    assert story.iterations.rank_of("a.1", 7) is None
-    assert story.iterations.rank_of("z.1", 0) is None
+    assert story.iterations.roster.rank_of("a.1", 7) is None
+    assert story.iterations.roster.rank_of("z.1", 0) is None
 
 
 def test_an_interruption_without_a_worker_says_so() -> None:

@@ -1,7 +1,6 @@
 """What all command lines have in common: types, spellings, sources, help, errors."""
 
 import io
-import math
 import sys
 from typing import Any
 
@@ -9,7 +8,43 @@ import click
 import pytest
 
 from drumbeat import options
-from drumbeat.options import HostPort, parse_host_port
+from drumbeat.settings import (
+    ADDRESS,
+    FLAG,
+    LOG_LEVEL,
+    HostPort,
+    Kind,
+    Setting,
+    number,
+    parse_host_port,
+    seconds,
+)
+
+ANY = Kind("a text", str)
+
+
+def declared(*settings: Any) -> dict[str, Setting]:
+    """Settings by name, with the flag of their name unless they have others."""
+    found: dict[str, Setting] = {}
+    for name, kind, more in settings:
+        flag = f"--{name.replace('_', '-')}"
+        given = {"default": None, "section": "Options", "help": "", "flags": (flag,), **more}
+        found[name] = Setting(kind=kind, **given)
+    return found
+
+
+def command_of(*settings: Any) -> click.Command:
+    """A command that returns what it was told."""
+    params = [
+        *options.options_of(declared(*settings)),
+        click.Argument(["words"], nargs=-1, type=click.UNPROCESSED),
+    ]
+    return options.SectionedCommand(
+        "work",
+        params=params,
+        callback=lambda **told: told,
+        context_settings={"allow_interspersed_args": False},
+    )
 
 
 @click.group(no_args_is_help=False)
@@ -18,15 +53,22 @@ def tool() -> None:
     """A tool."""
 
 
-@tool.command(cls=options.SectionedCommand)
-@options.option("--wait-time", section="Waiting", type=options.DurationType(max_s=60), default="5s")
-@options.option("--server", "--old-server", section="Network", type=options.HOST_PORT)
-@options.option("--count", "-c", section="Network", type=options.CountType(0, 9), default=1)
-@options.option("--dry-run", section="Network", is_flag=True)
-@options.option("--quick", hidden=True, variables=["PET_QUICK", "OLD_QUICK"])
-def work(**params: Any) -> dict[str, Any]:
-    """Work."""
-    return params
+tool.add_command(
+    command_of(
+        ("wait_time", seconds(high=60.0), {"section": "Waiting", "default": 5.0}),
+        ("server", ADDRESS, {"section": "Network", "flags": ("--server", "--old-server")}),
+        ("count", number(0, 9), {"section": "Network", "default": 1, "flags": ("--count", "-c")}),
+        ("dry_run", FLAG, {"section": "Network", "default": False}),
+        ("quick", ANY, {"is_hidden": True, "variables": ("PET_QUICK", "OLD_QUICK")}),
+    )
+)
+ambiguous = command_of(("wait_more", ANY, {}), ("wait_less", ANY, {}))
+limited = command_of(("limit", number(0, 9), {"variables": ("THEIR_LIMIT",)}))
+logging_tool = options.SectionedCommand(
+    "log",
+    params=options.options_of({"log_level": LOG_LEVEL._replace(flags=("--log-level",))}),
+    callback=lambda **told: told,
+)
 
 
 def parse(*argv: str) -> Any:
@@ -40,6 +82,7 @@ def test_defaults_are_converted() -> None:
         "count": 1,
         "dry_run": False,
         "quick": None,
+        "words": (),
     }
 
 
@@ -51,7 +94,7 @@ def test_both_spellings_are_understood(spelling: str) -> None:
 
 @pytest.mark.parametrize("spelling", ["--server", "--old-server", "--old_server"])
 def test_aliases_have_both_spellings_too(spelling: str) -> None:
-    assert parse(spelling, "head")["server"] == HostPort("head", 29400)
+    assert parse(spelling, "head")["server"] == "head:29400"
 
 
 def test_argument_beats_environment_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,26 +163,21 @@ def test_an_error_names_the_option_in_one_spelling(capsys: pytest.CaptureFixture
         ("--dry", "--wai", "20s"),
         ("-c", "3", "--w", "20s"),
         ("-c3", "--w=20s"),
-        ("--old", "--count", "--w", "20s"),
     ],
 )
 def test_options_may_be_cut_short(argv: tuple[str, ...]) -> None:
-    """A value is never taken for an option, whatever it looks like."""
-    if "--old" in argv:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(options.HOST_PORT, "convert", lambda value, *_: value)
-            parsed = parse(*argv)
-            assert parsed["server"] == "--count"
-    else:
-        parsed = parse(*argv)
-    assert parsed["wait_time"] == 20.0
+    assert parse(*argv)["wait_time"] == 20.0
+
+
+def test_a_value_is_never_taken_for_an_option() -> None:
+    assert parse("--qui", "--count", "--w", "20s")["quick"] == "--count"
 
 
 def test_a_short_form_of_several_options_is_refused_with_their_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Spelled with dashes or underscores is the same option."""
-    assert parse("--s", "head")["server"] == HostPort("head", 29400)
+    assert parse("--s", "head")["server"] == "head:29400"
     assert options.parse(ambiguous, ["--wait", "1"], program="tool") == 2
     assert capsys.readouterr().err.splitlines()[0] == (
         "tool: error: --wait is ambiguous: it may stand for --wait-less, --wait-more."
@@ -156,15 +194,6 @@ def test_what_follows_the_first_positional_argument_is_left_alone() -> None:
         parsed = options.parse(ambiguous, argv, program="tool")
         assert parsed["words"] == tuple(word for word in argv if word != "--")
         assert parsed["wait_more"] is None
-
-
-@click.command(cls=options.SectionedCommand, context_settings={"allow_interspersed_args": False})
-@options.option("--wait-more")
-@options.option("--wait-less")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def ambiguous(**params: Any) -> dict[str, Any]:
-    """Two options that begin alike."""
-    return params
 
 
 def test_variables_of_others_count_after_our_own(
@@ -184,13 +213,6 @@ def test_variables_of_others_count_after_our_own(
     shown = capsys.readouterr().err
     assert "THEIR_LIMIT" in shown
     assert "DRUMBEAT_LIMIT" not in shown
-
-
-@click.command(cls=options.SectionedCommand)
-@options.option("--limit", type=options.CountType(0, 9), variables=["THEIR_LIMIT"])
-def limited(**params: Any) -> dict[str, Any]:
-    """One that others have a variable for."""
-    return params
 
 
 @pytest.mark.parametrize(
@@ -218,13 +240,6 @@ def test_a_level_that_is_none_is_named_with_its_variable(
     shown = capsys.readouterr().err
     assert "LOGLEVEL" in shown
     assert "'loud' is given, allowed is one of debug, info, warning, error" in shown
-
-
-@click.command(cls=options.SectionedCommand)
-@options.console_options
-def logging_tool(**params: Any) -> dict[str, Any]:
-    """One that logs."""
-    return params
 
 
 def test_a_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,11 +288,3 @@ def test_address_is_read(text: str, address: HostPort, written: str | None) -> N
 def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address: give HOST:PORT"):
         parse_host_port(text)
-
-
-def test_defaults_of_types_may_be_values_already() -> None:
-    address = HostPort("head", 1)
-    assert options.HOST_PORT.convert(address, None, None) is address
-    assert options.DURATION.convert(2.5, None, None) == 2.5
-    with pytest.raises(click.BadParameter):
-        options.DURATION.convert(math.inf, None, None)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.boards import BoardDirectory
-from worker_sdk import context, runtime
+from tests.support.boards import BoardDirectory, leave
+from worker_sdk import context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BoardDirectory]:
     """A board that the next call into the SDK will claim."""
-    runtime.leave()
+    leave()
     with BoardDirectory(tmp_path / "worker") as made:
         monkeypatch.setenv(context.WORKER_DIR, str(made.path))
         yield made
-        runtime.leave()
+        leave()

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from worker_sdk.interpreter.debugger import is_main_idle
 from worker_sdk.interpreter.main_stack import Entry, main_stack
-from worker_sdk.runtime import is_main_idle
 
 if TYPE_CHECKING:
     import pytest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from worker_sdk import heartbeat, progress, section
+from worker_sdk import heartbeat, section, timers
 from worker_sdk.board import layout
 from worker_sdk.runtime import clear_scopes
 
@@ -114,5 +114,5 @@ def test_after_clearing_the_first_heartbeat_ends_no_gap(board: BoardDirectory) -
 
 def test_the_largest_step(board: BoardDirectory) -> None:
     heartbeat(0)
-    heartbeat(progress.STEP_MAX)
-    assert board[layout.STEP] == progress.STEP_MAX
+    heartbeat(timers.STEP_MAX)
+    assert board[layout.STEP] == timers.STEP_MAX

@@ -37,7 +37,6 @@ def test_a_block_is_armed_while_it_lasts(board: BoardDirectory) -> None:
     assert seen.limit == 60 * SECOND
     assert seen.signal == layout.SIGNAL_DEFAULT
     assert (seen.name, seen.kind) == ("all-reduce", layout.KIND_TIMER)
-    assert seen.thread == threading.get_native_id()
     assert board.is_idle()
 
 
@@ -167,7 +166,7 @@ def test_the_same_scope_within_and_beside_cancels_nobody_else_s(board: BoardDire
     (left,) = board.slots()
     done.set()
     thread.join()
-    assert left.thread != threading.get_native_id()
+    assert left.slot == 0, "that of the other thread"
     assert board.is_idle()
 
 
@@ -243,7 +242,6 @@ def test_what_finds_no_slot_is_not_watched_and_told_once(
     assert acquire("more", 60) is False
     with expires(60, "more"), section("more", 5):
         assert board.is_idle()  # a section without a slot suspends the others nevertheless
-        assert board[layout.SLOTS_REFUSED] == 3
     assert len(board.slots()) == layout.SLOTS_MAX
     assert [record.message for record in caplog.records] == [
         "1024 timers and sections are open: more are not watched"

@@ -5,24 +5,18 @@ All is read from files that the kernel makes up in memory, so that reading never
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.explain import explain
+from agent.workers.failures.explain.explain import Ending, Evidence, MemoryGroup, explain
 from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
-from agent.workers.failures.explain.model import (
-    Ending,
-    Evidence,
-    MemoryCounters,
-    MemoryGroup,
-    SharedMemory,
-)
 
 if TYPE_CHECKING:
     from agent.core.model import WorkerError
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """Where the kernel tells things."""
+    """Where the kernel's files are."""
 
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
@@ -42,17 +36,17 @@ class Explainer:
     """Remembers how things stood when a round began, and explains ends by what is new.
 
     Args:
-        command: Command line of the workers.
+        script: That of the workers, if they run one.
         roots: Where to look.
     """
 
-    def __init__(self, command: Sequence[str] = (), roots: Roots | None = None) -> None:
-        self._script = _script_of(command)
+    def __init__(self, script: str | None = None, roots: Roots | None = None) -> None:
+        self._script = Path(script) if script else None
         self._roots = roots or Roots()
         self._kernel_log = KernelLog(self._roots.kernel_log)
         self._own: Cgroup | None = None
         self._cgroups: dict[int, Cgroup] = {}
-        self._before: dict[Path, MemoryCounters] = {}
+        self._before: dict[Path, tuple[int | None, int | None]] = {}
         self._host_before: int | None = None
 
     def begin_round(self) -> None:
@@ -64,7 +58,7 @@ class Explainer:
         self._own = self._look_up("self")
 
     def note_workers(self, pids: Iterable[int]) -> None:
-        """Note where workers are accounted for, which nobody can tell once they are gone."""
+        """Note where workers are accounted for, which can't be read once they are gone."""
         for pid in pids:
             cgroup = self._look_up(pid)
             if cgroup is not None:
@@ -97,12 +91,16 @@ class Explainer:
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
             return Evidence(missing_script=str(self._script) if is_missing else "")
-        return Evidence(
-            memory=self._memory(pid) if signal is Signals.SIGKILL else None,
-            host_oom_kills=self._host_oom_kills() if signal is Signals.SIGKILL else None,
-            kernel_words=self._kernel_log.words(),
-            shared_memory=self._shared_memory() if signal is Signals.SIGBUS else None,
-        )
+        words = self._kernel_log.words()
+        if signal is Signals.SIGKILL:
+            kills = _rise(host_oom_kills(self._roots.proc), self._host_before)
+            return Evidence(memory=self._memory(pid), host_oom_kills=kills, kernel_words=words)
+        shared = None
+        if signal is Signals.SIGBUS:
+            with suppress(OSError):
+                usage = shutil.disk_usage(self._roots.shared_memory)
+                shared = (usage.total, usage.free)
+        return Evidence(kernel_words=words, shared_memory=shared)
 
     def _look_up(self, pid: int | str) -> Cgroup | None:
         cgroup = find_cgroup(pid, proc=self._roots.proc, cgroup_root=self._roots.cgroup)
@@ -114,34 +112,10 @@ class Explainer:
         cgroup = self._cgroups.get(pid, self._own)
         if cgroup is None:
             return None
-        now, before = cgroup.counters(), self._before[cgroup.directory]
-        return MemoryGroup(
-            name=cgroup.name,
-            rise=MemoryCounters(
-                oom_kills=_rise(now.oom_kills, before.oom_kills),
-                limit_hits=_rise(now.limit_hits, before.limit_hits),
-            ),
-            limit_bytes=cgroup.limit_bytes(),
-        )
-
-    def _host_oom_kills(self) -> int | None:
-        return _rise(host_oom_kills(self._roots.proc), self._host_before)
-
-    def _shared_memory(self) -> SharedMemory | None:
-        try:
-            state = os.statvfs(self._roots.shared_memory)
-        except OSError:
-            return None
-        return SharedMemory(
-            size_bytes=state.f_frsize * state.f_blocks, free_bytes=state.f_frsize * state.f_bavail
-        )
+        kills, hits = map(_rise, cgroup.counters(), self._before[cgroup.directory])
+        limit = cgroup.limit_bytes()
+        return MemoryGroup(name=cgroup.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
 
 
 def _rise(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else max(0, now - before)
-
-
-def _script_of(command: Sequence[str]) -> Path | None:
-    """Return the script that Python was told to run, if it is one."""
-    is_script = len(command) > 2 and command[1] == "-u" and not command[2].startswith("-")
-    return Path(command[2]) if is_script else None

@@ -1,11 +1,11 @@
-"""Pure. From an exit code and the evidence to a sentence: the likely why."""
+"""Pure. From an exit code and what the host told to a sentence: the likely why."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from signal import Signals
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.model import Ending, Evidence, MemoryGroup
 
 EXPLANATION_CHARACTERS_MAX = 2000
 _KERNEL_CHARACTERS_MAX = 300
@@ -21,6 +21,59 @@ _STACKS_HINT = (
     "to see the Python stacks next time, put @record of worker_sdk on the program's entry point "
     "or set PYTHONFAULTHANDLER=1"
 )
+_OOM_KILLER = "the kernel's out-of-memory killer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a worker ended.
+
+    ``exit_code`` is negative for a signal. ``is_stopped``: its agent was stopping it.
+    ``has_error``: it left an error file. ``has_stacks``: its crash left stacks.
+    """
+
+    exit_code: int
+    pid: int
+    is_stopped: bool = False
+    has_error: bool = False
+    has_stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGroup:
+    """A worker's cgroup. Its counters are since the round began; ``None``: not told."""
+
+    name: str
+    oom_kills: int | None = None
+    limit_hits: int | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWord:
+    """A line of the kernel log about process ``pid``, as the host numbers processes."""
+
+    pid: int
+    text: str
+    is_oom_kill: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the host told right after a worker's end; nothing of it is certain to be there.
+
+    ``host_oom_kills``: processes the kernel's out-of-memory killer has ended anywhere on
+    the host since the round began. ``kernel_words``: since then; ``None``: not readable.
+    ``shared_memory``: bytes of /dev/shm, and how many are free.
+    ``missing_script``: the script, if it is not there any more.
+    """
+
+    memory: MemoryGroup | None = None
+    host_oom_kills: int | None = None
+    kernel_words: tuple[KernelWord, ...] | None = None
+    shared_memory: tuple[int, int] | None = None
+    missing_script: str = ""
+
 
 # Signals that a process brings upon itself, and what with.
 _CRASHES = {
@@ -36,7 +89,7 @@ _CRASHES = {
 }
 
 _REASONS = {
-    Signals.SIGPIPE: "it wrote to a pipe or socket that nobody reads any more",
+    Signals.SIGPIPE: "it wrote to a pipe or socket that has no reader any more",
     Signals.SIGXCPU: "it used up its limit of CPU time: see `ulimit -t`, RLIMIT_CPU",
     Signals.SIGXFSZ: "a file grew beyond the limit of file sizes: see `ulimit -f`, RLIMIT_FSIZE",
     Signals.SIGALRM: "a timer that it set itself ran out, and nothing handled it",
@@ -56,32 +109,26 @@ _SHELLS = {
 
 def explain(ending: Ending, evidence: Evidence) -> str:
     """Return why the worker likely ended as it did; empty if it ended well."""
-    return _explain(ending, evidence)[:EXPLANATION_CHARACTERS_MAX]
-
-
-def _explain(ending: Ending, evidence: Evidence) -> str:
     code, signal = ending.exit_code, signal_within(ending.exit_code)
     if code == 0:
         return ""
     if ending.is_stopped:
-        return _stopped(signal)
-    if code < 0:
-        if signal is None:
-            return f"signal {-code} has no name here: somebody or something sent it"
-        return _signalled(signal, ending, evidence)
-    if signal is not None:
+        why = "its agent was stopping it"
+        if signal is Signals.SIGKILL:
+            why += (
+                " and had to kill it: it had not ended within --shutdown-timeout, "
+                "or the agent was told to hurry"
+            )
+    elif signal is not None:
         why = _signalled(signal, ending, evidence)
-        return f"a shell or launcher in between tells of {signal.name} with exit code {code}: {why}"
-    return _exited(ending, evidence)
-
-
-def _stopped(signal: Signals | None) -> str:
-    if signal is Signals.SIGKILL:
-        return (
-            "its agent was stopping it and had to kill it: it had not ended within "
-            "--shutdown-timeout, or the agent was told to hurry"
-        )
-    return "its agent was stopping it"
+        if code > 0:
+            told = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
+            why = f"{told}: {why}"
+    elif code < 0:
+        why = f"signal {-code} has no name here: something else sent it"
+    else:
+        why = _exited(ending, evidence)
+    return why[:EXPLANATION_CHARACTERS_MAX]
 
 
 def _signalled(signal: Signals, ending: Ending, evidence: Evidence) -> str:
@@ -99,12 +146,9 @@ def _signalled(signal: Signals, ending: Ending, evidence: Evidence) -> str:
             "and had no handler for it"
         )
     return (
-        f"somebody or something else sent {signal.name}; it was not this agent. Often a batch "
-        "system, a container runtime or a person"
+        f"something else sent {signal.name}; it was not this agent. Often a batch system, "
+        "a container runtime or a person"
     )
-
-
-# SIGKILL.
 
 
 def _killed(ending: Ending, evidence: Evidence) -> str:
@@ -112,47 +156,29 @@ def _killed(ending: Ending, evidence: Evidence) -> str:
     kills = [word for word in words if word.is_oom_kill]
     for word in kills:
         if word.pid == ending.pid:
-            return f"the kernel's out-of-memory killer ended it: {_quoted(word.text)}"
-    if memory is not None and memory.rise.oom_kills:
-        text = (
-            f"very likely the kernel's out-of-memory killer: it ended "
-            f"{_processes(memory.rise.oom_kills)} of {_group(memory)} since the round began"
-        )
-        return _with_kills(text, [word.text for word in kills])
-    if evidence.host_oom_kills or kills:
-        count = max(evidence.host_oom_kills or 0, len(kills))
-        text = (
-            f"perhaps the kernel's out-of-memory killer: it ended {_processes(count)} "
-            "of this host since the round began"
-        )
-        return _with_kills(text, [word.text for word in kills])
-    if memory is not None and memory.rise.limit_hits and memory.rise.oom_kills is None:
-        return (
-            f"perhaps the kernel's out-of-memory killer: {_group(memory)} hit its memory limit "
-            f"{memory.rise.limit_hits} times since the round began"
-        )
-    if not _was_looked_for(evidence):
-        return (
-            "SIGKILL comes from the kernel's out-of-memory killer or from somebody else; this "
-            "host does not let the agent see which: look into its kernel log (dmesg)"
-        )
-    return (
-        "no sign of the kernel's out-of-memory killer: somebody or something else sent it, "
-        "e.g. a batch system, a container runtime or a person"
-    )
-
-
-def _with_kills(text: str, lines: list[str]) -> str:
+            return f"{_OOM_KILLER} ended it: {_quoted(word.text)}"
     # Within a container the log has other numbers than we have, so any of them may be it.
-    return f"{text}; the kernel says: {_quoted(lines[-1])}" if lines else text
-
-
-def _was_looked_for(evidence: Evidence) -> bool:
-    memory = evidence.memory
+    logged = f"; the kernel says: {_quoted(kills[-1].text)}" if kills else ""
+    since = "since the round began"
+    group = _group(memory) if memory is not None else ""
+    if memory is not None and memory.oom_kills:
+        ended = f"{_processes(memory.oom_kills)} of {group}"
+        return f"very likely {_OOM_KILLER}: it ended {ended} {since}{logged}"
+    if evidence.host_oom_kills or kills:
+        ended = _processes(max(evidence.host_oom_kills or 0, len(kills)))
+        return f"perhaps {_OOM_KILLER}: it ended {ended} of this host {since}{logged}"
+    if memory is not None and memory.limit_hits and memory.oom_kills is None:
+        hits = f"hit its memory limit {memory.limit_hits} times"
+        return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
+    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_words)
+    if all(each is None for each in told):
+        return (
+            f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
+            "agent see which: look into its kernel log (dmesg)"
+        )
     return (
-        (memory is not None and memory.rise.oom_kills is not None)
-        or evidence.host_oom_kills is not None
-        or evidence.kernel_words is not None
+        f"no sign of {_OOM_KILLER}: something else sent it, "
+        "e.g. a batch system, a container runtime or a person"
     )
 
 
@@ -161,23 +187,19 @@ def _group(memory: MemoryGroup) -> str:
     return f"cgroup {memory.name}{limit}"
 
 
-def _processes(count: int) -> str:
-    return f"{count} process" if count == 1 else f"{count} processes"
-
-
-# Crashes.
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
 
 
 def _bus_error(ending: Ending, evidence: Evidence) -> str:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
-    shared = evidence.shared_memory
-    if shared is not None:
-        text += f" ({_size(shared.size_bytes)}, of which {_size(shared.free_bytes)} are free now)"
-    if shared is not None and shared.size_bytes <= _DOCKER_SHARED_MEMORY_BYTES:
-        text += "; that is small: give the container more with --shm-size, e.g. --shm-size=16g"
-    else:
-        text += "; in a container --shm-size gives more of it"
-    return "; ".join([text, *_crash_details(ending, evidence)])
+    advice = "in a container --shm-size gives more of it"
+    if evidence.shared_memory is not None:
+        size, free = evidence.shared_memory
+        text += f" ({_size(size)}, of which {_size(free)} are free now)"
+        if size <= _DOCKER_SHARED_MEMORY_BYTES:
+            advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+    return "; ".join([text, advice, *_crash_details(ending, evidence)])
 
 
 def _crash_details(ending: Ending, evidence: Evidence) -> list[str]:
@@ -188,9 +210,6 @@ def _crash_details(ending: Ending, evidence: Evidence) -> list[str]:
     ][-1:]
     where = "the Python stacks of that moment are in the traceback"
     return [*found, where if ending.has_stacks else _STACKS_HINT]
-
-
-# Exits.
 
 
 def _exited(ending: Ending, evidence: Evidence) -> str:

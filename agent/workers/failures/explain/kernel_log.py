@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from agent.workers.failures.explain.model import KernelWord
+from agent.workers.failures.explain.explain import KernelWord
 
 KERNEL_LOG = Path("/dev/kmsg")
 
@@ -38,13 +38,11 @@ class KernelLog:
         self._fd = -1
         with suppress(OSError):  # most containers may not
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._fd, 0, os.SEEK_END)
+        self._skip()
 
     def forget(self) -> None:
         """Pass over all that was said so far."""
-        if self._fd >= 0:
-            with suppress(OSError):
-                os.lseek(self._fd, 0, os.SEEK_END)
+        self._skip()
         self._words.clear()
         self._rest = b""
 
@@ -65,7 +63,7 @@ class KernelLog:
             read += len(data)
             self._take(data)
         else:
-            os.lseek(self._fd, 0, os.SEEK_END)
+            self._skip()
         return tuple(self._words)
 
     def close(self) -> None:
@@ -73,6 +71,10 @@ class KernelLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _skip(self) -> None:
+        with suppress(OSError):  # without a log, or of a pipe
+            os.lseek(self._fd, 0, os.SEEK_END)
 
     def _take(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog import runner as host
 from agent.watchdog.core.events import TimerAcquired
 from agent.watchdog.core.model import Evidence, WatchdogPolicy, WorkerKey
@@ -42,7 +43,15 @@ class Scene:
         self.signals: list[int] = []
         self.signalled = asyncio.Event()
         self.mistake: Exception | None = None
-        self.watchdog = Watchdog(WatchdogPolicy(), self._send, environment={FILE_TIMER_ENABLE: "1"})
+        self.directory = PrivateDirectory()
+        self.watchdog = Watchdog(
+            WatchdogPolicy(),
+            self.directory,
+            self._send,
+            lambda *_: None,
+            lambda _: None,
+            {FILE_TIMER_ENABLE: "1"},
+        )
         self.env = self.watchdog.prepare(KEY.round_id, [KEY.local_rank])[KEY.local_rank]
 
     def _send(self, _worker: WorkerKey, signum: int) -> None:
@@ -57,6 +66,7 @@ async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     yield made
     await made.watchdog.close()
+    made.directory.close()
 
 
 async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agent.workers.devices.gpu_memory import TOLERANCE_BYTES, GpuMemoryWaiter
 from agent.workers.devices.gpus import read_gpus
-from agent.workers.devices.host import find_devices
+from agent.workers.devices.host import TOLERANCE_BYTES, GpuMemoryWaiter, find_devices
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 LONG_S = 60.0
@@ -22,7 +21,7 @@ SOON_S = 0.05
 
 @pytest.fixture
 def nvml() -> FakeNvml:
-    """Two GPUs; somebody else uses one of them."""
+    """Two GPUs; another program uses one of them."""
     return FakeNvml([FakeGpu(uuid="GPU-a", used=7 * GIB), FakeGpu(uuid="GPU-b")])
 
 
@@ -86,7 +85,7 @@ async def test_a_driver_that_fails_is_not_waited_for(nvml: FakeNvml, call: str) 
 async def test_a_driver_that_hangs_is_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.workers.devices.gpu_memory.ANSWER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.workers.devices.host.ANSWER_TIMEOUT_S", SOON_S)
     waiter = waiter_of(nvml)
     nvml.gate = threading.Event()
     try:

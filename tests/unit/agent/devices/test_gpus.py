@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runtime import preflight
-from agent.workers.devices.gpus import load_nvml, memory_readings, read_gpus
+from agent.workers.devices.gpus import count_gpus, driver, load_nvml, read_gpus, read_memory
 from agent.workers.devices.model import Gpu
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
@@ -75,45 +74,36 @@ def test_without_the_module_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -
     assert read_gpus(None) == ()
 
 
-def test_memory_is_read_anew_at_every_step() -> None:
+def test_a_gpu_that_does_not_answer_is_left_out() -> None:
     nvml = two_gpus()
-    with memory_readings(nvml, ["GPU-a", "GPU-b"]) as readings:
-        assert next(readings) == {"GPU-a": 3 * GIB, "GPU-b": 0}
-        nvml.gpus[0].used = 5
-        assert next(readings) == {"GPU-a": 5, "GPU-b": 0}
+    with driver(nvml):
+        assert read_memory(nvml, ["GPU-a", "GPU-b"]) == {"GPU-a": 3 * GIB, "GPU-b": 0}
         del nvml.gpus[1]  # it fell off the bus
-        assert next(readings) == {"GPU-a": 5}
+        assert read_memory(nvml, ["GPU-a", "GPU-b"]) == {"GPU-a": 3 * GIB}
     assert nvml.users == 0
 
 
-def test_a_driver_that_does_not_start_reads_nothing() -> None:
-    nvml = two_gpus()
-    nvml.failing.add("nvmlInit")
-    with memory_readings(nvml, ["GPU-a"]) as readings:
-        assert [next(readings), next(readings)] == [{}, {}]
-
-
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+def installed(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     nvml = two_gpus()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     return nvml
 
 
-def test_gpus_are_counted_by_the_driver(driver: FakeNvml, tmp_path: Path) -> None:
+def test_gpus_are_counted_by_the_driver(installed: FakeNvml, tmp_path: Path) -> None:
     """A job may be denied devices whose files it sees."""
     for name in ("nvidia0", "nvidia1", "nvidia2"):
         (tmp_path / name).touch()
-    assert preflight.count_gpus(None, device_dir=tmp_path) == 2
-    assert preflight.count_gpus("GPU-b", device_dir=tmp_path) == 1
-    driver.failing.add("nvmlInit")
-    assert preflight.count_gpus(None, device_dir=tmp_path) == 3
+    assert count_gpus(None, device_dir=tmp_path) == 2
+    assert count_gpus("GPU-b", device_dir=tmp_path) == 1
+    installed.failing.add("nvmlInit")
+    assert count_gpus(None, device_dir=tmp_path) == 3
 
 
-def test_slices_of_gpus_are_counted_by_their_names(driver: FakeNvml, tmp_path: Path) -> None:
+def test_slices_of_gpus_are_counted_by_their_names(installed: FakeNvml, tmp_path: Path) -> None:
     (tmp_path / "nvidia0").touch()
-    assert preflight.count_gpus("MIG-1,MIG-2,MIG-3", device_dir=tmp_path) == 3
-    assert driver.users == 0
+    assert count_gpus("MIG-1,MIG-2,MIG-3", device_dir=tmp_path) == 3
+    assert installed.users == 0
 
 
 def test_a_package_that_warns_of_itself_troubles_no_user(

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.workers.devices.model import Cpu, Topology, format_cpu_list
+from agent.workers.devices.model import Cpu, format_cpu_list
 from agent.workers.devices.numa import Bindings, NumaMode, bind_workers
 from agent.workers.devices.topology import read_topology
 from tests.support.sysfs import a_machine
 
 
 def bound(
-    topology: Topology, nodes: list[int | None], mode: NumaMode, workers: int | None = None
+    topology: tuple[Cpu, ...], nodes: list[int | None], mode: NumaMode, workers: int | None = None
 ) -> list[str]:
     """The CPUs of each worker as the kernel writes them; there are no notes."""
     size = len(nodes) if workers is None else workers
@@ -25,21 +25,21 @@ def bound(
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Topology:
+def machine(tmp_path: Path) -> tuple[Cpu, ...]:
     """Two sockets of two nodes of four cores with two threads, two cores to a cache."""
     a_machine(tmp_path, cores_per_cache=2)
     return read_topology(frozenset(range(32)), root=tmp_path)
 
 
-def test_node_is_all_cpus_of_the_gpus_node(machine: Topology) -> None:
+def test_node_is_all_cpus_of_the_gpus_node(machine: tuple[Cpu, ...]) -> None:
     assert bound(machine, [0, 0, 3], NumaMode.NODE) == ["0-3,16-19", "0-3,16-19", "12-15,28-31"]
 
 
-def test_socket_is_all_nodes_of_the_gpus_socket(machine: Topology) -> None:
+def test_socket_is_all_nodes_of_the_gpus_socket(machine: tuple[Cpu, ...]) -> None:
     assert bound(machine, [1, 2], NumaMode.SOCKET) == ["0-7,16-23", "8-15,24-31"]
 
 
-def test_exclusive_parts_the_physical_cores(machine: Topology) -> None:
+def test_exclusive_parts_the_physical_cores(machine: tuple[Cpu, ...]) -> None:
     assert bound(machine, [1, 0, 1], NumaMode.EXCLUSIVE) == [
         "4-5,20-21",
         "0-3,16-19",
@@ -47,12 +47,12 @@ def test_exclusive_parts_the_physical_cores(machine: Topology) -> None:
     ]
 
 
-def test_exclusive_gives_the_rest_to_the_first(machine: Topology) -> None:
+def test_exclusive_gives_the_rest_to_the_first(machine: tuple[Cpu, ...]) -> None:
     shares = bound(machine, [0, 0, 0], NumaMode.EXCLUSIVE)
     assert shares == ["0-1,16-17", "2,18", "3,19"]
 
 
-def test_core_complexes_are_dealt_in_turn(machine: Topology) -> None:
+def test_core_complexes_are_dealt_in_turn(machine: tuple[Cpu, ...]) -> None:
     shares = bound(machine, [0, 0, 0, 2], NumaMode.CORE_COMPLEX)
     assert shares == ["0-1,16-17", "2-3,18-19", "0-1,16-17", "8-9,24-25"]
 
@@ -65,10 +65,10 @@ def test_the_core_complex_with_the_most_allowed_cpus_comes_first(tmp_path: Path)
 
 def test_without_known_caches_a_node_is_one_core_complex() -> None:
     cpus = tuple(Cpu(index=i, node=0, socket=0, core=i, cache=-1) for i in range(4))
-    assert bound(Topology(cpus=cpus), [0, 0], NumaMode.CORE_COMPLEX) == ["0-3", "0-3"]
+    assert bound(cpus, [0, 0], NumaMode.CORE_COMPLEX) == ["0-3", "0-3"]
 
 
-def test_only_workers_count_not_gpus_without_one(machine: Topology) -> None:
+def test_only_workers_count_not_gpus_without_one(machine: tuple[Cpu, ...]) -> None:
     assert bound(machine, [0, 0, 0, 0], NumaMode.EXCLUSIVE, workers=2) == [
         "0-1,16-17",
         "2-3,18-19",
@@ -90,7 +90,7 @@ def test_where_the_system_knows_one_node_it_is_the_gpus(tmp_path: Path) -> None:
     assert bound(topology, [None], NumaMode.NODE) == ["0-7"]
 
 
-def test_a_gpu_whose_node_is_unknown_leaves_its_worker_unbound(machine: Topology) -> None:
+def test_a_gpu_whose_node_is_unknown_leaves_its_worker_unbound(machine: tuple[Cpu, ...]) -> None:
     bindings = bind_workers(machine, [None, 1], local_world_size=2, mode=NumaMode.NODE)
     assert list(bindings.cpus) == [1]
     assert bindings.notes == (
@@ -98,7 +98,7 @@ def test_a_gpu_whose_node_is_unknown_leaves_its_worker_unbound(machine: Topology
     )
 
 
-def test_a_worker_without_a_gpu_is_unbound(machine: Topology) -> None:
+def test_a_worker_without_a_gpu_is_unbound(machine: tuple[Cpu, ...]) -> None:
     bindings = bind_workers(machine, [1], local_world_size=2, mode=NumaMode.NODE)
     assert list(bindings.cpus) == [0]
     assert bindings.notes == ("worker 1 not bound: it has no GPU of its own (1 visible)",)
@@ -129,13 +129,13 @@ def test_too_few_cores_to_be_alone_on_bind_nobody_of_that_node(tmp_path: Path) -
 
 @pytest.mark.parametrize("mode", NumaMode)
 def test_without_gpus_nothing_happens_and_nothing_is_said(
-    machine: Topology, mode: NumaMode
+    machine: tuple[Cpu, ...], mode: NumaMode
 ) -> None:
     assert bind_workers(machine, [], local_world_size=4, mode=mode) == Bindings(cpus={})
 
 
 @st.composite
-def topologies(draw: st.DrawFn) -> Topology:
+def topologies(draw: st.DrawFn) -> tuple[Cpu, ...]:
     """Any machine: whatever shares what, as long as threads of a core share all of it."""
     cores = draw(
         st.lists(
@@ -152,7 +152,7 @@ def topologies(draw: st.DrawFn) -> Topology:
             for i in range(threads)
         ]
     kept = draw(st.lists(st.sampled_from(cpus), min_size=1, unique=True))
-    return Topology(cpus=tuple(sorted(kept, key=lambda cpu: cpu.index)))
+    return tuple(sorted(kept, key=lambda cpu: cpu.index))
 
 
 @given(
@@ -162,12 +162,12 @@ def topologies(draw: st.DrawFn) -> Topology:
     mode=st.sampled_from(NumaMode),
 )
 def test_whatever_the_machine(
-    topology: Topology, gpu_nodes: list[int | None], workers: int, mode: NumaMode
+    topology: tuple[Cpu, ...], gpu_nodes: list[int | None], workers: int, mode: NumaMode
 ) -> None:
     """Goal: every binding is allowed, near and not empty, and every unbound worker is explained."""
     bindings = bind_workers(topology, gpu_nodes, local_world_size=workers, mode=mode)
-    allowed = {cpu.index for cpu in topology.cpus}
-    by_index = {cpu.index: cpu for cpu in topology.cpus}
+    allowed = {cpu.index for cpu in topology}
+    by_index = {cpu.index: cpu for cpu in topology}
     assert set(bindings.cpus) <= set(range(min(workers, len(gpu_nodes))))
     assert (len(bindings.cpus) == workers or not gpu_nodes) == (not bindings.notes)
     for rank, cpus in bindings.cpus.items():
@@ -184,7 +184,9 @@ def test_whatever_the_machine(
 
 
 @given(topology=topologies(), node=st.integers(0, 3), workers=st.integers(1, 6))
-def test_narrower_modes_stay_within_wider_ones(topology: Topology, node: int, workers: int) -> None:
+def test_narrower_modes_stay_within_wider_ones(
+    topology: tuple[Cpu, ...], node: int, workers: int
+) -> None:
     of = {
         mode: bind_workers(topology, [node] * workers, local_world_size=workers, mode=mode).cpus
         for mode in NumaMode

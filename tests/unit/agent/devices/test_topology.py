@@ -16,18 +16,18 @@ def test_threads_cores_nodes_sockets_and_caches_are_read(tmp_path: Path) -> None
     """Two sockets of two nodes of four cores with two threads each."""
     a_machine(tmp_path, cores_per_cache=2)
     topology = read_topology(ALL, root=tmp_path)
-    assert [cpu.index for cpu in topology.cpus] == list(range(32))
-    assert topology.cpus[0] == Cpu(index=0, node=0, socket=0, core=0, cache=0)
-    assert topology.cpus[7] == Cpu(index=7, node=1, socket=0, core=7, cache=6)
-    assert topology.cpus[23] == Cpu(index=23, node=1, socket=0, core=7, cache=6)
-    assert topology.cpus[31] == Cpu(index=31, node=3, socket=1, core=15, cache=14)
+    assert [cpu.index for cpu in topology] == list(range(32))
+    assert topology[0] == Cpu(index=0, node=0, socket=0, core=0, cache=0)
+    assert topology[7] == Cpu(index=7, node=1, socket=0, core=7, cache=6)
+    assert topology[23] == Cpu(index=23, node=1, socket=0, core=7, cache=6)
+    assert topology[31] == Cpu(index=31, node=3, socket=1, core=15, cache=14)
 
 
 def test_only_allowed_cpus_are_seen_but_groups_keep_their_names(tmp_path: Path) -> None:
     """A cgroup may leave the second thread of a core without the first."""
     a_machine(tmp_path)
     topology = read_topology(frozenset({17, 4}), root=tmp_path)
-    assert topology.cpus == (
+    assert topology == (
         Cpu(index=4, node=1, socket=0, core=4, cache=4),
         Cpu(index=17, node=0, socket=0, core=1, cache=0),
     )
@@ -38,12 +38,12 @@ def test_a_sibling_that_is_offline_is_not_missed(tmp_path: Path) -> None:
     sysfs.add_node(0, [0])
     sysfs.add_cpu(0, socket=0, siblings=[0], sharing=[0])
     (tmp_path / "devices/system/cpu/cpu1").mkdir()  # offline: a folder with nothing in it
-    assert [cpu.index for cpu in read_topology(frozenset({0}), root=tmp_path).cpus] == [0]
+    assert [cpu.index for cpu in read_topology(frozenset({0}), root=tmp_path)] == [0]
 
 
 def test_without_any_file_every_cpu_is_a_core_of_one_node(tmp_path: Path) -> None:
     topology = read_topology(frozenset({2, 5}), root=tmp_path / "missing")
-    assert topology.cpus == (
+    assert topology == (
         Cpu(index=2, node=0, socket=0, core=2, cache=-1),
         Cpu(index=5, node=0, socket=0, core=5, cache=-1),
     )
@@ -65,11 +65,11 @@ def test_a_bad_file_costs_only_its_own_grouping(
     tmp_path: Path, file: str, field: str, value: int, text: str | None
 ) -> None:
     a_machine(tmp_path, nodes_per_socket=1)  # CPU 5 is on node 1, socket 1
-    good = read_topology(frozenset({5}), root=tmp_path).cpus[0]
+    good = read_topology(frozenset({5}), root=tmp_path)[0]
     assert good == Cpu(index=5, node=1, socket=1, core=5, cache=4)
     path = tmp_path / file
     path.unlink() if text is None else path.write_text(text)
-    bad = read_topology(frozenset({5}), root=tmp_path).cpus[0]
+    bad = read_topology(frozenset({5}), root=tmp_path)[0]
     assert getattr(bad, field) == value
     others = {"socket", "core", "cache", "node"} - {field}
     assert all(getattr(bad, name) == getattr(good, name) for name in others)
@@ -78,7 +78,7 @@ def test_a_bad_file_costs_only_its_own_grouping(
 def test_a_node_without_cpus_is_passed_over(tmp_path: Path) -> None:
     sysfs = a_machine(tmp_path)
     sysfs.add_node(9, [])
-    assert {cpu.node for cpu in read_topology(ALL, root=tmp_path).cpus} == {0, 1, 2, 3}
+    assert {cpu.node for cpu in read_topology(ALL, root=tmp_path)} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(("text", "node"), [("1", 1), ("0", 0), ("-1", None), ("x", None)])
@@ -95,5 +95,5 @@ def test_a_gpu_that_the_system_does_not_show_has_no_node(tmp_path: Path) -> None
 def test_this_machine_can_be_read() -> None:
     allowed = frozenset(os.sched_getaffinity(0))
     topology = read_topology(allowed)
-    assert {cpu.index for cpu in topology.cpus} == allowed
-    assert all(cpu.core <= cpu.index for cpu in topology.cpus)
+    assert {cpu.index for cpu in topology} == allowed
+    assert all(cpu.core <= cpu.index for cpu in topology)

@@ -10,15 +10,11 @@ import pytest
 from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain.explain import (
     EXPLANATION_CHARACTERS_MAX,
-    explain,
-)
-from agent.workers.failures.explain.model import (
     Ending,
     Evidence,
     KernelWord,
-    MemoryCounters,
     MemoryGroup,
-    SharedMemory,
+    explain,
 )
 
 MIB = 1024 * 1024
@@ -31,8 +27,8 @@ def said(exit_code: int, evidence: Evidence | None = None, **fields: Any) -> str
 
 
 def a_group(oom_kills: int | None, limit_hits: int | None = None) -> MemoryGroup:
-    rise = MemoryCounters(oom_kills=oom_kills, limit_hits=limit_hits)
-    return MemoryGroup(name="/job_7", rise=rise, limit_bytes=2048 * MIB)
+    limit = 2048 * MIB
+    return MemoryGroup(name="/job_7", oom_kills=oom_kills, limit_hits=limit_hits, limit_bytes=limit)
 
 
 def a_kill(pid: int) -> KernelWord:
@@ -91,7 +87,7 @@ def test_an_old_kernel_only_tells_that_the_limit_was_hit() -> None:
 )
 def test_no_sign_of_it_is_said_too(evidence: Evidence) -> None:
     text = said(-9, evidence)
-    assert text.startswith("no sign of the kernel's out-of-memory killer: somebody or something")
+    assert text.startswith("no sign of the kernel's out-of-memory killer: something else")
 
 
 def test_what_could_not_be_looked_for_is_not_denied() -> None:
@@ -101,11 +97,10 @@ def test_what_could_not_be_looked_for_is_not_denied() -> None:
 
 
 def test_a_bus_error_tells_of_shared_memory() -> None:
-    small = SharedMemory(size_bytes=64 * MIB, free_bytes=MIB)
-    text = said(-7, Evidence(shared_memory=small))
+    text = said(-7, Evidence(shared_memory=(64 * MIB, MIB)))
     assert "/dev/shm is full (64.0 MiB, of which 1.0 MiB are free now)" in text
     assert "that is small: give the container more with --shm-size" in text
-    large = said(-7, Evidence(shared_memory=SharedMemory(size_bytes=2**36, free_bytes=0)))
+    large = said(-7, Evidence(shared_memory=(2**36, 0)))
     assert "64.0 GiB" in large
     assert "small" not in large
     assert "--shm-size" in said(-7)
@@ -130,15 +125,15 @@ def test_a_crash_comes_with_what_the_kernel_says_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_signal_that_was_not_ours_is_somebody_elses(name: str) -> None:
+def test_a_signal_that_was_not_ours_of_others_is_told_as_such(name: str) -> None:
     text = said(-Signals[name])
-    assert text.startswith(f"somebody or something else sent {name}; it was not this agent")
+    assert text.startswith(f"something else sent {name}; it was not this agent")
 
 
 @pytest.mark.parametrize(
     ("exit_code", "words"),
     [
-        (-Signals.SIGPIPE, "pipe or socket that nobody reads"),
+        (-Signals.SIGPIPE, "pipe or socket that has no reader"),
         (-Signals.SIGXCPU, "ulimit -t"),
         (-Signals.SIGXFSZ, "ulimit -f"),
         (-Signals.SIGUSR1, "batch system's warning"),

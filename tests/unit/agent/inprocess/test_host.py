@@ -392,7 +392,8 @@ def test_after_the_call_the_death_of_the_supervisor_is_a_failure() -> None:
 
 
 def ended(effects: list[fx.Effect]) -> list[tuple[int, int]]:
-    return [(e.local_rank, e.signum) for e in effects if isinstance(e, fx.EndWorker)]
+    ends = [e for e in effects if isinstance(e, fx.SignalWorkers)]
+    return [(e.local_rank, e.signum) for e in ends if e.local_rank is not None]
 
 
 def test_a_worker_without_a_seat_is_ended_in_the_end_by_force() -> None:

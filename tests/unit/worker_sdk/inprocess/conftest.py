@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
-from worker_sdk.inprocess.link import Link, Process
+from worker_sdk.inprocess.restart.agent_link import Current, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,9 +60,9 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
         transport, limits = InMemory(), Limits()
         model = Iterations.of(size, {who: transport.deliver})
         transport.model, transport.who = model, who
-        link = Link(transport, limits)
-        monkeypatch.setattr(Process, "link", link)
-        monkeypatch.setattr(Process, "pid", os.getpid())
+        link = Link(cast("Any", transport), cast("Any", limits))
+        monkeypatch.setattr(Current, "link", link)
+        monkeypatch.setattr(Current, "pid", os.getpid())
         return World(model, transport, limits, link, who)
 
     return make

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import MS, wait_until_sync
-from worker_sdk.inprocess import garbage
+from worker_sdk.inprocess.restart import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 
 from worker_sdk import inprocess
 from worker_sdk.inprocess import Compose, State
-from worker_sdk.inprocess.signatures import call_with
+from worker_sdk.inprocess.arguments import call_with
 
 STATE = State(rank=1, world_size=4, active_rank=1, active_world_size=3)
 

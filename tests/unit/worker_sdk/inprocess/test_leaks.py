@@ -12,12 +12,12 @@ PROGRAM = """
 import gc, logging, os, threading, time
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk import inprocess
-from worker_sdk.inprocess.link import Link, Process
+from worker_sdk.inprocess.restart.agent_link import Current, Link
 
 logging.disable()
 transport = InMemory()
 model = transport.model = Iterations.of(1, {0: transport.deliver})
-Process.link, Process.pid = Link(transport, Limits()), os.getpid()
+Current.link, Current.pid = Link(transport, Limits()), os.getpid()
 seen = []
 
 def pages():

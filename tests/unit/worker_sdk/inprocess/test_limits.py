@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import worker_sdk
-from tests.support.boards import BoardDirectory
+from tests.support.boards import BoardDirectory, leave
 from worker_sdk import context, runtime
 from worker_sdk.board import layout
-from worker_sdk.inprocess.link import BoardLimits
-from worker_sdk.inprocess.progress import HARD_SCOPE, HEARTBEAT_SCOPE
+from worker_sdk.inprocess.restart.agent_link import BoardLimits
+from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,9 @@ SECOND_NS = 1_000_000_000
 def _board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with BoardDirectory(tmp_path / "worker") as board:
         monkeypatch.setenv(context.WORKER_DIR, str(board.path))
-        runtime.leave()
+        leave()
         yield
-        runtime.leave()
+        leave()
 
 
 def open_kinds() -> list[tuple[int, int]]:

@@ -10,10 +10,11 @@ import pytest
 
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import context, inprocess
-from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, link, messages
+from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper
+from worker_sdk.inprocess.arguments import parameters_of, with_values
 from worker_sdk.inprocess.ranks import policy
+from worker_sdk.inprocess.restart import agent_link, messages
 from worker_sdk.inprocess.settings import Limits
-from worker_sdk.inprocess.signatures import parameters_of, with_values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -126,7 +127,7 @@ def test_rules_without_an_effect_are_left_out() -> None:
     assignment = Compose(
         inprocess.ActivateAllRanks(), inprocess.MaxActiveWorldSize(None), inprocess.ShiftRanks()
     )
-    assert len(policy(assignment, None).rules) == 1
+    assert len(spec_of(Wrapper(rank_assignment=assignment)).rules) == 1
 
 
 class OwnAssignment(inprocess.RankAssignment):
@@ -278,9 +279,9 @@ def test_methods_and_others_without_annotations_work() -> None:
 def test_what_is_reported_fits_on_the_wire() -> None:
     error = ValueError("x" * 100_000)
     kind = messages.Kind.INTERRUPTION_KIND_EXCEPTION
-    message = messages.interrupted(1, messages.interruption(kind, 0, error))
+    message = messages.interruption(kind, 0, error)
     assert message.ByteSize() < 60_000
-    assert len(message.interrupted.interruption.message.encode()) <= 4096
+    assert len(message.message.encode()) <= 4096
 
 
 async def coroutine() -> None:
@@ -349,14 +350,14 @@ def test_a_function_without_restarts_says_so_aloud(
 ) -> None:
     """As a warning: without any logging set up, these are seen."""
     monkeypatch.setenv(context.WORKER_DIR, directory)
-    monkeypatch.setattr(link, "of_process", lambda: None)
+    monkeypatch.setattr(agent_link, "of_process", lambda: None)
     assert Wrapper()(lambda: 3)() == 3
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert why in record.getMessage()
 
 
 def test_elsewhere_than_on_linux_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "of_process", object)
+    monkeypatch.setattr(agent_link, "of_process", object)
     monkeypatch.setattr(sys, "platform", "plan9")
     with pytest.raises(inprocess.RestartError, match="needs Linux, this is plan9"):
         Wrapper()(lambda: 3)()

@@ -1,0 +1,147 @@
+"""Shell. A supervisor that is a fork of its launcher, and whose workers are forks of it.
+
+What a function finds in its process is then what the launcher has, as users of ``fork`` expect.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from contextlib import suppress
+from functools import partial
+from multiprocessing import util
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from agent.multiprocessing.signals import is_ours
+from agent.workers.supervisor.prctl import die_with
+from agent.workers.supervisor.process import serve
+from agent.workers.supervisor.spawn import SpawnError, opened_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.process import BaseProcess
+
+    from agent.workers.supervisor.messages import StartWorkers, WorkerStart
+
+
+def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socket]:
+    """Fork a supervisor whose workers are these processes; return its pid and the connection.
+
+    Raises:
+        OSError: The system cannot fork.
+    """
+    launcher_pid = os.getpid()
+    ours, theirs = socket.socketpair()
+    util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
+    with theirs:
+        pid = _fork()
+        if pid:
+            return pid, ours
+        code = 1
+        try:
+            ours.close()
+            make_spawner = partial(ForkSpawner, processes, theirs, launcher_pid)
+            code = serve(theirs, launcher_pid, make_spawner)
+        except BaseException:  # noqa: BLE001 - only workers return into the launcher's code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+class ForkSpawner:
+    """Forks workers; see `agent.workers.supervisor.spawn.WorkerSpawner`.
+
+    Args:
+        processes: By local rank.
+        connection: This supervisor's, which workers must not keep.
+        launcher_pid: The launcher.
+        handlers: Dispositions of signals that the workers are to have.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[BaseProcess],
+        connection: socket.socket,
+        launcher_pid: int,
+        handlers: Mapping[int, Any],
+    ) -> None:
+        self._processes = processes
+        self._connection = connection
+        self._launcher_fd = os.pidfd_open(launcher_pid)
+        self._handlers = handlers
+
+    def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
+        """Return the pid of the worker, when it leads its own session.
+
+        Raises:
+            SpawnError: It could not be started.
+        """
+        supervisor_pid = os.getpid()
+        with opened_outputs(worker) as outputs:
+            ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
+            try:
+                try:
+                    pid = _fork()
+                    if pid == 0:
+                        self._work(supervisor_pid, worker, outputs, begun_fd)
+                finally:
+                    os.close(begun_fd)
+                # Signals for its process group must find the group. Should what libraries do in a
+                # forked child never end, the end of the launcher interrupts this.
+                os.read(ready_fd, 1)
+            except OSError as error:
+                raise SpawnError(error.errno or 0, f"cannot fork: {error.strerror}") from error
+            finally:
+                os.close(ready_fd)
+            return pid
+
+    def _work(
+        self, supervisor_pid: int, worker: WorkerStart, outputs: Mapping[int, int], begun_fd: int
+    ) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            die_with(supervisor_pid)
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._handlers.items():
+                signal.signal(number, _in_worker(number, handler))
+            for number in (signal.SIGCHLD, signal.SIGCONT):
+                signal.signal(number, signal.SIG_DFL)
+            self._connection.close()
+            os.environ.update(worker.env)
+            for number, fd in outputs.items():
+                _redirect(number, fd)
+            os.close(begun_fd)
+            process: Any = self._processes[worker.local_rank]
+            code = process._bootstrap(parent_sentinel=self._launcher_fd)  # noqa: SLF001
+        except BaseException:  # noqa: BLE001 - nothing may return into the supervisor's code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Threads that an import has started are told of forks by their libraries.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _in_worker(number: int, handler: Any) -> Any:
+    """Return what a worker is to do on a signal for which the launcher has this handler."""
+    if is_ours(handler):
+        return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return signal.SIG_DFL if handler is None else handler
+
+
+def _redirect(number: int, fd: int) -> None:
+    os.dup2(fd, number)
+    with suppress(AttributeError, OSError, ValueError):
+        # In a forked launcher the stream may lead somewhere else.
+        stream = sys.stdout if number == 1 else sys.stderr
+        if stream.fileno() != number:
+            os.dup2(fd, stream.fileno())

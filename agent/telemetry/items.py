@@ -1,0 +1,58 @@
+"""Pure. What telemetry is made of: events and metrics, as plain values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Value = str | int | float | bool | None
+
+
+class EventSource(StrEnum):
+    """Whom an event is about."""
+
+    AGENT = "AGENT"
+    WORKER = "WORKER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. ``timestamp`` is in milliseconds since 1970, UTC.
+
+    It is for reading and plotting: clocks of two hosts differ, and nothing is decided by it.
+    """
+
+    name: str
+    source: EventSource
+    timestamp: int = 0
+    metadata: Mapping[str, Value] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the event as one line of ASCII, without a newline."""
+        return _line("event", self.name, "source", str(self.source), self.timestamp, self.metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A number with a name. ``timestamp`` as in ``Event``; ``metadata`` says whose it is."""
+
+    name: str
+    value: float
+    timestamp: int = 0
+    metadata: Mapping[str, Value] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the metric as one line of ASCII, without a newline."""
+        return _line("metric", self.name, "value", self.value, self.timestamp, self.metadata)
+
+
+Item = Event | Metric
+
+
+def _line(
+    kind: str, name: str, key: str, value: Value, timestamp: int, metadata: Mapping[str, Value]
+) -> str:
+    fields = {"kind": kind, "name": name, key: value, "timestamp": timestamp}
+    return json.dumps({**fields, "metadata": dict(metadata)}, separators=(",", ":"))

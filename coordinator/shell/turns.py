@@ -1,0 +1,221 @@
+"""Pure. The turns of a coordinator: take what waits, decide, have it journaled, tell.
+
+Without I/O, so that the driver and the simulation share it: they journal the effects of
+``decide``, and hand them to ``tell`` once they are durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from coordinator.core import effects as fx
+from coordinator.core.events import (
+    AgentLeft,
+    BeatReceived,
+    DeadlineReached,
+    Event,
+    FailureReported,
+    LimitsReset,
+    OutageEnded,
+    RunRead,
+    SessionClosed,
+    SessionOpened,
+)
+from coordinator.core.registry.registry import Registry
+from coordinator.core.run.state import RunState
+from coordinator.errors import CoordinatorError, LimitReached, Unavailable
+from coordinator.shell.inbox import Inbox
+
+# Sessions and events handled between two writes of the journal, so that one write serves many.
+BATCH_MAX = 1_000
+# Failure records of one batch: what the disk takes within milliseconds, so that decisions
+# wait no longer.
+FAILURES_MAX = 256
+FAILURES_BYTES_MAX = 1024 * 1024
+
+
+class Recipient(Protocol):
+    """The sending side of one session."""
+
+    def put(self, effect: fx.Push | fx.Reject) -> None:
+        """Take in what is to be sent."""
+        ...
+
+
+class Turns:
+    """Queues events for a registry, and hands its effects to whom they concern.
+
+    ``outboxes`` are the open sessions, ``answers`` what waits for an answer by request id.
+    ``outage`` is why the journal can't be written, empty if it can; ``tell`` clears it.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        read_run: Callable[[str], RunState | None],
+        log: Callable[[fx.Decided | fx.ReadRun], None],
+        queue_max: int,
+        failure_taken: Callable[[], None],
+    ) -> None:
+        self.outboxes: dict[str, Recipient] = {}
+        self.answers: dict[int, Callable[[fx.Answer], None]] = {}
+        self.outage = ""
+        self._registry = registry
+        self._read_run = read_run
+        self._log = log
+        self._queue_max = queue_max
+        self._failure_taken = failure_taken
+        # What waits for a turn. A session is in there once at most, with its inbox.
+        self._queue: deque[Inbox | Event] = deque()
+        self._inboxes: dict[str, Inbox] = {}
+        self._failures: deque[FailureReported] = deque()
+        self._taken = 0
+        self._overdue_from: int | None = None
+        self._is_stopping = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits."""
+        return not self._queue and not self._failures
+
+    def open(self, opened: SessionOpened, outbox: Recipient, *, now: float) -> bool:
+        """Let a session begin. As ``submit``; one that is refused leaves nothing behind."""
+        is_due = self.submit(opened, now=now)
+        self.outboxes[opened.session_id] = outbox
+        return is_due
+
+    def close(self, opened: SessionOpened, *, now: float) -> bool:
+        """Take in that a session ended; what was not sent yet is dropped."""
+        self.outboxes.pop(opened.session_id, None)
+        closed = SessionClosed(
+            run_id=opened.run_id,
+            session_id=opened.session_id,
+            incarnation=opened.agent.incarnation,
+        )
+        return self._put(closed, now)
+
+    def submit(self, event: Event, *, now: float) -> bool:
+        """Take an event in; return whether a turn is due for it.
+
+        What a session says takes no more room than the session has: the latest counts.
+        Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
+        an answer before long, while the journal can't be written.
+        """
+        if self.outage and isinstance(event, SessionOpened | LimitsReset):
+            raise Unavailable(self.outage)
+        is_told_anew = isinstance(event, BeatReceived | AgentLeft)
+        if not is_told_anew and len(self._queue) >= self._queue_max:
+            raise LimitReached("event_queue_max", self._queue_max)
+        return self._put(event, now)
+
+    def stop(self, error: CoordinatorError) -> None:
+        """Decide nothing any more, and end every session with an error.
+
+        The sessions that end now say nothing about their agents, so what comes
+        from here on is dropped; agents send it again to the next coordinator.
+        """
+        self._is_stopping = True
+        self._queue.clear()
+        self._inboxes.clear()
+        while self._failures:
+            self._take_failure()
+        for session_id, outbox in self.outboxes.items():
+            outbox.put(fx.Reject(session_id=session_id, error=error))
+
+    def next_deadline(self) -> float | None:
+        """Return when the next turn is due if nothing happens before."""
+        return None if self._is_stopping else self._registry.next_deadline()
+
+    def decide(self, *, now: float) -> list[fx.Effect]:
+        """Handle one batch of what waits, and return what follows.
+
+        Failure records decide nothing, so they come last, and only if nothing else waits.
+        """
+        handle = self._registry.handle
+        effects: list[fx.Effect] = []
+        for _ in range(min(len(self._queue), BATCH_MAX)):
+            for event in self._take():
+                effects += handle(event, now=now)
+        if self._is_overdue(now):
+            effects += handle(DeadlineReached(), now=now)
+        size = 0
+        for _ in range(0 if self._queue else min(len(self._failures), FAILURES_MAX)):
+            if size >= FAILURES_BYTES_MAX:
+                break
+            failure = self._take_failure()
+            size += failure.record.size_bytes
+            effects += handle(failure, now=now)
+        return effects
+
+    def tell(self, effects: Sequence[fx.Effect]) -> None:
+        """Hand effects on, all that is to be kept of them being durable."""
+        for effect in effects:
+            match effect:
+                case fx.Persist() | fx.Forget():
+                    pass
+                case fx.Decided():
+                    self._log(effect)
+                case fx.ReadRun(run_id=key):
+                    self._log(effect)
+                    self._queue.append(RunRead(run_id=key, state=self._read_run(key)))
+                case fx.AcknowledgeFailure() | fx.AnswerReset() | fx.RefuseRequest():
+                    if (answer := self.answers.pop(effect.request_id, None)) is not None:
+                        answer(effect)
+                case _:
+                    if (outbox := self.outboxes.get(effect.session_id)) is not None:
+                        outbox.put(effect)
+        if self.outage:
+            self.outage = ""
+            self._queue.append(OutageEnded())
+
+    def _put(self, event: Event, now: float) -> bool:
+        if self._is_stopping:
+            return False
+        if isinstance(event, FailureReported):
+            self._failures.append(event)
+        elif isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+            inbox = self._inboxes.get(event.session_id)
+            if inbox is not None:
+                inbox.put(event)
+                return False
+            # Most beats say nothing new, and need no turn.
+            if isinstance(event, BeatReceived) and self._registry.take_quietly(event, now=now):
+                return False
+            inbox = self._inboxes[event.session_id] = Inbox()
+            inbox.put(event)
+            self._queue.append(inbox)
+        else:
+            self._queue.append(event)
+        return True
+
+    def _take(self) -> Sequence[Event]:
+        self._taken += 1
+        item = self._queue.popleft()
+        if not isinstance(item, Inbox):
+            return (item,)
+        events = item.events()
+        del self._inboxes[events[0].session_id]
+        return events
+
+    def _take_failure(self) -> FailureReported:
+        self._failure_taken()
+        return self._failures.popleft()
+
+    def _is_overdue(self, now: float) -> bool:
+        """Return whether a deadline is over and all that waited by then was handled.
+
+        What waits may renew what seems to be over; what comes later must not delay it for ever.
+        """
+        due = self._registry.next_deadline()
+        if due is None or due > now:
+            self._overdue_from = None
+            return False
+        if self._overdue_from is None:
+            self._overdue_from = self._taken + len(self._queue)
+        if self._taken < self._overdue_from:
+            return False
+        self._overdue_from = None
+        return True

@@ -1,0 +1,81 @@
+"""Write docs/settings.md, the reference of all settings, from their declarations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agent.launching.config import LaunchConfig
+from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
+from coordinator.cli import RESET_SETTINGS
+from coordinator.cli import SETTINGS as SERVE_SETTINGS
+from drumbeat.settings import FLAG, QUIET, Setting, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/settings.md"
+
+HEAD = """\
+# Settings
+
+Written by `scripts/gen_settings.py` from the declarations; `make gen` writes it anew.
+
+An argument counts before the environment, and that before the default. Options may be spelled with
+`_` in place of `-`, and cut short while they stay unique. A DURATION is a number of seconds, or has
+a unit: `500ms`, `30s`, `1.5m`, `2h`; at most 30 days. Variables are read in the order of the table.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    in_python = settings_of(LaunchConfig)
+    about_python = (
+        "The fields of `agent.LaunchConfig` have the names of the last column; durations are "
+        "seconds there,\nand `max_restarts` is 3 unless it is given."
+    )
+    parts = [
+        HEAD,
+        f"## `agent join`\n\n{about_python}\n",
+        table({**SETTINGS, **COMMAND_LINE_ONLY}, in_python),
+        "## `coordinator serve`\n",
+        table({**SERVE_SETTINGS, "quiet": QUIET}),
+        "## `coordinator reset-limits`\n",
+        table(RESET_SETTINGS),
+    ]
+    return "\n".join(parts)
+
+
+def table(settings: Mapping[str, Setting], fields: Collection[str] = ()) -> str:
+    """Return a table of options, by section in the order of their declaration."""
+    rows = [["option", "allowed", "default", "variables", "meaning"]]
+    sections = list(dict.fromkeys(each.section for each in settings.values()))
+    for name, each in sorted(settings.items(), key=lambda item: sections.index(item[1].section)):
+        if not each.section:
+            continue
+        spelled = ", ".join(f"`{flag}`" for flag in each.flags)
+        default = each.shown_default or (f"`{each.default_text}`" if each.default_text else "")
+        rows.append(
+            [
+                spelled if each.kind is FLAG else f"{spelled} `{each.kind.metavar}`",
+                "" if each.kind is FLAG else each.kind.allowed,
+                "required" if each.is_required else default,
+                ", ".join(f"`{variable}`" for variable in (each.variable, *each.variables)),
+                each.help,
+            ]
+        )
+        if fields:
+            own = ("min_nodes", "max_nodes") if name == "nnodes" else (name,)
+            rows[-1].append(", ".join(f"`{field}`" for field in own if field in fields))
+    if fields:
+        rows[0].append("field")
+    rows.insert(1, ["---"] * len(rows[0]))
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,70 @@
+"""Handlers are found by name: ours, and those of installed packages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.errors import UnknownEventHandler
+from agent.telemetry import handlers
+from agent.telemetry.handlers import ConsoleHandler, JsonLinesHandler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that offers the handlers "mine" and "missing"."""
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[drumbeat.event_handlers]\n"
+        "mine = agent.telemetry.handlers:ConsoleHandler\n"
+        "missing = no_such_module:Handler\n"
+        "console = no_such_module:Handler\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_ours_need_no_package(tmp_path: Path) -> None:
+    for name in handlers.BUILT_IN:
+        handlers.check_name(name)
+    assert handlers.factory("null", None) is None
+    assert handlers.factory("console", None) is ConsoleHandler
+    make = handlers.factory("jsonl", str(tmp_path / "e"))
+    assert make is not None
+    handler = make()
+    assert isinstance(handler, JsonLinesHandler)
+    handler.close()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_packages_handler_is_found_and_ours_cannot_be_replaced() -> None:
+    handlers.check_name("mine")
+    make = handlers.factory("mine", None)
+    assert make is not None
+    assert isinstance(make(), ConsoleHandler)
+    assert handlers.factory("console", None) is ConsoleHandler
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_handler_is_loaded_only_when_it_is_made() -> None:
+    handlers.check_name("missing")
+    make = handlers.factory("missing", None)
+    assert make is not None
+    with pytest.raises(ModuleNotFoundError):
+        make()
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(UnknownEventHandler) as caught:
+        handlers.check_name("other")
+    assert caught.value.known == ("null", "console", "jsonl", "mine", "missing")
+    make = handlers.factory("other", None)
+    assert make is not None
+    with pytest.raises(UnknownEventHandler):
+        make()

@@ -1,0 +1,59 @@
+"""What is said of the output of workers, read and written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.settings.kinds import parse_filters, parse_ranks
+from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [
+        ("", ()),
+        ("apple", ("apple",)),
+        ("apple,orange", ("apple", "orange")),
+        ("a,,b,c", ("a,b", "c")),
+        ("a,,,b", ("a,", "b")),
+        (",a,", ("a",)),
+        (" a , b", (" a ", " b")),
+    ],
+)
+def test_filters_are_texts_between_commas(text: str, filters: tuple[str, ...]) -> None:
+    assert parse_filters(text) == filters
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("", None), ("3", {3}), ("0,2,0", {0, 2}), ("0, 2", {0, 2})]
+)
+def test_ranks_are_numbers_between_commas(text: str, ranks: set[int] | None) -> None:
+    assert parse_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["a", "0,", ",", "-1", "0:1", "1.5", "٣"])
+def test_other_ranks_are_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match="separated by commas: 0,2"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", ""),
+        (b"one\ntwo\n", "one\ntwo"),
+        (b"one\r\ntwo", "one\ntwo"),
+        (b"\n\nend\n", "\n\nend"),
+        (b"start\n 1%\r 2%\r 3%\rboom\n", "start\nboom"),
+        (b" 1%\r 2%\r", " 2%"),
+        (b"\xff\n\xc3\xbc\n", "\ufffd\nü"),
+    ],
+)
+def test_last_lines_are_what_a_terminal_leaves(data: bytes, text: str) -> None:
+    assert last_lines(data) == text
+
+
+def test_last_lines_have_a_limit() -> None:
+    lines = [f"line {number}" for number in range(LINES_MAX + 3)]
+    assert last_lines("\n".join(lines).encode()) == "\n".join(lines[3:])
+    assert last_lines(b"x" * BYTES_MAX + b"end") == "x" * (BYTES_MAX - 3) + "end"

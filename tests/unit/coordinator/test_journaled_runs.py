@@ -1,0 +1,57 @@
+"""The runs as the journal has them: when a snapshot is due, and whose a run is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core.effects import Effect, Forget, Persist
+from coordinator.core.run.records import (
+    USUAL_BYTES,
+    AgentAdmitted,
+    FailureRecorded,
+    FailuresCounted,
+    RunCreated,
+)
+from coordinator.journal.journal import read_run
+from coordinator.journal.runs import Compact, JournaledRuns
+from tests.support.world import a_record, a_spec, an_agent
+
+CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))
+ADMITTED = Persist(run_id="r", record=AgentAdmitted(agent=an_agent("a")))
+
+
+def test_a_snapshot_is_due_after_so_many_records_of_one_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 3)
+    runs = JournaledRuns()
+    large = FailureRecorded(record=replace(a_record(1), size_bytes=USUAL_BYTES))
+    heavy = Persist(run_id="r", record=large)
+    batches: list[list[Effect]] = [[CREATED, ADMITTED], [heavy], [heavy], [heavy]]
+    written = []
+    for effects in batches:
+        changes = runs.changes(effects)
+        written.append([type(change) for change in changes])
+        runs.take(changes)
+    assert written == [[Persist, Persist], [Persist], [Compact, Persist], [Persist]]
+
+
+def test_counted_failures_of_a_run_are_one_record_and_what_is_not_kept_is_none() -> None:
+    counts = [FailuresCounted(heard={"a.1": number}, count=1) for number in (2, 3)]
+    effects: list[Effect] = [Persist(run_id="r", record=count) for count in counts]
+    both = FailuresCounted(heard={"a.1": 3}, count=2)
+    changes = JournaledRuns().changes([CREATED, effects[0], Forget(run_id="q"), effects[1]])
+    assert changes == [CREATED, Persist(run_id="r", record=both), Forget(run_id="q")]
+
+
+def test_who_takes_a_run_takes_a_copy() -> None:
+    runs = JournaledRuns()
+    runs.take([CREATED, ADMITTED])
+    copied = read_run(runs, "r")
+    assert copied is not None
+    assert copied == runs.find("r")
+    copied.members.clear()
+    assert runs.states["r"].members
+    assert read_run(runs, "s") is None

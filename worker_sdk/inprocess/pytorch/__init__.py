@@ -1,0 +1,1 @@
+"""What a restart does to torch, where the program has imported it."""

@@ -1,0 +1,227 @@
+"""Shell. The TCP connections of this process that belong to collectives of gloo.
+
+torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping the
+group all leave a thread in a collective until its peer goes or its timeout is over.
+What ends it is the end of its connections, so these are found and shut down.
+
+gloo forgets a message whose sending fails, or that it is in the middle of, when the
+connection ends, and lets its thread wait for it. So
+
+* messages that are under way are let through first;
+* connections are shut for reading only: gloo finds them at an end and closes them, and
+  a message that it begins to send until then can still be sent;
+* a descriptor of each is kept until all workers have left the iteration, or a worker
+  that has not been interrupted yet would fail to send to one that has.
+
+Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``.
+
+They are found by what they are watched with: gloo's loop runs in a thread of its name,
+and its epoll instance has with each descriptor the address of the object that serves it.
+Those of gloo have their code in torch's library, which neither those of other libraries
+have that watch connections in the same way (MPI's, UCX's) nor what stands there for others
+(libuv, asyncio: the descriptor). Source: ``gloo/transport/tcp/loop.cc``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import stat
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SELF = Path("/proc/self")
+_LOOP_THREAD = "gloo_tcp_loop"
+_EVENTPOLL = "anon_inode:[eventpoll]"
+_MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(/.*)")
+_FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
+_WATCHED = re.compile(r"^tfd:\s*(\d+)\s+events:\s*\w+\s+data:\s*([0-9a-f]+)", re.MULTILINE)
+
+LIBRARIES = ("libtorch", "libgloo")
+"""Where gloo's code is: names of libraries begin like this."""
+
+QUIET_WITHIN_S = 0.5
+"""How long messages may be under way. Those to a host that is gone are so for ever."""
+QUIET_CHECK_S = 0.001
+QUIET_CHECKS = 2
+"""In a row. The kernel does not tell when the last byte has gone."""
+# Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
+_QUEUES = (termios.FIONREAD, 0x894B)
+
+
+class Kept:
+    """Descriptors of connections that were shut down."""
+
+    connections: ClassVar[list[socket.socket]] = []
+
+    @classmethod
+    def close(cls) -> None:
+        """Close them; once no worker is in that iteration any more."""
+        while cls.connections:
+            cls.connections.pop().close()
+
+
+def shut_down_gloo() -> int:
+    """Shut the connections of all gloo groups down; return how many there were."""
+    if not any(name.strip() == _LOOP_THREAD for name in _told("task", "comm")):
+        return 0
+    with _objects_of_torch() as is_of_torch:
+        descriptors = {fd for fd, served_by in _watched() if is_of_torch(served_by)}
+    found = [each for each in map(_connection, descriptors) if each is not None]
+    Kept.connections += found
+    _wait_until_quiet(found)
+    return sum(_shut_down(connection, socket.SHUT_RD) for connection in found)
+
+
+def shut_down_to(host: str, port: int) -> int:
+    """Shut all connections to a TCP port of a host down, from both sides; return how many.
+
+    Meant for a place that serves one purpose only: that of the store of an iteration,
+    where a thread may wait for a key that will never be set.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    except (OSError, UnicodeError):
+        found = []
+    hosts = {_plain(str(place[0])) for *_, place in found}
+    sockets = [each for each in map(_tcp_socket, _descriptors("socket:")) if each is not None]
+    is_ours = any(_is_listener(each) and each.getsockname()[1] == port for each in sockets)
+    count = 0
+    for each in sockets:
+        with each:
+            peer = _peer(each)
+            is_client = peer is not None and peer[1] == port and peer[0] in hosts
+            is_accepted = is_ours and peer is not None and each.getsockname()[1] == port
+            if is_client or is_accepted:
+                count += _shut_down(each, socket.SHUT_RDWR)
+    return count
+
+
+@contextlib.contextmanager
+def _objects_of_torch() -> Iterator[Callable[[int], bool]]:
+    """Give a function that says whether the object at an address has its code in torch's library.
+
+    Memory is read so that a wrong address does no harm; where that is not allowed all count.
+    """
+    code = [
+        range(int(found[1], 16), int(found[2], 16))
+        for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
+        if found is not None and Path(found[3]).name.startswith(LIBRARIES)
+    ]
+
+    def is_of_torch(address: int) -> bool:
+        try:
+            word = int.from_bytes(os.pread(memory.fileno(), 8, address), sys.byteorder)
+        except (OSError, OverflowError):
+            return False
+        return any(word in each for each in code)
+
+    try:
+        memory = (_SELF / "mem").open("rb", buffering=0)
+    except OSError:
+        yield lambda _: True
+        return
+    with memory:
+        yield is_of_torch
+
+
+def _watched() -> Iterator[tuple[int, int]]:
+    """Yield what epoll instances watch that may be gloo's: descriptors, what is told with each."""
+    polls = set(map(str, _descriptors(_EVENTPOLL)))
+    for told in _told("fdinfo", "", polls):
+        flags = _FLAGS.search(told)
+        if flags and not int(flags[1], 8) & os.O_CLOEXEC:
+            yield from ((int(fd), int(data, 16)) for fd, data in _WATCHED.findall(told))
+
+
+def _told(folder: str, file: str, names: set[str] | None = None) -> Iterator[str]:
+    """Yield what the kernel tells of each thread or descriptor; some may be gone meanwhile."""
+    for path in (_SELF / folder).iterdir():
+        if names is None or path.name in names:
+            with contextlib.suppress(OSError):
+                yield (path / file).read_text()
+
+
+def _descriptors(kind: str) -> Iterator[int]:
+    for link in list((_SELF / "fd").iterdir()):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(kind):
+                yield int(link.name)
+
+
+def _tcp_socket(descriptor: int) -> socket.socket | None:
+    """Return another descriptor of a TCP socket, ``None`` if it is something else."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        found = socket.fromfd(descriptor, -1, -1)
+    except OSError:  # it is closed meanwhile
+        return None
+    if found.family in (socket.AF_INET, socket.AF_INET6):
+        return found
+    found.close()
+    return None
+
+
+def _connection(descriptor: int) -> socket.socket | None:
+    """Return the same for one that is connected: a listener's end would make gloo end all."""
+    found = _tcp_socket(descriptor)
+    if found is not None and _peer(found) is None:
+        found.close()
+        return None
+    return found
+
+
+def _is_listener(each: socket.socket) -> bool:
+    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _peer(connection: socket.socket) -> tuple[str, int] | None:
+    try:
+        host, port = connection.getpeername()[:2]
+    except OSError:  # not connected (any more)
+        return None
+    return _plain(host), int(port)
+
+
+def _plain(address: str) -> str:
+    """Return an address as it is without IPv6 around it."""
+    return address.removeprefix("::ffff:")
+
+
+def _wait_until_quiet(connections: list[socket.socket]) -> None:
+    """Return when no byte is under way, or has been for too long."""
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    quiet = 0
+    while time.monotonic() < deadline:
+        quiet = 0 if any(map(_is_busy, connections)) else quiet + 1
+        if quiet == QUIET_CHECKS:
+            return
+        time.sleep(QUIET_CHECK_S)
+
+
+def _is_busy(connection: socket.socket) -> bool:
+    """Return whether there are bytes that were not read, or not sent."""
+    try:
+        connection.getpeername()
+        queues = [fcntl.ioctl(connection, queue, bytes(4)) for queue in _QUEUES]
+    except OSError:  # not connected any more
+        return False
+    return any(map(any, queues))
+
+
+def _shut_down(connection: socket.socket, how: int) -> bool:
+    try:
+        connection.shutdown(how)
+    except OSError:  # not connected any more
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""Shell. The call that a wrapped function is in, as the function sees it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from worker_sdk.inprocess import environment
+from worker_sdk.inprocess.arguments import call_with, parameters_of, with_values
+from worker_sdk.inprocess.errors import HealthCheckError
+from worker_sdk.inprocess.restart.interrupt import Atomic, Gate
+from worker_sdk.inprocess.restart.progress import Progress
+from worker_sdk.inprocess.state import Mode, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_sdk.inprocess.arguments import Arguments
+    from worker_sdk.inprocess.hooks import Abort, Finalize, HealthCheck, Initialize
+    from worker_sdk.inprocess.ranks import RankPolicy
+    from worker_sdk.inprocess.settings import Limits, Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a ``Wrapper`` was given, checked."""
+
+    timing: Timing
+    limits: Limits
+    policy: RankPolicy
+    initialize: Initialize | None
+    abort: Abort | None
+    finalize: Finalize | None
+    health_check: HealthCheck | None
+
+    def prepare(self, state: State) -> None:
+        """Run the hooks that come before the function."""
+        if self.initialize is not None:
+            call_with(self.initialize, state, None)
+        if self.health_check is not None:
+            try:
+                call_with(self.health_check, state, None)
+            except Exception as error:
+                raise HealthCheckError(f"not healthy before the function: {error}") from error
+
+
+class CallWrapper:
+    """One call of a wrapped function, for the function itself.
+
+    Given to every parameter that is annotated with this class.
+    """
+
+    __slots__ = ("_atomic", "_progress", "_state")
+
+    def __init__(self, state: State, progress: Progress, atomic: Atomic) -> None:
+        self._state = state
+        self._progress = progress
+        self._atomic = atomic
+
+    @property
+    def iteration(self) -> int:
+        """How often the function was restarted in this call."""
+        return self._state.iteration
+
+    @property
+    def state(self) -> State:
+        """This worker's place in the iteration."""
+        return self._state
+
+    def ping(self) -> None:
+        """Tell that the function makes progress.
+
+        From the first one of an iteration on they must come more often than the
+        timeouts of the wrapper.
+        """
+        self._progress.ping_at = monotonic()
+
+    def atomic(self) -> Atomic:
+        """Return a context manager for code that no interruption may cut in two.
+
+        An interruption waits until the block is left; a block that would begin during
+        one does not. Reentrant, and not limited to the main thread.
+        """
+        return self._atomic
+
+    def invoke(self, function: Callable[..., Any], arguments: Arguments) -> Any:
+        """Call ``function`` with its arguments, and with this object where it takes it."""
+        names = parameters_of(function, CallWrapper)
+        args, kwargs = with_values(function, arguments, names, self)
+        return function(*args, **kwargs)
+
+
+class Current:
+    """The call that this process is in."""
+
+    call: CallWrapper | None = None
+    pid = 0
+
+    @classmethod
+    def of_process(cls) -> CallWrapper | None:
+        """Return it, unless it is that of the process this one was forked from."""
+        return cls.call if cls.pid == os.getpid() else None
+
+
+def _renew_lock_in_child() -> None:
+    """In a forked child, where no monitor would ever release it."""
+    if Current.call is not None:
+        Current.call.atomic().lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock_in_child)
+
+
+def run_once(plan: Plan, function: Callable[..., Any], arguments: Arguments) -> Any:
+    """Call the function as it would be in one iteration, without an agent that restarts it."""
+    state = environment.initial_state()
+    state = replace(
+        state, active_rank=state.rank, active_world_size=state.world_size, mode=Mode.ACTIVE
+    )
+    plan.prepare(state)
+    closed = Gate(lambda: None, lambda: None)
+    return CallWrapper(state, Progress(), Atomic(closed)).invoke(function, arguments)

@@ -1,0 +1,164 @@
+"""Shell. Raises ``RankShouldRestart`` in the main thread, and nowhere it must not.
+
+A signal is sent to the main thread; its handler runs there, between two instructions
+of Python or within a system call that the signal broke, and raises. So it is the main
+thread itself that decides, at the moment of raising, whether it may: no exception is
+under way that could land later, somewhere else.
+
+It may while the gate is open (the user's code runs, called by ``Gate.run``), and while
+the monitor wants it to. Not within ``Gate.run`` itself, so that what the user's code
+came to is never lost half-way.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker_sdk.inprocess.errors import RankShouldRestart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+SIGNALS_LEFT_OUT = 8
+"""How many real-time signals are left to others, at the lower and at the upper end."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the user's code came to."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Gate:
+    """Where the main thread may be interrupted.
+
+    Args:
+        on_raised: Called in the main thread when the exception is raised. It, and the
+            next, may interrupt anything: they must be reentrant.
+        on_dropped: Called, by any thread, when the exception is gone: unless the main
+            thread has left the gate by then, the user's code stopped it.
+    """
+
+    def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:
+        self.is_open = False
+        """Written by the main thread."""
+        self.reason: str | None = None
+        """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
+        self._on_raised = on_raised
+        self._on_dropped = on_dropped
+        self._raised: weakref.ref[RankShouldRestart] | None = None
+
+    def run(self, function: Callable[[], Any]) -> Outcome:
+        """Call ``function`` so that it can be interrupted; for the main thread."""
+        # Nothing is raised between these lines: the handler knows this frame.
+        try:
+            self.is_open = True
+            value = _call(function)
+            self.is_open = False
+        except BaseException as error:  # noqa: BLE001 - the caller decides what each means
+            self.is_open = False
+            return Outcome(error=error)
+        return Outcome(value)
+
+    def interrupt(self, frame: FrameType | None) -> None:
+        """Raise if it is wanted, and if ``frame`` may be left."""
+        reason = self.reason
+        if reason is None or not self.is_open:
+            return
+        if frame is not None and frame.f_code in UNINTERRUPTIBLE:
+            return
+        error = RankShouldRestart(reason)
+        self._raised = weakref.ref(error, lambda _: self._on_dropped())
+        self._on_raised()
+        try:
+            raise error
+        finally:
+            # Its traceback has this frame: as long as that had it, it would never be gone.
+            del error
+
+
+class Atomic:
+    """A lock that the main thread and the termination procedure hold in turn; reentrant."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        """Enter, once no termination procedure is in progress."""
+        if not self.lock.acquire(blocking=False):
+            # The exception may have been raised already, and this be code that cleans up.
+            if threading.current_thread() is threading.main_thread():
+                self._gate.interrupt(None)
+            self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self.lock.release()
+
+
+UNINTERRUPTIBLE: set[CodeType] = {Gate.run.__code__}
+"""Code in whose own frames nothing is raised."""
+
+
+class Interrupter:
+    """Sends the signal. One per process at a time; made and closed by the main thread."""
+
+    def __init__(self, gate: Gate) -> None:
+        """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
+        self._gate = gate
+        self._main = threading.main_thread().ident
+        self._signal = _free_signal()
+        self._previous = signal.signal(self._signal, lambda _, frame: gate.interrupt(frame))
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
+        self._hook = sys.unraisablehook
+        # Kept, because each access to a method makes another object of it.
+        self._our_hook = self._note_unraisable
+        sys.unraisablehook = self._our_hook
+
+    def send(self) -> None:
+        """Have the main thread look at the gate; ends a system call it waits in."""
+        if self._main is not None:
+            signal.pthread_kill(self._main, self._signal)
+
+    def close(self) -> None:
+        """Restore what was before; nothing may be sent any more."""
+        if sys.unraisablehook is self._our_hook:
+            sys.unraisablehook = self._hook
+        # Ignored in between: this forgets one that may be pending still.
+        signal.signal(self._signal, signal.SIG_IGN)
+        signal.signal(self._signal, self._previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _note_unraisable(self, unraisable: Any) -> None:
+        """Keep quiet of ours: it was raised where none can be, and comes again."""
+        if not issubclass(unraisable.exc_type, RankShouldRestart):
+            self._hook(unraisable)
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    """Be a frame between ``Gate.run`` and code that may have none of its own."""
+    return function()
+
+
+def _free_signal() -> signal.Signals | int:
+    """Return a signal that this process does not handle, ignore or wait for."""
+    taken = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if found := re.fullmatch(r"Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", line):
+            taken |= int(found[1], 16)
+    first, last = signal.SIGRTMIN + SIGNALS_LEFT_OUT, signal.SIGRTMAX - SIGNALS_LEFT_OUT
+    for number in range(first, last):
+        if not taken & (1 << (number - 1)) and signal.getsignal(number) is signal.SIG_DFL:
+            return number
+    raise RuntimeError(f"the signals {first} to {last} are all in use: none is left for restarts")
