@@ -249,7 +249,7 @@ def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
 
     def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
         seats = original(self, host, state)
-        return tuple(replace(seat, rank=seats[0].rank) for seat in seats)
+        return tuple(seat._replace(rank=seats[0].rank) for seat in seats)
 
     original = Roster.seats_of
     patch.setattr(Roster, "seats_of", seats_of)
