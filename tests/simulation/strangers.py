@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from drumbeat.v1 import session_pb2
+from tests.simulation.machines.head import STRANGER
 from tests.simulation.plan import Kind
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def intrude(cluster: Cluster, random: Random) -> None:
     ]
     if head.life is None or not sessions:
         return
-    link = head.network.connect("stranger", head.life)
+    link = head.network.connect(STRANGER, head.life)
     head.life.open(link)
     for pipe in (link.down, link.acks):
         pipe.into(head.life.actor, _ignore)
@@ -56,39 +57,39 @@ def intrude(cluster: Cluster, random: Random) -> None:
     cluster.clock.note("stranger", "says", hello)
     link.up.send(hello)
     beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_SUCCEEDED)
-    link.up.send(session_pb2.OpenRequest(fence=hello.fence, beat=beat))
+    link.up.send(session_pb2.AgentReport(fence=hello.fence, beat=beat))
     cluster.clock.after(random.uniform(0.0, 5.0), None, lambda: link.leave(is_lossy=False))
 
 
-def _ignore(_message: session_pb2.OpenResponse | End) -> None:
+def _ignore(_message: session_pb2.Directive | End) -> None:
     pass
 
 
-def _other_spec(hello: session_pb2.OpenRequest, _random: Random) -> None:
+def _other_spec(hello: session_pb2.AgentReport, _random: Random) -> None:
     hello.fence.incarnation = "stranger.1"
-    hello.hello.spec.agents_max += 1
+    hello.hello.run.spec.agents_max += 1
 
 
-def _endless_round(hello: session_pb2.OpenRequest, random: Random) -> None:
+def _endless_round(hello: session_pb2.AgentReport, random: Random) -> None:
     hello.fence.incarnation = "stranger.2"
-    hello.fence.has_round, hello.fence.round_id = True, random.choice([2**52, 2**62, 2**64 - 1])
+    hello.fence.round_id = random.choice([2**52, 2**62, 2**64 - 1])
 
 
-def _other_identity(hello: session_pb2.OpenRequest, _random: Random) -> None:
+def _other_identity(hello: session_pb2.AgentReport, _random: Random) -> None:
     hello.hello.host = "stranger"
 
 
-def _no_hello(hello: session_pb2.OpenRequest, _random: Random) -> None:
+def _no_hello(hello: session_pb2.AgentReport, _random: Random) -> None:
     hello.ClearField("hello")
     hello.beat.state = session_pb2.GROUP_STATE_FAILED
 
 
-def _too_many_workers(hello: session_pb2.OpenRequest, _random: Random) -> None:
+def _too_many_workers(hello: session_pb2.AgentReport, _random: Random) -> None:
     hello.fence.incarnation = "stranger.3"
     hello.hello.local_world_size = 2**32 - 1
 
 
-LIES: list[Callable[[session_pb2.OpenRequest, Random], None]] = [
+LIES: list[Callable[[session_pb2.AgentReport, Random], None]] = [
     _other_spec,
     _endless_round,
     _other_identity,

@@ -21,6 +21,6 @@ def newer(message: M) -> M:
     return message
 
 
-def unknown() -> session_pb2.OpenResponse:
+def unknown() -> session_pb2.Directive:
     """Return a directive that this version does not know."""
-    return newer(session_pb2.OpenResponse())
+    return newer(session_pb2.Directive())
