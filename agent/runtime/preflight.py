@@ -91,8 +91,8 @@ def count_workers(word: str) -> int:
 
 
 def usable_cores() -> int:
-    """Cores this process may be scheduled on; at least 1."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may be scheduled on."""
+    return len(os.sched_getaffinity(0))
 
 
 def check_script(path: str) -> None:

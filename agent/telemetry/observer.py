@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from agent.core import effects as fx
@@ -233,29 +233,21 @@ class Observer:
     # What follows from it.
 
     def _put_worker(self, current: _Round, local_rank: int) -> None:
-        worker, status = current.group.workers[local_rank], current.status(local_rank)
+        status = current.status(local_rank)
         failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
+        metadata = self._of_worker(current, local_rank, status)
+        if ending is not None:
+            metadata["pid"] = ending.pid
         exit_code = failure.exit_code if failure else ending.exit_code if ending else None
-        raw_error = None
+        metadata |= {"exit_code": exit_code, "raw_error": None}
         if failure is not None and status is Status.FAILED:
             message = failure.message or describe_ending(failure.exit_code)
-            raw_error = _error_json(message, failure.traceback)
-        metadata: dict[str, Value] = {
-            **self._of_worker(current, local_rank, status),
-            "group_world_size": current.assignment.group_world_size,
-            "role_rank": worker.role_rank,
-            "role_world_size": worker.role_world_size,
-            "world_size": worker.world_size,
-            "pid": ending.pid if ending is not None else worker.id,
-            "exit_code": exit_code,
-            "raw_error": raw_error,
-        }
+            metadata["raw_error"] = _error_json(message, failure.traceback)
         self._put_event(f"drumbeat.worker.status.{status}", EventSource.WORKER, metadata)
 
     def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
-        local_rank = event.worker.local_rank
-        pid = event.pid or current.group.workers[local_rank].id
-        metadata = {**self._of_worker(current, local_rank, "RUNNING"), "pid": pid}
+        metadata = self._of_worker(current, event.worker.local_rank, "RUNNING")
+        metadata["pid"] = event.pid or metadata["pid"]
         if isinstance(event, ev.LimitExpired):
             name, hang = "expired", event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
@@ -312,13 +304,15 @@ class Observer:
         }
 
     def _of_worker(self, current: _Round, local_rank: int, state: str) -> dict[str, Value]:
+        assignment, worker = current.assignment, asdict(current.group.workers[local_rank])
         return {
             **self._metadata(state),
-            "round_id": current.assignment.round_id,
-            "restarts": current.assignment.restart_count,
-            "group_rank": current.assignment.group_rank,
-            "global_rank": current.group.workers[local_rank].global_rank,
-            "local_rank": local_rank,
+            "round_id": assignment.round_id,
+            "restarts": assignment.restart_count,
+            "group_rank": assignment.group_rank,
+            "group_world_size": assignment.group_world_size,
+            "pid": worker.pop("id"),
+            **worker,
         }
 
     def _put_event(self, name: str, source: EventSource, metadata: dict[str, Value]) -> None:

@@ -389,7 +389,7 @@ class Workers:
         why = ""
         with suppress(FilesStalled):
             why = await self._files.run(
-                partial(self._explainer.explain_supervisor, returncode),
+                partial(self._explainer.explain, returncode),
                 timeout_s=0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S,
             )
         self._submit(SupervisorDied(ending=describe_ending(returncode), explanation=why))

@@ -11,7 +11,6 @@ from agent.watchdog.core.limits import NEVER_STALLED, Armed, LimitKey, Limits, S
 from agent.watchdog.core.model import (
     Auto,
     Evidence,
-    Hang,
     HangKind,
     Limit,
     Purpose,
@@ -87,7 +86,6 @@ class Worker:
         self.look_at = now
         self.is_reading = False
         self.investigation: Investigation | None = None
-        self.signalled_for: tuple[Armed, Hang] | None = None
         self._policy = policy
         self._learned: Mapping[str, float] = {}
         self._stall = NEVER_STALLED
@@ -178,15 +176,6 @@ class Worker:
         """Return when something is to be done about it."""
         deadline = self.investigation.deadline if self.investigation is not None else None
         return self.look_at if deadline is None else min(self.look_at, deadline)
-
-    @property
-    def hang(self) -> Hang | None:
-        """Why it got a signal; not if it went on after one that it was free to survive."""
-        if self.signalled_for is None:
-            return None
-        armed, hang = self.signalled_for
-        is_killing = self.investigation and self.investigation.stage is Stage.KILLING
-        return hang if is_killing or self.limits.get(armed.key) is armed else None
 
     def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""

@@ -141,12 +141,7 @@ Effect = Send | Answer | Raise | Act
 
 
 class WorkerIteration:
-    """See the module.
-
-    Args:
-        cleanup_s: How long the main thread may clean up after the exception was raised in it
-            before it is raised again.
-    """
+    """See the module. After ``cleanup_s`` the exception is raised again in code that cleans up."""
 
     def __init__(self, cleanup_s: float) -> None:
         self.phase = Phase.OUTSIDE

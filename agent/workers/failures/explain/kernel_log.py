@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.workers.failures.explain.explain import KernelWord
+from agent.workers.output.lines import LineCutter
 
 KERNEL_LOG = Path("/dev/kmsg")
 
@@ -34,7 +35,7 @@ class KernelLog:
 
     def __init__(self, path: Path = KERNEL_LOG) -> None:
         self._words: deque[KernelWord] = deque(maxlen=WORDS_MAX)
-        self._rest = b""
+        self._lines = LineCutter(line_bytes_max=_READ_BYTES)
         self._fd = -1
         with suppress(OSError):  # most containers may not
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -44,7 +45,7 @@ class KernelLog:
         """Pass over all that was said so far."""
         self._skip()
         self._words.clear()
-        self._rest = b""
+        self._lines.end()
 
     def words(self) -> tuple[KernelWord, ...] | None:
         """Return what was said of processes since ``forget``; ``None`` if it can't be read."""
@@ -77,9 +78,7 @@ class KernelLog:
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def _take(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-_READ_BYTES:]
-        for line in lines:
+        for line in self._lines.feed(data).splitlines():
             text = _PREFIX.sub("", line.decode("utf-8", "replace"), count=1).strip()
             kill = _OOM_KILL.search(text)
             found = kill or _PROCESS.search(text)

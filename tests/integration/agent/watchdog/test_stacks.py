@@ -72,7 +72,7 @@ def start_python(processes: list[subprocess.Popen[str]], board: Board, line: str
 
 def wait_for(pid: int, what: int) -> None:
     """Return once a child has stopped or ended."""
-    # What has ended is left to be reaped by whoever started it.
+    # What has ended is left to be reaped by the test.
     os.waitid(os.P_PID, pid, what | (os.WNOWAIT if what == os.WEXITED else 0))
 
 
@@ -147,7 +147,7 @@ async def test_no_signal_is_sent_that_might_end_it(
     assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-async def test_nobody_waits_longer_than_the_timeout(
+async def test_stacks_are_not_waited_for_longer_than_the_timeout(
     board: Board, processes: list[subprocess.Popen[str]]
 ) -> None:
     silent = f"import signal; signal.signal({NUMBER}, lambda *_: None); print('up', flush=True)"

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog import runner as host
-from agent.watchdog.core.events import TimerAcquired
+from agent.watchdog.calls import WorkerIsGone
+from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired
 from agent.watchdog.core.model import Evidence, WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from tests.support.waiting import MS
@@ -123,3 +124,25 @@ async def test_a_file_timer_of_a_process_below_a_worker_ends_that_process(
             await worker.wait()
     assert scene.signals == [], "the worker itself"
     assert scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0) is None, "it went on"
+
+
+async def test_a_worker_that_was_stopped_meanwhile_is_not_watched(scene: Scene) -> None:
+    scene.watchdog.stopping(KEY.round_id)
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    with pytest.raises(WorkerIsGone):
+        scene.watchdog.submit(ACQUIRED)
+
+
+async def test_what_workers_observed_counts_also_once_they_have_gone(scene: Scene) -> None:
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    for step in range(3):
+        scene.watchdog.submit(HeartbeatReceived(worker=KEY, step=step))
+    before = scene.watchdog.observations(KEY.round_id)
+    assert before[""][0] == 2
+    scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0)
+    assert scene.watchdog.observations(KEY.round_id) == before
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    with pytest.raises(WorkerIsGone):
+        scene.watchdog.submit(ACQUIRED)
+    scene.watchdog.prepare(KEY.round_id + 1, [KEY.local_rank])
+    assert scene.watchdog.observations(KEY.round_id) == {}

@@ -39,7 +39,7 @@ def read(board: Board) -> Snapshot:
     return snapshot
 
 
-def test_a_new_board_is_private_and_nobodys(board: Board, worker: BoardWriter) -> None:
+def test_a_new_board_is_private_and_has_no_owner(board: Board, worker: BoardWriter) -> None:
     assert stat.S_IMODE(board.directory.stat().st_mode) == 0o700
     for name in (layout.BOARD_FILE, layout.KICK_FILE, layout.STACKS_FILE):
         assert stat.S_IMODE((board.directory / name).stat().st_mode) == 0o600
@@ -197,7 +197,7 @@ def test_a_scribbled_board_is_read_without_harm(
 
 
 @pytest.mark.parametrize("size", [0, 100, layout.BOARD_BYTES // 2])
-def test_a_board_cut_short_ends_nobody(board: Board, size: int) -> None:
+def test_a_board_cut_short_does_no_harm(board: Board, size: int) -> None:
     writer = BoardWriter(board.directory)
     writer.claim(PID, SLOTS_USED=1024)
     writer.close()

@@ -14,9 +14,9 @@ import pytest
 
 from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
-from agent.session.convert import duration
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
+from drumbeat.mapping import duration
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context
@@ -118,7 +118,7 @@ async def refused(call: object) -> tuple[grpc.StatusCode, str]:
         (("authorization", ""),),
         (("authorization", "Basic abc"),),
         (("authorization", "Bearer "),),
-        (("authorization", "Bearer nobodys"),),
+        (("authorization", "Bearer unknown"),),
     ],
 )
 async def test_only_workers_are_heard(bench: Bench, metadata: Metadata) -> None:
@@ -365,7 +365,7 @@ async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
         assert (await refused(stream.read()))[0] is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_grpc_is_not_started_for_nobody() -> None:
+async def test_grpc_is_not_started_before_a_call() -> None:
     code = (
         "import asyncio, sys\n"
         "from agent.runtime.private_directory import PrivateDirectory\n"
