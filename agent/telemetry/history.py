@@ -100,7 +100,7 @@ class History:
         for effect in effects:
             self._on_effect(effect)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
-        if is_final or not situation.line.is_open or now >= self._held_since + HOLD_S:
+        if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
         if not is_final:
             wait = wait_of(situation, self._kill_at, self._standby_until, now=now)
@@ -112,11 +112,11 @@ class History:
     # What happened.
 
     def _on_connection(self, before: Situation, situation: Situation) -> None:
-        if before.line.is_open and not situation.line.is_open:
+        if before.is_connected and not situation.is_connected:
             self._away_since = self._now
-        elif situation.line.is_open and not before.line.is_open:
+        elif situation.is_connected and not before.is_connected:
             away = format_duration(self._now - self._away_since)
-            if before.line.was_open:
+            if before.was_connected:
                 self._say("coordinator back", f"the coordinator is back after {away}")
             else:
                 level = "info" if self._notices.has_told else "debug"
