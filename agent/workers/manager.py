@@ -157,7 +157,7 @@ class Workers:
         self._explainer.close()
 
     def tell_settings(self) -> None:
-        """Tell people what they may not expect: once, before the first round."""
+        """Log what users may not expect: once, before the first round."""
         if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
@@ -283,7 +283,7 @@ class Workers:
         return str(error)
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
-        """Return the CPUs of each worker that is bound to some, and tell people what is new."""
+        """Return the CPUs of each worker that is bound to some, and log what is new."""
         bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
@@ -296,7 +296,7 @@ class Workers:
 
     async def _await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
-        assert self._devices.memory is not None, "a wait for nobody's memory"
+        assert self._devices.memory is not None, "no GPU memory to wait for"
         note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 

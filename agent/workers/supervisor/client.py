@@ -94,9 +94,14 @@ class SupervisorClient:
     async def start(self) -> None:
         """Start a supervisor; it takes commands at once. Raises ``OSError``."""
         assert self._life is None, "a supervisor is running already"
-        self._older_children = list_children()
-        self._life = life = _Life(*self._launch(), self._take)
-        await life.connect()
+        self._older_children = list_children() if self._is_subreaper else set()
+        life = _Life(*self._launch(), self._take)
+        try:
+            await life.connect()
+        except BaseException:
+            life.discard()
+            raise
+        self._life = life
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
@@ -174,17 +179,17 @@ class _Life(asyncio.Protocol):
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._socket = connection
-        try:
-            self._exit = _Exit(pid)
-        except OSError:
-            connection.close()
-            self._kill()  # It has no workers yet.
-            os.waitpid(pid, 0)
-            raise
 
     async def connect(self) -> None:
+        self._exit = _Exit(self.pid)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+
+    def discard(self) -> None:
+        """Kill and reap a supervisor that was not connected: it has no workers."""
+        self._socket.close()
+        self._kill()
+        os.waitpid(self.pid, 0)
 
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"
