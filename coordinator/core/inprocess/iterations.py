@@ -33,10 +33,13 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.inprocess.roster import Barrier, Host, Roster
 from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from coordinator.core.run.reasons import NAMES_SHOWN_MAX
 from drumbeat.format import count
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64
+# How old the sentence on a barrier that many are missing at may be: they come within moments.
+WORDED_S = 1.0
 
 Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
@@ -428,10 +431,14 @@ class Iterations:
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
     ) -> Wait:
-        live = len(self.roster.live)
-        so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
-        what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
-        return _wait(f"{what}, {until - now:.0f} s left", until)
+        is_many = len(barrier.missing) > NAMES_SHOWN_MAX
+        if barrier.wait is None or not is_many or now >= barrier.worded_at + WORDED_S:
+            live = len(self.roster.live)
+            so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
+            what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
+            barrier.wait = _wait(f"{what}, {until - now:.0f} s left", until)
+            barrier.worded_at = now
+        return barrier.wait if barrier.wait.until == until else replace(barrier.wait, until=until)
 
     def _late(self, barrier: Barrier) -> str:
         return reasons.hosts_named(self.roster.late(barrier), len(barrier.missing))
