@@ -101,6 +101,8 @@ class Assignment:
     master_addr: str
     master_port: int
     reason: str
+    restarts_used: int = 0
+    restarts_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

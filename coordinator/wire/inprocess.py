@@ -24,7 +24,7 @@ from coordinator.core.inprocess.model import (
 )
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
 from coordinator.core.model import DURATION_MAX_S
-from coordinator.wire.duration import seconds_of
+from drumbeat.mapping import seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 

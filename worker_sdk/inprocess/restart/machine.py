@@ -169,6 +169,10 @@ class WorkerIteration:
         """Return when ``Notice.DEADLINE`` is due."""
         return self._deadline
 
+    def check_invariants(self) -> None:
+        """Assert that the exception is raised again exactly while it is wanted."""
+        assert (self._deadline is not None) == (self.phase is Phase.RAISING)
+
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Return what is to be done, in this order."""
         if event is Notice.AGENT_LOST:
