@@ -23,7 +23,6 @@ from agent.multiprocessing import signals
 from agent.workers.output.tail import STALL_S, Tail
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
-    Command,
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
@@ -138,7 +137,6 @@ class PContext(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
         self._client: SupervisorClient | None = None
-        self._commands: list[Command] = []
         self._is_begun = False
         self._is_stopping = False
         self._start_failure: WorkerStartFailed | None = None
@@ -299,7 +297,7 @@ class PContext(ABC):
             if path:
                 # Also a worker that is stopped before it has begun has these files.
                 Path(path).touch()
-        self._commands.append(self._prepare())
+        command = self._prepare()
         pid, connection = self._launch()
         self._client = SupervisorClient(
             on_event=self._on_event,
@@ -308,6 +306,7 @@ class PContext(ABC):
             launch=lambda: (pid, connection),
             is_subreaper=False,
         )
+        self._client.send(command)
         try:
             self._start_tail()
             self._loop = asyncio.new_event_loop()
@@ -366,9 +365,6 @@ class PContext(ABC):
         assert self._client is not None, "made before the thread"
         await self._client.start()
         try:
-            for command in self._commands:
-                self._client.send(command)
-            self._commands.clear()
             await self._over.wait()
         finally:
             await self._client.close()
@@ -439,10 +435,7 @@ class PContext(ABC):
         assert self._client is not None, "started before it is stopped"
         self._is_stopping = True
         command = StopWorkers(round_id=ROUND_ID, signum=signum, timeout_s=timeout_s)
-        if self._commands:
-            self._commands.append(command)
-        else:
-            self._client.send(command)
+        self._client.send(command)
         self._loop.call_later(timeout_s + GIVE_UP_S, self._give_up)
 
     def _give_up(self) -> None:
