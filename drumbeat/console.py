@@ -1,12 +1,11 @@
 """Shell. Writes text to a console that may take none: through a bounded queue, from a thread.
 
-A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing else.
+A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing else. See ADR 21.
 """
 
 import os
 import select
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from typing import TextIO
@@ -25,7 +24,7 @@ _CHUNK_BYTES = 4096
 
 
 class Console:
-    """Where one process writes what people read. Safe to use from any thread.
+    """Where one process writes what its user reads. Safe to use from any thread.
 
     Args:
         stream: What to write to: its descriptor, of which a copy is kept; or the stream
@@ -43,7 +42,6 @@ class Console:
         # All below is guarded by the condition.
         self._queue: deque[bytes] = deque()
         self._pending_bytes = 0
-        self._written_bytes = 0
         self._dropped = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -51,7 +49,7 @@ class Console:
     def write(self, text: str) -> None:
         """Queue a text, never blocking; without room it is dropped and counted."""
         if self._stream is not None:
-            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            with suppress(OSError, ValueError):  # closed, or its reader is gone
                 self._stream.write(text)
                 self._stream.flush()
             return
@@ -75,12 +73,8 @@ class Console:
     def drain(self, stall_s: float = STALL_S) -> bool:
         """Wait until all is written, as long as something is; return whether it was."""
         with self._changed:
-            written, until = self._written_bytes, time.monotonic() + stall_s
-            while self._pending_bytes:
-                self._changed.wait(max(0.0, until - time.monotonic()))
-                if self._written_bytes != written:
-                    written, until = self._written_bytes, time.monotonic() + stall_s
-                elif time.monotonic() >= until:
+            while before := self._pending_bytes:
+                if not self._changed.wait_for(lambda: self._pending_bytes != before, stall_s):
                     return False
             return True
 
@@ -106,8 +100,8 @@ class Console:
 
     def _note_dropped(self) -> None:
         if self._dropped:
-            lines = count(self._dropped, "text")
-            self._append(f"({lines} not shown: this console took nothing)\n".encode())
+            texts = count(self._dropped, "text")
+            self._append(f"({texts} not shown: this console took nothing)\n".encode())
             self._dropped = 0
 
     def _run(self) -> None:
@@ -118,21 +112,16 @@ class Console:
                 is_broken = is_broken or not _write(self._fd, chunk)
                 with self._changed:
                     self._pending_bytes -= len(chunk)
-                    self._written_bytes += len(chunk)
                     self._changed.notify_all()
         self._release()
 
     def _next(self) -> bytes | None:
         """Wait for the next text; None at the end."""
         with self._changed:
-            while not self._queue:
+            self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
+            if not self._queue:
                 self._note_dropped()
-                if self._queue:
-                    break
-                if self._is_closed:
-                    return None
-                self._changed.wait()
-            return self._queue.popleft()
+            return self._queue.popleft() if self._queue else None
 
 
 def _write(fd: int, data: bytes) -> bool:

@@ -1,15 +1,14 @@
 """Shell. How both commands write their log: a plain line an event, or JSON lines on demand.
 
 Events are static strings and keys are static, so that JSON logs of many hosts can
-be searched: ``log.info("worker failed", message=..., **{"run.round": 3})``. Of it
-people read ``message``, else the event and its ``reason``; the rest is details, which
+be searched: ``log.info("worker failed", message=..., **{"run.round": 3})``. A plain line is
+the ``message``, else the event and its ``reason``; the rest is details, which
 ``--log-level debug`` shows. Nothing that is logged blocks: see ``drumbeat.console``.
 """
 
 import logging
 import os
 import sys
-from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 import structlog
@@ -18,16 +17,10 @@ from drumbeat.console import STALL_S, Console
 from drumbeat.format import printable
 
 _DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
+_COLORS = {"debug": _DIM, "warning": _YELLOW, "error": _RED, "critical": _RED}
 
-
-@dataclass(slots=True)
-class _Output:
-    """Where this process writes; one at a time."""
-
-    console: Console | None = None
-
-
-_output = _Output()
+_console: list[Console] = []
+"""Where this process writes; one at a time."""
 
 
 def configure_logs(
@@ -40,10 +33,10 @@ def configure_logs(
     """Set up structlog for this process; to be called once, before the first line.
 
     Args:
-        log_format: "json", or else lines for people.
+        log_format: "json", or else plain lines.
         stream: Where lines go; standard error if not given.
         level: The least that is written: debug, info, warning or error.
-        program: Who speaks, for lines for people.
+        program: Name at the beginning of plain lines.
 
     Loggers of the standard library keep their levels and handlers, for they belong to
     the program that embeds this, except that those of grpc speak up for errors only: it
@@ -52,16 +45,27 @@ def configure_logs(
     """
     target = sys.stderr if stream is None else stream
     close_logs()
-    _output.console = Console(target)
-    is_debug = level == "debug"
+    console = Console(target)
+    _console.append(console)
+    is_json = log_format == "json"
+    # https://no-color.org
+    is_colored = (
+        target.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            *(_json() if log_format == "json" else _console(target, program, is_debug=is_debug)),
+            structlog.processors.TimeStamper(
+                fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S", utc=is_json
+            ),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer()
+            if is_json
+            else _Line(program, is_colored=is_colored, has_details=level == "debug"),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _output.console)),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", console)),
         cache_logger_on_first_use=False,  # loggers made before this call follow it as well
     )
     logging.getLogger("grpc").setLevel(logging.ERROR)
@@ -70,37 +74,16 @@ def configure_logs(
 
 def write_text(text: str) -> None:
     """Write what is no log line, such as a report, behind the lines logged so far."""
-    if _output.console is not None:
-        _output.console.write(text)
+    if _console:
+        _console[0].write(text)
     else:
         print(text, end="", file=sys.stderr, flush=True)
 
 
 def close_logs(stall_s: float = STALL_S) -> None:
     """Write what is left for as long as the console takes it; what comes then goes unqueued."""
-    console, _output.console = _output.console, None
-    if console is not None:
-        console.close(stall_s)
-
-
-def _console(target: TextIO, program: str, *, is_debug: bool) -> list[Any]:
-    # https://no-color.org
-    is_colored = (
-        target.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
-    return [
-        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-        structlog.processors.format_exc_info,
-        _Line(program, is_colored=is_colored, has_details=is_debug),
-    ]
-
-
-def _json() -> list[Any]:
-    return [
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(),
-    ]
+    while _console:
+        _console.pop().close(stall_s)
 
 
 class _LastResort(logging.Handler):
@@ -132,13 +115,8 @@ class _Line:
         details = ", ".join(f"{key}={value}" for key, value in event.items() if value is not None)
         if self._has_details and details:
             text = f"{text} ({details})"
-        line = printable(text).replace("\n", " ")
-        line = self._colored(stamp, line, level)
-        return f"{line}\n{printable(traceback)}" if traceback else line
-
-    def _colored(self, stamp: str, line: str, level: str) -> str:
-        if not self._is_colored:
-            return f"{stamp} {self._program}: {line}"
-        color = {"debug": _DIM, "warning": _YELLOW, "error": _RED, "critical": _RED}.get(level, "")
-        line = f"{color}{line}{_PLAIN}" if color else line
-        return f"{_DIM}{stamp} {self._program}:{_PLAIN} {line}"
+        head, line = f"{stamp} {self._program}:", printable(text).replace("\n", " ")
+        if self._is_colored:
+            color = _COLORS.get(level, "")
+            head, line = f"{_DIM}{head}{_PLAIN}", f"{color}{line}{_PLAIN if color else ''}"
+        return f"{head} {line}" + (f"\n{printable(traceback)}" if traceback else "")

@@ -97,9 +97,13 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for the console."""
-        group = self._group
+        group, link = self._group, self._link
         return Situation(
-            line=self._link.state(),
+            coordinator=link.coordinator,
+            is_connected=link.is_open,
+            was_connected=link.was_open,
+            reason=link.reason,
+            until=link.deadline,
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,

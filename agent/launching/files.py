@@ -44,7 +44,7 @@ def read(path: Path) -> Any:
 
 
 def write_outcome(path: str, outcome: Outcome) -> None:
-    """Say how an agent ended; without a reader there is nobody to tell."""
+    """Record how an agent ended; a launcher that is gone needs no record."""
     with suppress(OSError):
         write(Path(path), [pickle.dumps(outcome)])
 

@@ -56,7 +56,7 @@ class LauncherWatch:
 
 
 def main(argv: list[str]) -> int:
-    """Run the agent; return its exit code, which people see only if the launcher is gone."""
+    """Run the agent; return its exit code, of use only if the launcher is gone."""
     open_missing()
     directory = Path(argv[0])
     watch = LauncherWatch(int(argv[1]), int(argv[2]))
@@ -77,6 +77,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Without words: whoever interrupts us knows why.
+    # Silently: the user who interrupts us knows why.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

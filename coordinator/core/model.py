@@ -281,15 +281,32 @@ class FailureReport:
     """What ended the rounds before, oldest first."""
 
 
+class VerdictCause(StrEnum):
+    """Why a run ended. The values are those of the protocol."""
+
+    SUCCEEDED = "SUCCEEDED"
+    WORKER_FAILED = "WORKER_FAILED"
+    START_IMPOSSIBLE = "START_IMPOSSIBLE"
+    AGENTS_MISSING = "AGENTS_MISSING"
+    PORT_MISSING = "PORT_MISSING"
+    SUPERSEDED = "SUPERSEDED"
+    INTERNAL = "INTERNAL"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """How a run ended."""
 
-    is_success: bool
+    cause: VerdictCause
     reason: str
     restart_count: int
     round_id: int | None
     report: FailureReport | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether all workers that were waited for exited with 0."""
+        return self.cause is VerdictCause.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +339,8 @@ class Assignment:
     seat: Seat
     round: Round = field(compare=False, repr=False)
     round_id: int
+    restarts_used: int = field(default=0, compare=False)
+    restarts_max: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ is what can't be: a report must never cost a host its session. Texts are cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -16,7 +14,6 @@ from coordinator.core.inprocess.model import (
     FAULT_CHARACTERS_MAX,
     InprocessDirective,
     InprocessReport,
-    InprocessSeat,
     InprocessSpec,
     InprocessStep,
     Interruption,
@@ -27,7 +24,7 @@ from coordinator.core.inprocess.model import (
 )
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
 from coordinator.core.model import DURATION_MAX_S
-from coordinator.wire.duration import seconds_of
+from drumbeat.mapping import seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -45,8 +42,7 @@ _STEPS = {
     inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{step}"): step for step in InprocessStep
 }
 # Fields that have the same name here and there.
-_SEAT = [field.name for field in fields(InprocessSeat)]
-_BEGIN = [field.name for field in fields(IterationBegin) if field.name != "seats"]
+_BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 
 # From the network.
@@ -141,9 +137,10 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
     )
     match directive.kind:
         case IterationBegin(seats=seats) as begin:
-            message.begin.MergeFrom(inprocess_pb2.IterationBegin(**_fields(begin, _BEGIN)))
+            fields = {name: getattr(begin, name) for name in _BEGIN}
+            message.begin.MergeFrom(inprocess_pb2.IterationBegin(**fields))
             message.begin.seats.extend(
-                inprocess_pb2.InprocessSeat(**_fields(seat, _SEAT)) for seat in seats
+                inprocess_pb2.InprocessSeat(**seat._asdict()) for seat in seats
             )
         case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
@@ -158,7 +155,3 @@ def interruption_kind(
     """Write what a failure did to an iteration."""
     name = "UNSPECIFIED" if kind is None else str(kind)
     return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
-
-
-def _fields(value: IterationBegin | InprocessSeat, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}

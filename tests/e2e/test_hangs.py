@@ -30,8 +30,8 @@ def start(
 
 def record_of(coordinator: Coordinator) -> FailureRecord:
     """The root cause of the run."""
-    run = coordinator.run("run")
-    (cause,) = run.verdict.report.root_causes
+    cause: FailureRecord
+    (cause,) = coordinator.run("run").verdict.report.root_causes
     return cause
 
 

@@ -83,6 +83,7 @@ class SupervisorClient:
         self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
+        self._queued: list[Command] = []
         self._life: _Life | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -94,24 +95,36 @@ class SupervisorClient:
     async def start(self) -> None:
         """Start a supervisor; it takes commands at once. Raises ``OSError``."""
         assert self._life is None, "a supervisor is running already"
-        self._older_children = list_children()
-        self._life = life = _Life(*self._launch(), self._take)
-        await life.connect()
+        self._older_children = list_children() if self._is_subreaper else set()
+        life = _Life(*self._launch(), self._take)
+        try:
+            await life.connect()
+        except BaseException:
+            life.discard()
+            raise
+        self._life = life
+        for command in self._queued:
+            life.write(protocol.encode(command))
+        self._queued.clear()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
     def send(self, command: Command) -> None:
-        """Send a command, in order and without blocking.
+        """Send a command, in order and without blocking; without a supervisor, to the next one.
 
-        Without a live supervisor it is dropped: `on_death` tells or has told. A supervisor that
-        leaves more than `OUTBOX_BYTES_MAX` unread is killed.
+        A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed.
 
         Raises:
             ProtocolError: The command is longer than `LINE_BYTES_MAX`.
         """
-        line = protocol.encode(command)
-        if self._life is not None:
-            self._life.write(line)
+        if self._life is None:
+            self._queued.append(command)
+        else:
+            self._life.write(protocol.encode(command))
+
+    def forget(self) -> None:
+        """Drop what the next supervisor was to be told."""
+        self._queued.clear()
 
     async def close(self) -> None:
         """End the supervisor and with it every worker; returns when they are gone.
@@ -174,17 +187,17 @@ class _Life(asyncio.Protocol):
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._socket = connection
-        try:
-            self._exit = _Exit(pid)
-        except OSError:
-            connection.close()
-            self._kill()  # It has no workers yet.
-            os.waitpid(pid, 0)
-            raise
 
     async def connect(self) -> None:
+        self._exit = _Exit(self.pid)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+
+    def discard(self) -> None:
+        """Kill and reap a supervisor that was not connected: it has no workers."""
+        self._socket.close()
+        self._kill()
+        os.waitpid(self.pid, 0)
 
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"

@@ -178,7 +178,7 @@ def _find(program: str, env: Mapping[str, str]) -> Path | None:
 
 
 def _interpreter(path: Path | None) -> str:
-    """Return the interpreter that the file names in its #! line, for people."""
+    """Return the interpreter that the file names in its #! line, as text."""
     if path is None:
         return "(unknown)"
     try:

@@ -204,7 +204,7 @@ class WorkerGroup:
         assert self._deadline is None or is_timed, f"a deadline in {self._state}"
         if self._state is State.STOPPING:
             assert self._deadline is not None, "a stop without a deadline"
-            assert self._ranks_alive, "a stop that waits for nobody"
+            assert self._ranks_alive, "a stop that waits for no worker"
         if self._state in (State.IDLE, State.STARTING):
             assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self._state}"
         for pid, local_rank in self._ranks_alive.items():

@@ -33,10 +33,13 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.inprocess.roster import Barrier, Host, Roster
 from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from coordinator.core.run.reasons import NAMES_SHOWN_MAX
 from drumbeat.format import count
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64
+# How old the sentence on a barrier that many are missing at may be: they come within moments.
+WORDED_S = 1.0
 
 Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
@@ -100,7 +103,8 @@ class Iterations:
             InprocessStep.ENTERED,
             InprocessStep.INTERRUPTED,
         ):
-            why = reasons.ahead(host.name, step, iteration, state.next_iteration)
+            where = f"{host.name} is {step} in iteration {iteration}, but the next one to begin is"
+            why = f"{where} {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
@@ -315,7 +319,8 @@ class Iterations:
                     round_id=state.round_id, iteration=state.iteration, at_s=now
                 )
             if faults and now < (until := self._last_call_until()):
-                return _wait(reasons.exits(faults, until - now), until)
+                why = f"waiting for others to follow, {until - now:.1f} s left"
+                return _wait(f"{reasons.faults_named(faults)}; {why}", until)
             if not faults:
                 wait = self._wait_for_completion(now)
                 if not self._cause:
@@ -330,7 +335,7 @@ class Iterations:
             round_id=self.state.round_id,
             iteration=iteration,
             faults=faults,
-            reason=reasons.interrupted(iteration, why),
+            reason=f"iteration {iteration} was interrupted: {why}",
             at_s=now,
         )
 
@@ -341,7 +346,8 @@ class Iterations:
             return None
         limit = self._present_spec().completion_timeout_s
         if now >= done + limit:
-            self._cause = reasons.completion_over(limit, self._late(self._completion))
+            late = self._late(self._completion)
+            self._cause = f"not completed by {late} within {limit:g} s of the first that did"
             return None
         iteration, until = self.state.iteration, done + limit
         return self._wait_at(self._completion, "completed", iteration, until=until, now=now)
@@ -386,7 +392,7 @@ class Iterations:
         why = self._interrupted_why() if is_in_call else ""
         used = state.next_iteration - state.call_first if is_in_call else 0
         if spec.iterations_max and used >= spec.iterations_max:
-            return GiveUp(reason=reasons.iterations_spent(used, why))
+            return GiveUp(reason=f"{why}; all {used} iterations of the call are used")
         found = assign(
             state.workers,
             gone=self.roster.gone,
@@ -406,7 +412,8 @@ class Iterations:
             for w in discarded[:FAULTS_NAMED_MAX]
         ]
         gone = len(self._leavers) + len(discarded)
-        begun = why or reasons.all_entered(len(self.roster.live), state.next_iteration)
+        hosts = count(len(self.roster.live), "host")
+        begun = why or f"{hosts} entered iteration {state.next_iteration}"
         reason = reasons.without(begun, known, others, gone)
         if isinstance(found, Shortage):
             return GiveUp(reason=f"{reason}; {found.reason}")
@@ -428,10 +435,14 @@ class Iterations:
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
     ) -> Wait:
-        live = len(self.roster.live)
-        so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
-        what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
-        return _wait(f"{what}, {until - now:.0f} s left", until)
+        is_many = len(barrier.missing) > NAMES_SHOWN_MAX
+        if barrier.wait is None or not is_many or now >= barrier.worded_at + WORDED_S:
+            live = len(self.roster.live)
+            so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
+            what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
+            barrier.wait = _wait(f"{what}, {until - now:.0f} s left", until)
+            barrier.worded_at = now
+        return barrier.wait if barrier.wait.until == until else replace(barrier.wait, until=until)
 
     def _late(self, barrier: Barrier) -> str:
         return reasons.hosts_named(self.roster.late(barrier), len(barrier.missing))
@@ -460,7 +471,7 @@ class Iterations:
         if not self._faults:
             return self.state.reason
         named = reasons.faults_named(tuple(self._faults.values()))
-        return reasons.interrupted(self.state.iteration, named)
+        return f"iteration {self.state.iteration} was interrupted: {named}"
 
 
 def _wait(reason: str, until: float) -> Wait:

@@ -20,6 +20,7 @@ from coordinator.core.inprocess.model import (
 )
 from coordinator.core.inprocess.records import IterationPhase, IterationState
 from coordinator.core.model import Round
+from coordinator.core.phases.rendezvous import Wait
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -41,6 +42,9 @@ class Barrier:
     ahead: dict[str, Collection[int]] = field(default_factory=dict)
     since: float | None = None
     """When the first one did it."""
+    wait: Wait | None = None
+    """The sentence on those that are missing, as of ``worded_at``."""
+    worded_at: float = 0.0
 
     def forget(self, host: Host) -> None:
         """Wait for a host no more."""

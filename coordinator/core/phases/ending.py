@@ -50,7 +50,7 @@ class Ending(RunPhase):
             return None
         causes = root_causes(known_failures(self.state, self.members), current.round_id)
         reason = reasons.run_failed(self.state.reason, causes, self.state.where)
-        return End(is_success=False, reason=reason)
+        return End(cause=self.state.failing_cause, reason=reason)
 
     def _is_finished(self, incarnation: str) -> bool:
         presence = self.members.presences.get(incarnation)

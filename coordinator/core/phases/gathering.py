@@ -49,8 +49,8 @@ class Gathering(RunPhase):
         match result:
             case Lineup() as lineup:
                 return StartRound(lineup, closing)
-            case GiveUp(reason):
-                return End(is_success=False, reason=reason)
+            case GiveUp(reason, cause):
+                return End(cause=cause, reason=reason)
             case Wait() as wait:
                 self.wait = wait
                 instants = (wait.until, self._progress_at)

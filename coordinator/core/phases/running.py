@@ -9,7 +9,7 @@ from coordinator.core.effects import Instruct
 from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.inprocess.restarts import InProcessRestarts
-from coordinator.core.model import Beat, FailureRecord, GroupState
+from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.exit_barrier import ExitBarrier
 from coordinator.core.phases.phase import End, EndRound, Fail, RunPhase
@@ -102,10 +102,10 @@ class Running(RunPhase):
         if state.succeeded and len(state.succeeded) + len(state.excused) == len(self._round.seats):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(self._round, state.excused, lost)
-            return End(is_success=True, reason=reason)
+            return End(cause=VerdictCause.SUCCEEDED, reason=reason)
         if self._failed and (unable := self._unable()):
             reason = reasons.start_impossible(self._round, self._causes(), unable)
-            return Fail(reason, self._where(judged_at))
+            return Fail(reason, self._where(judged_at), VerdictCause.START_IMPOSSIBLE)
         if self._lost:
             reason = reasons.round_lost(self._round, self._lost)
             return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)

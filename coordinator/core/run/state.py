@@ -16,7 +16,14 @@ from coordinator.core.inprocess.records import (
     IterationRecord,
     IterationState,
 )
-from coordinator.core.model import AgentIdentity, FailureRecord, Round, RunSpec, Verdict
+from coordinator.core.model import (
+    AgentIdentity,
+    FailureRecord,
+    Round,
+    RunSpec,
+    Verdict,
+    VerdictCause,
+)
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
@@ -81,13 +88,15 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 class HistoryEntry:
     """One decision on a run, taken at ``at_s`` on the coordinator's clock.
 
-    ``decision`` is a fixed phrase; ``round_id`` the current or last round then.
+    ``sequence`` counts the decisions of the run from 1; ``decision`` is a fixed phrase;
+    ``round_id`` the current or last round then.
     """
 
     at_s: float
     decision: str
     reason: str
     round_id: int | None
+    sequence: int = 0
 
     def __str__(self) -> str:
         return f"{self.decision}: {self.reason}"
@@ -125,7 +134,8 @@ class RunState:
     restarts in process of all rounds. ``given_up`` are participants that were lost
     and without whom the round goes on, ``excused`` these and all others of whose
     workers none takes part in iterations any more: nobody waits for them to succeed.
-    ``history`` are the latest ``history_max`` decisions, oldest first.
+    ``history`` are the latest ``history_max`` decisions of ``events_count``, oldest first.
+    ``failing_cause`` is why a run fails that has not ended yet.
     ``failures_bytes`` is the size of ``failures``. ``generation`` counts the runs that
     had this id one after the other; ``predecessor_ended_at`` is when the one before
     ended, ``ended_at`` when this one did.
@@ -150,8 +160,10 @@ class RunState:
     failures_count: int = 0
     failures_kept_max: int = 1000
     reason: str = "waiting for agents"
+    failing_cause: VerdictCause = VerdictCause.WORKER_FAILED
     verdict: Verdict | None = None
     history: list[HistoryEntry] = field(default_factory=list)
+    events_count: int = 0
     history_max: int = 1000
     masters_spent: list[tuple[str, int]] = field(default_factory=list)
     where: Standings = NOWHERE
@@ -291,7 +303,7 @@ class RunState:
                 self._note(record.at_s, "round ended", record.reason)
             case EndingStarted():
                 self._enter(Phase.ENDING, record.reason)
-                self.where = record.where
+                self.where, self.failing_cause = record.where, record.cause
                 self._note(record.at_s, "run failing", record.reason)
             case LimitsLearned():
                 self.limits = record.limits
@@ -410,8 +422,16 @@ class RunState:
     def _note(self, at_s: float, decision: str, reason: str) -> None:
         if len(reason) > HISTORY_REASON_CHARACTERS_MAX:
             reason = f"{reason[: HISTORY_REASON_CHARACTERS_MAX - 1]}…"
-        entry = HistoryEntry(at_s=at_s, decision=decision, reason=reason, round_id=self.round_id)
-        self.history.append(entry)
+        self.events_count += 1
+        self.history.append(
+            HistoryEntry(
+                sequence=self.events_count,
+                at_s=at_s,
+                decision=decision,
+                reason=reason,
+                round_id=self.round_id,
+            )
+        )
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
 

@@ -47,7 +47,7 @@ class Life:
 
 
 def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Spooled:
-    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation=incarnation)
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation=incarnation)
     record = failure_pb2.FailureRecord(
         fence=fence, sequence=sequence, host="alice", exit_code=1, message=message
     )
@@ -139,7 +139,7 @@ from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])
 spool = Spool(directory, "r", "killed")
-fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="killed")
+fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
     spool.write(Spooled(incarnation="killed", sequence=number, happened_at=1.0, record=record))

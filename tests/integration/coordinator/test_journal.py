@@ -31,6 +31,7 @@ from coordinator.core.model import (
     HangKind,
     RunSpec,
     Verdict,
+    VerdictCause,
     WorkerRanks,
 )
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
@@ -106,6 +107,10 @@ REPORT = FailureReport(
     standings_count=5,
 )
 
+VERDICT = Verdict(
+    cause=VerdictCause.WORKER_FAILED, reason="over", restart_count=1, round_id=1, report=REPORT
+)
+
 
 def started(round_id: int) -> RoundStarted:
     return RoundStarted(
@@ -157,11 +162,7 @@ def story(run_id: str) -> list[Record]:
         AgentRemoved(incarnation="a1", reason="it left", is_excused=True),
         LimitsLearned(limits=(LearnedLimit(section="save", limit_s=9.5, settled_s=8.0),)),
         EndingStarted(reason="over", where=WHERE),
-        RunEnded(
-            verdict=Verdict(
-                is_success=False, reason="over", restart_count=1, round_id=1, report=REPORT
-            )
-        ),
+        RunEnded(verdict=VERDICT),
     ]
 
 

@@ -21,7 +21,8 @@ from coordinator.core.inprocess.model import (
     IterationInterrupt,
 )
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
-from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict
+from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
+from coordinator.wire.failure import failure_reported, verdict_message
 from coordinator.wire.inprocess import (
     GROUP_BYTES_MAX,
     GROUP_CHARACTERS_MAX,
@@ -30,7 +31,7 @@ from coordinator.wire.inprocess import (
     directive_message,
     report_of,
 )
-from coordinator.wire.session import failure_reported, verdict_message
+from drumbeat.mapping import refuse
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 from tests.support.inprocess.rules import active_divisor, active_max, group_sizes
@@ -207,16 +208,20 @@ def test_a_directive_is_written_whole() -> None:
     assert list(message.terminated) == []
 
 
-def a_record(**fields: Any) -> failure_pb2.ReportRequest:
-    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="a1")
-    return failure_pb2.ReportRequest(
+def a_record(**fields: Any) -> session_pb2.ReportFailuresRequest:
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="a1")
+    return session_pb2.ReportFailuresRequest(
         record=failure_pb2.FailureRecord(fence=fence, sequence=1, host="a", **fields)
     )
 
 
-def read(message: failure_pb2.ReportRequest) -> Any:
+def read(message: session_pb2.ReportFailuresRequest) -> Any:
     return failure_reported(
-        message, request_id=1, record_bytes_max=10**6, text_characters_max=100
+        message,
+        request_id=1,
+        record_bytes_max=10**6,
+        text_characters_max=100,
+        on_problem=refuse,
     ).record
 
 
@@ -224,7 +229,9 @@ def test_a_record_keeps_what_it_did_to_which_iteration_both_ways() -> None:
     record = read(a_record(interruption=EXCEPTION, iteration=5))
     assert (record.interruption, record.iteration) == (InterruptionKind.EXCEPTION, 5)
     report = FailureReport(root_causes=(record,), victims=(), victims_count=0, world_size=1)
-    verdict = Verdict(is_success=False, reason="", restart_count=0, round_id=0, report=report)
+    verdict = Verdict(
+        cause=VerdictCause.WORKER_FAILED, reason="", restart_count=0, round_id=0, report=report
+    )
     (written,) = verdict_message(verdict).report.root_causes
     assert (written.interruption, written.iteration) == (EXCEPTION, 5)
     bare = read(a_record(iteration=5))

@@ -17,17 +17,17 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.model import Assignment, GroupState, Standby, Stop
 from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
 from coordinator.core.run.state import Phase
-from coordinator.wire.run_status import run_page
-from drumbeat.v1 import run_pb2
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
+from tests.support.status import RunStatus, status_of
 from tests.support.world import a_running_story
 
 if TYPE_CHECKING:
-    from tests.support.world import Story
+    from tests.support.status import RunStatus, status_of
+from tests.support.world import Story
 
 
-def message(story: Story) -> run_pb2.Run:
-    return run_page(run_pb2.GetRunRequest(), story.run().state, story.run(), now=story.now).run
+def message(story: Story) -> RunStatus:
+    return status_of(story.run().state, story.run(), now=story.now)
 
 
 # Nothing for those that do not use it.
@@ -37,7 +37,11 @@ def test_a_round_that_does_not_restart_in_process_says_nothing_of_it() -> None:
     story = a_running_story(2)
     assert story.beat("a") == []
     shown = message(story)
-    assert (shown.has_iteration, shown.iteration, shown.iterations_restarted) == (False, 0, 0)
+    assert (shown.HasField("iteration"), shown.iteration, shown.iterations_restarted) == (
+        False,
+        0,
+        0,
+    )
     assert story.run().reason() == "2 of 2 agents are there"
 
 
@@ -185,7 +189,7 @@ def test_who_was_given_up_stands_by_when_it_comes_back_as_the_same() -> None:
     assert isinstance(story.desired("b").state, Standby)
     assert story.of(fx.Instruct) == []
     shown = {agent.host: agent for agent in message(story).agents}
-    assert (shown["a"].is_participant, shown["b"].is_participant) == (True, False)
+    assert (shown["a"].HasField("seat"), shown["b"].HasField("seat")) == (True, False)
     story.restart()
     for name in "acb":
         story.back(name)

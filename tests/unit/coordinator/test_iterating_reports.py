@@ -16,18 +16,18 @@ from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import RoundEnd, RoundEnded
 from coordinator.core.run.state import RunState
-from coordinator.wire.run_status import run_page
-from drumbeat.v1 import run_pb2
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
+from tests.support.status import RunStatus, kind, status_of
 from tests.support.world import RUN, a_running_story
 
 if TYPE_CHECKING:
-    from tests.support.world import Story
+    from tests.support.status import RunStatus, kind, status_of
+from tests.support.world import Story
 
 
-def message(story: Story) -> run_pb2.Run:
-    return run_page(run_pb2.GetRunRequest(), story.run().state, story.run(), now=story.now).run
+def message(story: Story) -> RunStatus:
+    return status_of(story.run().state, story.run(), now=story.now)
 
 
 def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() -> None:
@@ -88,12 +88,16 @@ def test_people_see_the_iteration_and_what_was_decided() -> None:
     story.interrupt("b")
     go_on(story)
     shown = message(story)
-    assert (shown.has_iteration, shown.iteration, shown.iterations_restarted) == (True, 1, 1)
-    found = [event.decision for event in shown.history if event.decision.startswith("iteration")]
+    assert (shown.HasField("iteration"), shown.iteration, shown.iterations_restarted) == (
+        True,
+        1,
+        1,
+    )
+    found = [kind(event) for event in shown.history if kind(event).startswith("iteration")]
     assert found == [BEGAN, INTERRUPTED, BEGAN]
     story.complete("a")
     story.complete("b")
-    assert [event.decision for event in message(story).history][-1] == COMPLETED
+    assert [kind(event) for event in message(story).history][-1] == COMPLETED
 
 
 def test_calls_that_nothing_interrupts_are_told_but_not_kept() -> None:

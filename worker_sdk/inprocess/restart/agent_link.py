@@ -41,8 +41,7 @@ class Link:
     def begin(self) -> None:
         """Learn where this process begins: it may not be the first one of its worker.
 
-        Raises:
-            RestartError: The agent does not answer, or lets the worker take no part any more.
+        Raises ``RestartError`` if the agent does not answer, or the worker's part is over.
         """
         if self._is_greeted:
             return

@@ -141,12 +141,7 @@ Effect = Send | Answer | Raise | Act
 
 
 class WorkerIteration:
-    """See the module.
-
-    Args:
-        cleanup_s: How long the main thread may clean up after the exception was raised in it
-            before it is raised again.
-    """
+    """See the module. After ``cleanup_s`` the exception is raised again in code that cleans up."""
 
     def __init__(self, cleanup_s: float) -> None:
         self.phase = Phase.OUTSIDE
@@ -173,6 +168,10 @@ class WorkerIteration:
     def next_deadline(self) -> float | None:
         """Return when ``Notice.DEADLINE`` is due."""
         return self._deadline
+
+    def check_invariants(self) -> None:
+        """Assert that the exception is raised again exactly while it is wanted."""
+        assert (self._deadline is not None) == (self.phase is Phase.RAISING)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Return what is to be done, in this order."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.explain import Ending, Evidence, MemoryGroup, explain
+from agent.workers.failures.explain.explain import Evidence, MemoryGroup, explain
 from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
 
@@ -65,10 +65,16 @@ class Explainer:
                 self._cgroups[pid] = cgroup
 
     def explain(
-        self, exit_code: int, pid: int, *, is_stopped: bool, error: WorkerError | None, stacks: str
+        self,
+        exit_code: int,
+        pid: int = 0,
+        *,
+        is_stopped: bool = False,
+        error: WorkerError | None = None,
+        stacks: str = "",
     ) -> str:
-        """Return why a worker likely ended; empty if it ended well."""
-        ending = Ending(
+        """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
+        evidence = Evidence(
             exit_code=exit_code,
             pid=pid,
             is_stopped=is_stopped,
@@ -76,31 +82,26 @@ class Explainer:
             has_error=error is not None and not (stacks and error.traceback == stacks),
             has_stacks=bool(stacks),
         )
-        return explain(ending, Evidence() if is_stopped else self._gather(exit_code, pid))
-
-    def explain_supervisor(self, exit_code: int) -> str:
-        """Return why the supervisor likely died; its workers died with it."""
-        return self.explain(exit_code, 0, is_stopped=False, error=None, stacks="")
+        return explain(evidence if is_stopped else self._completed(evidence))
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
 
-    def _gather(self, exit_code: int, pid: int) -> Evidence:
-        signal = signal_within(exit_code)
+    def _completed(self, evidence: Evidence) -> Evidence:
+        signal = signal_within(evidence.exit_code)
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
-            return Evidence(missing_script=str(self._script) if is_missing else "")
-        words = self._kernel_log.words()
+            return replace(evidence, missing_script=str(self._script) if is_missing else "")
+        evidence = replace(evidence, kernel_lines=self._kernel_log.lines())
         if signal is Signals.SIGKILL:
             kills = _rise(host_oom_kills(self._roots.proc), self._host_before)
-            return Evidence(memory=self._memory(pid), host_oom_kills=kills, kernel_words=words)
-        shared = None
+            return replace(evidence, memory=self._memory(evidence.pid), host_oom_kills=kills)
         if signal is Signals.SIGBUS:
             with suppress(OSError):
                 usage = shutil.disk_usage(self._roots.shared_memory)
-                shared = (usage.total, usage.free)
-        return Evidence(kernel_words=words, shared_memory=shared)
+                return replace(evidence, shared_memory=(usage.total, usage.free))
+        return evidence
 
     def _look_up(self, pid: int | str) -> Cgroup | None:
         cgroup = find_cgroup(pid, proc=self._roots.proc, cgroup_root=self._roots.cgroup)

@@ -14,9 +14,9 @@ import pytest
 
 from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
-from agent.session.convert import duration
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
+from drumbeat.mapping import duration
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
 from worker_sdk import context

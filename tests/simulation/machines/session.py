@@ -16,14 +16,16 @@ from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
 from agent.session.convert_inprocess import directive_from
 from agent.session.session import WELCOME_TIMEOUT_S
+from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from tests.simulation.network import End
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
     from agent.core import effects as fx
     from agent.core.model import Beat
-    from tests.simulation.host import Agent
-    from tests.simulation.network import Link
+    from tests.simulation.machines.host import Agent
+    from tests.simulation.machines.network import Link
 
 RUN = "run"
 RETRY_S = 1.0
@@ -79,17 +81,20 @@ class SimSession:
         self._link.down.into(self._agent.actor, self._on_down)
         self._link.acks.into(self._agent.actor, self._on_ack)
         head.life.open(self._link)
-        config = host.config
-        hello = session_pb2.Hello(
-            spec=convert.spec_message(config),
-            host=host.name,
-            address=host.address,
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            beat=self._beat_message(),
-        )
-        self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), hello=hello))
+        self._send(self.hello())
         self._say()
+
+    def hello(self) -> session_pb2.AgentReport:
+        """Return its first message."""
+        host = self._agent.host
+        hello = convert.hello_message(
+            host.config, self._beat_message(), host=host.name, address=host.address
+        )
+        return session_pb2.AgentReport(fence=self._fence(), hello=hello)
+
+    def _send(self, message: session_pb2.AgentReport) -> None:
+        if self._link is not None:
+            self._link.up.send(newer(message) if self._agent.host.is_newer else message)
 
     def send_beat(self, beat: Beat) -> None:
         """Report the actual state; replaces one that was not sent yet."""
@@ -108,11 +113,11 @@ class SimSession:
         if self._goodbye is not None:
             self._has_left = True
             goodbye = session_pb2.Goodbye(reason=self._goodbye)
-            self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye))
+            self._send(session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye))
         elif self._is_changed:
             self._is_changed = False
             beat = self._beat_message()
-            self._link.up.send(session_pb2.OpenRequest(fence=self._fence(), beat=beat))
+            self._send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
 
     def _beat_message(self) -> session_pb2.Beat:
         host, now = self._agent.host, self._agent.clock.now
@@ -122,7 +127,7 @@ class SimSession:
         if not self._session_id:
             self._lost(f"no answer within {WELCOME_TIMEOUT_S:g} s")
 
-    def _on_down(self, message: session_pb2.OpenResponse | End) -> None:
+    def _on_down(self, message: session_pb2.Directive | End) -> None:
         if self._is_over:
             return
         if isinstance(message, End):
@@ -170,11 +175,9 @@ class SimSession:
                 self._link.leave(is_lossy=is_lossy)
 
     def _fence(self) -> common_pb2.Fence:
-        round_id = self._beat.round_id
         return common_pb2.Fence(
             run_id=RUN,
-            round_id=round_id or 0,
-            has_round=round_id is not None,
+            round_id=self._beat.round_id,
             incarnation=self._agent.name,
             session_id=self._session_id,
         )
@@ -191,8 +194,8 @@ class SimSession:
                 record = failure_pb2.FailureRecord()
                 record.CopyFrom(spooled.record)
                 age = max(0.0, self._clock.now - spooled.happened_at)
-                record.age.CopyFrom(convert.duration(age))
-                self._link.records.send(failure_pb2.ReportRequest(record=record))
+                record.age.CopyFrom(duration(age))
+                self._link.records.send(session_pb2.ReportFailuresRequest(record=record))
 
     def break_records(self) -> None:
         """The failure stream breaks, and with it acknowledgements in flight."""
@@ -211,7 +214,7 @@ class SimSession:
 
         self._after(RETRY_S, again)
 
-    def _on_ack(self, message: failure_pb2.ReportResponse | End) -> None:
+    def _on_ack(self, message: session_pb2.ReportFailuresResponse | End) -> None:
         if isinstance(message, End):
             self.break_records()
             return

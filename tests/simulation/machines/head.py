@@ -11,13 +11,16 @@ from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import read_run
 from coordinator.shell.outbox import Outbox
-from coordinator.shell.sessions import response_message
 from coordinator.shell.turns import Turns
 from coordinator.wire import session as convert
-from drumbeat.v1 import failure_pb2, session_pb2
+from coordinator.wire.failure import failure_reported
+from drumbeat.mapping import refuse
+from drumbeat.v1 import session_pb2
+from drumbeat.violation import InvalidField
 from tests.simulation.clock import Actor, Clock
-from tests.simulation.disk import Disk
-from tests.simulation.network import End
+from tests.simulation.machines.disk import Disk
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
 
@@ -25,11 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coordinator.journal.runs import Change
-    from tests.simulation.checks import Checker
-    from tests.simulation.network import Link, Network
+    from tests.simulation.checks.checker import Checker
+    from tests.simulation.machines.network import Link, Network
 
 RECORD_BYTES_MAX = 256 * 1024
 TEXT_CHARACTERS_MAX = 64 * 1024
+
+
+STRANGER = "stranger"
+
+
+def _pass_over(_problem: InvalidField) -> None:
+    pass
 
 
 class Session:
@@ -42,11 +52,13 @@ class Session:
         self._outbox = Outbox()
         self._is_over = False
         self._is_flush_due = False
+        # Ours say nothing that can't be read; of others that is passed over.
+        self._on_problem = _pass_over if link.host == STRANGER else refuse
         self._random = life.clock.random(f"{link.name} outbox")
         link.up.into(life.actor, self.on_up)
         link.records.into(life.actor, self.on_record)
 
-    def on_up(self, message: session_pb2.OpenRequest | End) -> None:
+    def on_up(self, message: session_pb2.AgentReport | End) -> None:
         """Take what the agent says."""
         if self._is_over:
             return
@@ -60,7 +72,9 @@ class Session:
                 is_due = turns.open(opened, self, now=life.clock.now)
                 self._opened = opened
             else:
-                event = convert.session_event(message, self._opened)
+                event = convert.session_event(message, self._opened, self._on_problem)
+                if event is None:
+                    return
                 is_due = turns.submit(event, now=life.clock.now)
         except CoordinatorError as error:
             self._end(End(str(error), error.refusal))
@@ -69,7 +83,7 @@ class Session:
         if message.WhichOneof("kind") == "goodbye":
             life.after(self._random.uniform(0, 0.002), self._close)
 
-    def on_record(self, message: failure_pb2.ReportRequest | End) -> None:
+    def on_record(self, message: session_pb2.ReportFailuresRequest | End) -> None:
         """Take a failure record."""
         if isinstance(message, End):
             return
@@ -80,7 +94,7 @@ class Session:
                 link.acks.send(End("the record was refused", "UNAVAILABLE"))
                 return
             link.acks.send(
-                failure_pb2.ReportResponse(
+                session_pb2.ReportFailuresResponse(
                     incarnation=record.fence.incarnation,
                     sequence=record.sequence,
                     kept=effect.is_kept,
@@ -88,11 +102,12 @@ class Session:
             )
 
         life = self._life
-        event = convert.failure_reported(
+        event = failure_reported(
             message,
             request_id=life.expect(answer),
             record_bytes_max=RECORD_BYTES_MAX,
             text_characters_max=TEXT_CHARACTERS_MAX,
+            on_problem=refuse,
         )
         life.wake(life.turns.submit(event, now=life.clock.now))
 
@@ -120,7 +135,11 @@ class Session:
     def _flush(self) -> None:
         self._is_flush_due = False
         while not self._is_over and (effect := self._outbox.take()) is not None:
-            self._link.down.send(response_message(effect))
+            message = convert.directive_message(effect, run_id=RUN, term=1)
+            if self._life.is_newer:
+                self._link.down.send(unknown())
+                message = newer(message)
+            self._link.down.send(message)
 
 
 class HeadLife:
@@ -141,6 +160,7 @@ class HeadLife:
         )
         self.writing: list[Change] = []
         self._random = machine.clock.random(self.actor.name)
+        self.is_newer = machine.clock.random(f"version of {self.actor.name}").random() < 0.2
         self._is_busy = False
         self._timer: float | None = None
         self._requests = 0

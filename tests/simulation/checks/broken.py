@@ -20,7 +20,7 @@ from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import GroupState
+from coordinator.core.model import GroupState, VerdictCause
 from coordinator.core.phases import leader
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.phase import End
@@ -29,7 +29,7 @@ from coordinator.core.run import run
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
-from tests.simulation.head import HeadLife
+from tests.simulation.machines.head import HeadLife
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
 
     def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
         if self.state.succeeded:
-            return End(is_success=True, reason="all workers succeeded")
+            return End(cause=VerdictCause.SUCCEEDED, reason="all workers succeeded")
         return original(self, now=now, judged_at=judged_at)
 
     original = Running.review
@@ -249,7 +249,7 @@ def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
 
     def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
         seats = original(self, host, state)
-        return tuple(replace(seat, rank=seats[0].rank) for seat in seats)
+        return tuple(seat._replace(rank=seats[0].rank) for seat in seats)
 
     original = Roster.seats_of
     patch.setattr(Roster, "seats_of", seats_of)
