@@ -233,10 +233,10 @@ class PContext(ABC):
         if not self._is_started:
             self._close_filtered()
             return
+        command = _stop_command(death_sig or signal.SIGTERM, timeout)
         if self._loop is not None:
             with suppress(RuntimeError):  # It has just ended.
-                number = int(death_sig or signal.SIGTERM)
-                self._loop.call_soon_threadsafe(self._stop, number, max(0.0, float(timeout)))
+                self._loop.call_soon_threadsafe(self._stop, command)
         self._wait_for(lambda: self._result is not None)
 
     def _workers(self, **particular: tuple[Any, ...]) -> tuple[WorkerStart, ...]:
@@ -420,7 +420,7 @@ class PContext(ABC):
         is_failed = self._failures.keys() - self._stopped_ranks
         if not self._is_stopping and (is_failed or len(self._exit_codes) == self.nprocs):
             # In the second case for what the workers have left behind.
-            self._stop(signal.SIGTERM, STOP_TIMEOUT_S)
+            self._stop(_stop_command(signal.SIGTERM, STOP_TIMEOUT_S))
 
     def _fail(self, local_rank: int, exit_code: int) -> None:
         self._failures[local_rank] = ProcessFailure(
@@ -430,13 +430,12 @@ class PContext(ABC):
             error_file=self.error_files[local_rank],
         )
 
-    def _stop(self, signum: int, timeout_s: float) -> None:
+    def _stop(self, command: StopWorkers) -> None:
         assert self._loop is not None, "started before it is stopped"
         assert self._client is not None, "started before it is stopped"
         self._is_stopping = True
-        command = StopWorkers(round_id=ROUND_ID, signum=signum, timeout_s=timeout_s)
         self._client.send(command)
-        self._loop.call_later(timeout_s + GIVE_UP_S, self._give_up)
+        self._loop.call_later(command.timeout_s + GIVE_UP_S, self._give_up)
 
     def _give_up(self) -> None:
         if not self._over.is_set():
@@ -459,6 +458,10 @@ class PContext(ABC):
         for file in (self.filtered_stdout, self.filtered_stderr):
             if file is not None:
                 file.close()
+
+
+def _stop_command(signum: int, timeout_s: float) -> StopWorkers:
+    return StopWorkers(round_id=ROUND_ID, signum=int(signum), timeout_s=max(0.0, float(timeout_s)))
 
 
 def refuse_numa_options(numa_options: object) -> None:

@@ -112,10 +112,8 @@ class SupervisorClient:
     def send(self, command: Command) -> None:
         """Send a command, in order and without blocking; without a supervisor, to the next one.
 
-        A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed.
-
-        Raises:
-            ProtocolError: The command is longer than `LINE_BYTES_MAX`.
+        A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed. Raises
+        ``ProtocolError`` if the command is longer than `LINE_BYTES_MAX`.
         """
         if self._life is None:
             self._queued.append(command)
