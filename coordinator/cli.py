@@ -61,8 +61,8 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
 
     A DURATION is a number of seconds, or has a unit: 500ms, 30s, 1.5m, 2h.
     """
-    if params["host"].startswith("["):
-        params["host"] = params["host"].strip("[]")
+    if params["host"].startswith("[") and params["host"].endswith("]"):
+        params["host"] = params["host"][1:-1]
     params["state_dir"] = _state_dir_of(params["state_dir"], params["port"])
     params["log_level"] = options.log_level(params["log_level"], is_quiet=quiet)
     config = CoordinatorConfig(**params)

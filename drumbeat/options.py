@@ -92,12 +92,10 @@ class CommandOption(click.Option):
         return None
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """The option as errors name it, with its environment variable."""
-        shown = copy.copy(self)
-        if ctx is not None and (found := self.found(ctx)) is not None:
-            shown.envvar = found[0]
-        # Older releases of click declare the context as required, but pass it on only.
-        return super(CommandOption, shown).get_error_hint(ctx)
+        """The option as errors name it, with the variable that was read."""
+        found = self.found(ctx) if ctx is not None else None
+        spelled = " / ".join(repr(flag) for flag in self.opts)
+        return f"{spelled} (env var: {(found[0] if found else self.envvar)!r})"
 
 
 class SectionedCommand(click.Command):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -73,7 +74,7 @@ def main(argv: list[str]) -> int:
     finally:
         close_logs()
         if watch.is_alone:
-            files.remove_directory(directory)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

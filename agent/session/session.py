@@ -207,10 +207,11 @@ class Session:
             )
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
-        if welcome.term < self._identity.term:
-            term = f"term {welcome.term}, after one of term {self._identity.term}"
-            raise TransportError(f"a coordinator answers that was deposed: {term}", "DEPOSED")
-        self._identity.term = max(1, welcome.term)
+        term = welcome.term or 1
+        if term < self._identity.term:
+            terms = f"term {term}, after one of term {self._identity.term}"
+            raise TransportError(f"a coordinator answers that was deposed: {terms}", "DEPOSED")
+        self._identity.term = term
         self._session_id = welcome.session_id
         pace = convert.pace_from(welcome.pace)
         self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))

@@ -92,13 +92,13 @@ class History:
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
         if before is not None:
-            if isinstance(event, ev.SignalReceived) and effects:
-                self._on_signal(event.signum, before, effects)
             self._on_connection(before, situation)
             if situation.desired != before.desired:
                 self._on_desired(before.desired, situation.desired)
         for effect in effects:
             self._on_effect(effect)
+        if before is not None and isinstance(event, ev.SignalReceived) and effects:
+            self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
@@ -158,19 +158,16 @@ class History:
             decision = f"restarting, {used} of {self._restarts_max}"
         self._say_decision(decision, "restarting", assignment.reason)
 
-    def _on_signal(self, signum: int, before: Situation, effects: Sequence[fx.Effect]) -> None:
+    def _on_signal(self, signum: int, before: Situation) -> None:
         name = "Ctrl-C" if signum == SIGINT else signal_name(-signum)
         if before.is_ending:
             if before.is_stopping:
                 self._say("killing", f"{name} again: killing the workers at once")
         elif before.workers_alive:
-            timeouts = [each.timeout_s for each in effects if isinstance(each, fx.StopWorkers)]
-            until = self._now + timeouts[0] if timeouts else self._kill_at
-            left = (
-                "" if until is None else f", SIGKILL in {format_duration(round(until - self._now))}"
-            )
-            alive = count(before.workers_alive, "worker")
-            self._say("signal", f"{name}: stopping {alive}{left}; {name} again kills at once")
+            text = f"{name}: stopping {count(before.workers_alive, 'worker')}"
+            if self._kill_at is not None:
+                text += f", SIGKILL in {format_duration(round(self._kill_at - self._now))}"
+            self._say("signal", f"{text}; {name} again kills at once")
         else:
             self._say("signal", f"{name}: leaving the run")
 
@@ -203,7 +200,7 @@ class History:
             text += f", {here} here, master {master}"
         if self._broken_at is not None:
             text += f", {format_duration(self._now - self._broken_at)} later"
-        self._broken_at = None
+        self._broken_at = self._kill_at = None
         self._shown.clear()
         role_first = assignment.role_rank_first
         names = ("restart_count", "group_rank", "world_size", "role_world_size", "master_addr")
