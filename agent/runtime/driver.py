@@ -139,7 +139,6 @@ class Driver:
         self._recorder = OutcomeRecorder(config.nproc_per_node)
         self._history = History(
             host=config.name or host,
-            restarts_max=config.max_restarts,
             local_world_size=config.nproc_per_node,
             now=now,
         )
