@@ -58,7 +58,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
-    "drumbeat/logs.py": "whether the user's terminal is to have colours",
+    "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
