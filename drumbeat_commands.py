@@ -1,6 +1,6 @@
 """Shell. Starts our commands and helper processes, whatever else has the names of our packages.
 
-``agent`` and ``coordinator`` are also what people call folders of theirs, and with
+``agent`` and ``coordinator`` are also names that users give to folders, and with
 ``PYTHONPATH=.``, or with a package of that name installed elsewhere, Python would find those
 first. This module has a name that none of them has. In a process that it starts, our packages
 come from where it lies itself; workers are started without it and find what their user means.

@@ -1,29 +1,5 @@
 """Pure. What ends an agent, and with which exit code.
 
-AgentError                    1  anything else
- ├─ UsageError                2  the command line is wrong
- │   ├─ InvalidConfiguration  2  values break rules; all of them are listed
- │   ├─ ScriptNotFound        2  there is nothing to run at that path
- │   ├─ PrivateDirectoryUnusable  2  the agent has no place for files of its own
- │   ├─ LogDirectoryUnusable  2  --log-dir cannot be written
- │   ├─ EventLogUnusable      2  --event-log-file cannot be written
- │   ├─ UnknownEventHandler   2  --event-log-handler names none that is installed
- │   ├─ UnknownLogsSpecs      2  --logs-specs names none that is installed
- │   ├─ LogsSpecsUnusable     2  what --logs-specs names can't be loaded or made
- │   └─ TimerFileUnusable     2  no FIFO can be made at TORCHELASTIC_TIMER_FILE
- ├─ SpecRefused               2  the run was started with other settings
- ├─ RunRefused                2  the run has ended, or does not take this agent
- ├─ CoordinatorUnreachable    3  it never answered
- ├─ CoordinatorLost           3  it was away for longer than --coordinator-grace
- ├─ SupervisorLost            1  the process that holds the workers dies again and again
- ├─ ProcessesStuck            1  processes of an old round can't be ended
- ├─ RunForgotten              1  the coordinator does not know the run any more
- ├─ FunctionNotPortable       1  ``agent.launch``: a function can't be handed to workers
- ├─ ValueNotReadable          1  ``agent.launch``: a worker's return value can't be read
- ├─ AgentProcessLost          1  ``agent.launch``: the agent's process was ended
- ├─ RunFailed                 1  ``agent.launch``: and not because of a failed worker
- └─ ChildFailedError          1  workers failed; of the Python API
-
 A failed run is not an error of the command: its exit code comes with the verdict.
 """
 
@@ -198,11 +174,9 @@ class RunFailed(_OfRun):
 
 
 class _CoordinatorAway(AgentError):
-    exit_code = 3
+    """Made of an address, the seconds waited there, and what the last attempt met."""
 
-    def __init__(self, address: str, waited_s: float, last_error: str) -> None:
-        """Say who was waited for, for how many seconds, and what the last attempt met."""
-        super().__init__(address, waited_s, last_error)
+    exit_code = 3
 
     def __str__(self) -> str:
         address, waited_s, last_error = self.args
@@ -229,17 +203,11 @@ class SupervisorLost(AgentError):
     text = "the agent's supervisor died {0} times; the last one {1}"
     hint = "something ends processes here: look for the kernel's out-of-memory killer"
 
-    def __init__(self, deaths: int, ending: str) -> None:
-        super().__init__(deaths, ending)
-
 
 class ProcessesStuck(AgentError):
     """Not even SIGKILL ended a round's processes, so no other round may start on this host."""
 
     hint = "the kernel holds them: often a device driver or a network file system"
-
-    def __init__(self, round_id: int, pids: tuple[int, ...]) -> None:
-        super().__init__(round_id, pids)
 
     def __str__(self) -> str:
         round_id, pids = self.args
@@ -252,17 +220,11 @@ class RunForgotten(AgentError):
     text = "round {0} was assigned after round {1}: the coordinator does not know this run any more"
     hint = "was the coordinator's state directory removed? start the agents again"
 
-    def __init__(self, assigned: int, latest: int) -> None:
-        super().__init__(assigned, latest)
-
 
 class FunctionNotPortable(AgentError):
     """The function or its arguments cannot be pickled for the workers."""
 
     text = "{0} or its arguments cannot be handed to workers: {1}"
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(name, why)
 
 
 class ValueNotReadable(AgentError):
@@ -270,17 +232,11 @@ class ValueNotReadable(AgentError):
 
     text = "the return value of rank {0} cannot be read here: {1}"
 
-    def __init__(self, rank: int, why: str) -> None:
-        super().__init__(rank, why)
-
 
 class AgentProcessLost(AgentError):
     """The process that a launch runs the agent in has ended before the run; so have its workers."""
 
     text = "the agent's process {0}; its workers are gone with it"
-
-    def __init__(self, ending: str) -> None:
-        super().__init__(ending)
 
 
 class ChildFailedError(AgentError):

@@ -6,7 +6,7 @@ import grpc
 
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
-from drumbeat.v1 import run_pb2, run_pb2_grpc
+from drumbeat.v1 import control_pb2, control_pb2_grpc
 
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
@@ -23,8 +23,8 @@ def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> in
     """Have the learned limits of a run forgotten; return how many. Raises ``CallFailed``."""
     options = [("grpc.enable_http_proxy", int(asked.use_proxy))]
     with grpc.insecure_channel(asked.coordinator, options) as channel:
-        stub = run_pb2_grpc.RunServiceStub(channel)
-        request = run_pb2.ResetLimitsRequest(run_id=asked.run_id)
+        stub = control_pb2_grpc.ControlServiceStub(channel)
+        request = control_pb2.ResetLimitsRequest(run_id=asked.run_id)
         try:
             return stub.ResetLimits(request, timeout=timeout_s).forgotten
         except grpc.RpcError as error:

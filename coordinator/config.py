@@ -8,7 +8,7 @@ import ipaddress
 from dataclasses import dataclass, field, fields
 
 from coordinator.errors import BIND_ALLOWED
-from drumbeat.settings import (
+from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
     LOG_FORMAT,
@@ -73,7 +73,7 @@ class Limits:
     """Bytes of the failure records that wait for the core; streams of more are not read."""
 
     history_per_run_max: int = 1000
-    """Decisions kept per run, for people; the oldest is forgotten first."""
+    """Decisions kept per run, for readers; the oldest is forgotten first."""
 
     event_queue_max: int = 100_000
     """Sessions and events that wait for the core; streams that would add more are refused.

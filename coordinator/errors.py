@@ -7,6 +7,7 @@ CoordinatorError
  ├─ RunClosed                 the run has ended
  ├─ StaleSession              the agent was given up
  ├─ SessionReplaced           the agent has a newer session
+ ├─ Deposed                   another coordinator leads by now
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
@@ -15,6 +16,7 @@ CoordinatorError
      ├─ InvalidConfiguration  the configuration breaks rules
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
+     │   └─ LostLeadership    and has taken the journal over
      ├─ StateDirectoryUnusable  it cannot be created, locked or written
      └─ JournalError          something is wrong with the journal
          ├─ JournalCorrupt    it holds what cannot be read
@@ -31,7 +33,7 @@ does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from drumbeat.violation import Violation, show_value
+from drumbeat.violation import InvalidField, Violation, show_value
 
 BIND_ALLOWED = (
     "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
@@ -87,20 +89,11 @@ class CoordinatorError(Exception):
     """Whether the same agent may succeed later, in a new session."""
 
 
-class InvalidRequest(CoordinatorError):
+class InvalidRequest(CoordinatorError, InvalidField):
     """A field of a message is missing or out of range: a bug of the sender."""
 
     status = "INVALID_ARGUMENT"
     refusal = "INVALID"
-
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(field, value, allowed)
-        self.field = field
-        self.value = value
-        self.allowed = allowed
-
-    def __str__(self) -> str:
-        return str(Violation(self.field, self.value, self.allowed))
 
 
 class SpecMismatch(CoordinatorError):
@@ -142,7 +135,7 @@ class RunMissesAgents(SpecMismatch):
     """
 
     status = "ABORTED"
-    refusal = "UNAVAILABLE"
+    refusal = "AGENTS_MISSING"
     is_retryable = True
 
     def __str__(self) -> str:
@@ -171,11 +164,26 @@ class SessionReplaced(CoordinatorError):
     """
 
     status = "ABORTED"
-    refusal = "UNAVAILABLE"
+    refusal = "SESSION_REPLACED"
     is_retryable = True
 
     def __str__(self) -> str:
         return "the session is over: the agent opened another one"
+
+
+class Deposed(CoordinatorError):
+    """A coordinator of a later term has welcomed the agent: this one does not lead any more."""
+
+    status = "ABORTED"
+    refusal = "DEPOSED"
+    is_retryable = True
+
+    def __init__(self, term: int) -> None:
+        super().__init__(term)
+        self.term = term
+
+    def __str__(self) -> str:
+        return f"this coordinator was deposed: the agent has seen one of term {self.term}"
 
 
 class LimitReached(CoordinatorError):

@@ -1,1 +1,4 @@
-"""What coordinator, agent and SDK share: the protocol, durations, options, the form of logs."""
+"""Pure. What coordinator, agent and SDK share: the protocol, options, the form of logs."""
+
+VERSION = "0.1.0"
+"""Of the distribution; agents and coordinators tell it to each other."""

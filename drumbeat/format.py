@@ -1,4 +1,4 @@
-"""Pure. Counts and foreign text as they may stand in a line for people."""
+"""Pure. Counts and foreign text as they may stand in a line of a log or report."""
 
 import re
 

@@ -18,6 +18,17 @@ class Violation(NamedTuple):
         return f"{self.field}: {show_value(self.value)} is given, allowed is {self.allowed}"
 
 
+class InvalidField(ValueError):
+    """A field of a message is missing or out of range."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(field, value, allowed)
+        self.field, self.value, self.allowed = field, value, allowed
+
+    def __str__(self) -> str:
+        return str(Violation(self.field, self.value, self.allowed))
+
+
 def show_value(value: object) -> str:
     """``value`` as it may stand in a message: "nothing" for None, printable, bounded."""
     if value is None:

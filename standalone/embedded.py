@@ -19,8 +19,9 @@ from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
+from coordinator.shell.queries import Queries
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -34,9 +35,7 @@ def run(config: AgentConfig) -> int:
 async def _run(config: AgentConfig) -> int:
     coordinator = Driver(Registry(RegistryPolicy()), MemoryJournal(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
-    agent = asyncio.create_task(
-        drive(config, EmbeddedTransport(Sessions(coordinator, Limits()))), name="agent"
-    )
+    agent = asyncio.create_task(drive(config, EmbeddedTransport(coordinator)), name="agent")
     try:
         await asyncio.wait({owner, agent}, return_when=asyncio.FIRST_COMPLETED)
         if not agent.done():
@@ -52,8 +51,9 @@ async def _run(config: AgentConfig) -> int:
 class EmbeddedTransport:
     """Connects an agent to the coordinator in the same process."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, coordinator: Driver) -> None:
+        self._sessions = Sessions(coordinator, Limits())
+        self._queries = Queries(coordinator)
 
     async def address(self) -> str:
         """Return the loopback address: all workers are here."""
@@ -61,35 +61,35 @@ class EmbeddedTransport:
 
     def connect(self) -> Connection:
         """Return a new connection."""
-        return EmbeddedConnection(self._sessions)
+        return EmbeddedConnection(self._sessions, self._queries)
 
 
 class EmbeddedConnection:
     """Calls the coordinator's sessions directly."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, sessions: Sessions, queries: Queries) -> None:
+        self._sessions, self._queries = sessions, queries
 
     async def open(
         self,
-        requests: AsyncGenerator[session_pb2.OpenRequest, None],
-        take: Callable[[session_pb2.OpenResponse], None],
+        requests: AsyncGenerator[session_pb2.AgentReport, None],
+        take: Callable[[session_pb2.Directive], None],
     ) -> None:
         """Hold one session."""
         await _converse(self._sessions.open, requests, take)
 
     async def report(
         self,
-        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
-        take: Callable[[failure_pb2.ReportResponse], None],
+        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
+        take: Callable[[session_pb2.ReportFailuresResponse], None],
     ) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
 
-    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+    async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
         try:
-            return self._sessions.get_verdict(request).verdict
+            return self._queries.get_report(request).verdict
         except CoordinatorError as error:
             raise TransportError(str(error), error.refusal) from error
 

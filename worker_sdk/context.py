@@ -36,4 +36,4 @@ FILE_TIMER_PATH = "TORCHELASTIC_TIMER_FILE"
 
 FAULT_FILE_SUFFIX = ".faulthandler"
 """Appended to the name of the error file: where Python's fault handler writes if the
-file is there. An agent makes it, empty; that says that somebody will read it."""
+file is there. An agent makes it, empty, and reads it."""

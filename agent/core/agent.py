@@ -79,43 +79,15 @@ class AgentCore:
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (monotonic seconds)."""
-        if self._is_finished or isinstance(event, ev.OBSERVED_ONLY):
+        if self._is_finished or isinstance(event, ev.ObservedEvent):
             return []
-        match event:
-            case (
-                ev.SessionWelcomed()
-                | ev.PaceChanged()
-                | ev.DirectiveReceived()
-                | ev.InprocessDirected()
-                | ev.SessionLost()
-            ):
-                if event.attempt == self._link.attempt:
-                    self._on_coordinator(event, now)
-            case ev.PortReserved():
-                self._ports.next = event.port
-                self._effects += self._ports.replace_spent(self._desired)
-            case (
-                ev.WorkersStarted()
-                | ev.WorkerStartFailed()
-                | ev.InprocessStepTaken()
-                | ev.WorkerExited()
-                | ev.WorkersStopped()
-            ):
-                self._on_workers(event, now)
-            case ev.SupervisorDied() | ev.SupervisorNotStarted():
-                self._on_supervisor(event, now)
-            case ev.GpuMemoryFree():
-                self._gpu_memory = GpuMemory.FREE
-                if event.note:
-                    self._tell("GPU memory not free", event.note)
-            case ev.SignalReceived():
-                self._on_signal(event.signum)
-            case ev.SignalToForward():
-                self._on_signal_to_forward(event.signum)
-            case ev.DeadlineReached():
-                self._on_deadline(now)
-            case _:
-                assert_never(event)
+        if isinstance(event, ev.SessionEvent):
+            if event.attempt == self._link.attempt:
+                self._on_session(event, now)
+        elif isinstance(event, ev.WorkersEvent):
+            self._on_workers(event, now)
+        else:
+            self._on_host(event, now)
         self._reconcile(now)
         return self._flush(now)
 
@@ -126,9 +98,13 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for the console."""
-        group = self._group
+        group, link = self._group, self._link
         return Situation(
-            line=self._link.state(),
+            coordinator=link.coordinator,
+            is_connected=link.is_open,
+            was_connected=link.was_open,
+            reason=link.reason,
+            until=link.deadline,
             desired=self._desired,
             group=group.state,
             workers_alive=group.workers_alive,
@@ -143,17 +119,31 @@ class AgentCore:
         self._ports.check_invariants()
         assert self._beat_at is None or self._link.is_open, "beats without a session"
 
+    # This host.
+
+    def _on_host(self, event: ev.HostEvent, now: float) -> None:
+        match event:
+            case ev.PortReserved():
+                self._ports.next = event.port
+                self._effects += self._ports.replace_spent(self._desired)
+            case ev.SupervisorDied() | ev.SupervisorNotStarted():
+                self._on_supervisor(event, now)
+            case ev.GpuMemoryFree():
+                self._gpu_memory = GpuMemory.FREE
+                if event.note:
+                    self._tell("GPU memory not free", event.note)
+            case ev.SignalReceived():
+                self._on_signal(event.signum)
+            case ev.SignalToForward():
+                self._on_signal_to_forward(event.signum)
+            case ev.DeadlineReached():
+                self._on_deadline(now)
+            case _:
+                assert_never(event)
+
     # The coordinator.
 
-    def _on_coordinator(
-        self,
-        event: ev.SessionWelcomed
-        | ev.PaceChanged
-        | ev.DirectiveReceived
-        | ev.InprocessDirected
-        | ev.SessionLost,
-        now: float,
-    ) -> None:
+    def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
             case ev.SessionWelcomed() | ev.PaceChanged():
                 self._link.welcomed(event.pace)
@@ -166,6 +156,8 @@ class AgentCore:
                     self._effects += self._workers.give_up()
             case ev.SessionLost():
                 self._on_session_lost(event, now)
+            case _:
+                assert_never(event)
 
     def _on_directive(self, directive: ev.DirectiveReceived) -> None:
         state = self._desired = directive.state
@@ -215,15 +207,7 @@ class AgentCore:
 
     # Workers.
 
-    def _on_workers(
-        self,
-        event: ev.WorkersStarted
-        | ev.WorkerStartFailed
-        | ev.InprocessStepTaken
-        | ev.WorkerExited
-        | ev.WorkersStopped,
-        now: float,
-    ) -> None:
+    def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
             case ev.WorkersStarted():
                 self._group.started(event.round_id)
@@ -242,6 +226,8 @@ class AgentCore:
                     self._tell("processes stuck", why)
                     self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
                 self._group.stopped(event.round_id)
+            case _:
+                assert_never(event)
 
     def _on_supervisor(
         self, event: ev.SupervisorDied | ev.SupervisorNotStarted, now: float
@@ -293,9 +279,8 @@ class AgentCore:
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        is_wanted = self._ending is None and isinstance(self._desired, Assignment)
-        target = self._desired if is_wanted and isinstance(self._desired, Assignment) else None
-        group = self._group
+        wanted, group = self._desired if self._ending is None else None, self._group
+        target = wanted if isinstance(wanted, Assignment) else None
         if not self._inprocess.is_on:
             group.conclude()
         if group.assignment is not None and (

@@ -146,28 +146,19 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
+SessionEvent = SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost
+WorkersEvent = (
+    WorkersStarted | WorkerStartFailed | InprocessStepTaken | WorkerExited | WorkersStopped
+)
 # What only telemetry and the console look at: a worker's end tells what there is to do.
-OBSERVED_ONLY = (LimitExpired, WorkerSignalled, SuspendRequested)
-
-Event = (
-    SessionWelcomed
-    | PaceChanged
-    | DirectiveReceived
-    | InprocessDirected
-    | SessionLost
-    | PortReserved
-    | WorkersStarted
-    | WorkerStartFailed
-    | InprocessStepTaken
-    | WorkerExited
-    | LimitExpired
-    | WorkerSignalled
-    | WorkersStopped
+ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
+HostEvent = (
+    PortReserved
     | SupervisorDied
     | SupervisorNotStarted
     | GpuMemoryFree
     | SignalReceived
     | SignalToForward
-    | SuspendRequested
     | DeadlineReached
 )
+Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

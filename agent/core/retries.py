@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent.core.model import Pace
 from agent.errors import AgentError, CoordinatorLost, CoordinatorUnreachable
-from agent.telemetry.waits import LineState
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
 # The coordinator waits half a second for an agent whose stream broke.
@@ -28,7 +27,7 @@ class CoordinatorLink:
     """
 
     def __init__(self, coordinator: str, *, join_timeout_s: float, grace_s: float) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self.attempt = 0
         self.is_open = self.was_open = False
         self.deadline: float | None = None
@@ -36,17 +35,7 @@ class CoordinatorLink:
         self._join_timeout_s = join_timeout_s
         self._grace_s = grace_s
         self._failures = 0
-        self._reason = "no answer"
-
-    def state(self) -> LineState:
-        """Return how the link is, for the console."""
-        return LineState(
-            coordinator=self._coordinator,
-            is_open=self.is_open,
-            was_open=self.was_open,
-            reason=self._reason,
-            until=self.deadline,
-        )
+        self.reason = "no answer"
 
     def begin(self, *, now: float) -> float:
         """Begin the first attempt; return the upper bound of its delay: none."""
@@ -63,7 +52,7 @@ class CoordinatorLink:
         """Begin another attempt; return the upper bound of its random delay."""
         if self.is_open:
             self.deadline = now + self._grace_s
-        self.is_open, self._reason = False, reason
+        self.is_open, self.reason = False, reason
         self.attempt += 1
         delay = DELAY_FIRST_S * 2.0**self._failures
         self._failures = min(self._failures + 1, 20)
@@ -79,8 +68,8 @@ class CoordinatorLink:
         if self.deadline is None or now < self.deadline:
             return None
         if self.was_open:
-            return CoordinatorLost(self._coordinator, self._grace_s, self._reason)
-        return CoordinatorUnreachable(self._coordinator, self._join_timeout_s, self._reason)
+            return CoordinatorLost(self.coordinator, self._grace_s, self.reason)
+        return CoordinatorUnreachable(self.coordinator, self._join_timeout_s, self.reason)
 
 
 class SupervisorRestarts:

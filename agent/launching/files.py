@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from agent.runtime.preflight import private_places
-from agent.runtime.private_directory import PrivateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,16 +19,6 @@ if TYPE_CHECKING:
     from agent.launching.outcome import Outcome
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
-
-
-def make_directory() -> PrivateDirectory:
-    """Return a new directory of this launch. Raises ``PrivateDirectoryUnusable``."""
-    return PrivateDirectory(private_places())
-
-
-def remove_directory(directory: Path) -> None:
-    """Remove it with all that is in it, as far as possible."""
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
@@ -52,7 +38,7 @@ def read(path: Path) -> Any:
 
 
 def write_outcome(path: str, outcome: Outcome) -> None:
-    """Say how an agent ended; without a reader there is nobody to tell."""
+    """Record how an agent ended; a launcher that is gone needs no record."""
     with suppress(OSError):
         write(Path(path), [pickle.dumps(outcome)])
 

@@ -30,8 +30,8 @@ from agent.errors import (
 from agent.launching import files
 from agent.runtime import preflight
 from agent.runtime.own_process import own_process
+from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import Program
-from agent.telemetry.api import RunResult, WorkerState
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
@@ -41,7 +41,7 @@ from worker_sdk.errors import error_file
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
@@ -88,7 +88,7 @@ def _launch(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
 ) -> dict[int, Any]:
     name = _name_of(entrypoint)
-    with closing(files.make_directory()) as private:
+    with closing(PrivateDirectory()) as private:
         directory = private.path
         if isinstance(entrypoint, str):
             program = Program("program", entrypoint, tuple(map(str, args)))
@@ -97,10 +97,7 @@ def _launch(
             program = Program("function", name, (str(WORKER), str(directory)))
         agent_config = _agent_config(config, program, directory)
         outcome = _run(agent_config, directory)
-        result = _result(agent_config, outcome, directory)
-    if result.is_failed():
-        raise ChildFailedError(name, result.failures)
-    return dict(result.return_values)
+        return _values(name, agent_config.run_id, outcome, directory)
 
 
 def _name_of(entrypoint: Callable[..., Any] | str) -> str:
@@ -190,7 +187,7 @@ def _sleep_until_ended(pid: int) -> None:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        return  # somebody else in this program has reaped it
+        return  # the program has reaped it
     try:
         while not wait_readable(pidfd, None):
             pass  # after a signal whose handler did not raise
@@ -198,21 +195,26 @@ def _sleep_until_ended(pid: int) -> None:
         os.close(pidfd)
 
 
-def _result(config: AgentConfig, outcome: Outcome, directory: Path) -> RunResult:
-    """Return how this host's workers ended. Raises ``RunFailed`` or ``ValueNotReadable``."""
+def _values(name: str, run_id: str, outcome: Outcome, directory: Path) -> dict[int, Any]:
+    """Return what this host's workers returned, by rank.
+
+    Raises:
+        ChildFailedError: Workers failed.
+        RunFailed: And not because of a worker.
+        ValueNotReadable: A value can't be read here.
+    """
     if outcome.exit_code == 0:
         values = directory / files.VALUES / str(outcome.round_id)
-        found = {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
-        return RunResult(state=WorkerState.SUCCEEDED, return_values=found)
+        return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
     if not outcome.root_causes:
-        raise RunFailed(config.run_id, outcome.reason)
-    failures: Mapping[int, ProcessFailure] = {
+        raise RunFailed(run_id, outcome.reason)
+    failures = {
         cause.rank: ProcessFailure.of(
             cause, outcome.error_files.get(cause.rank, error_file.NO_ERROR_FILE)
         )
         for cause in outcome.root_causes
     }
-    return RunResult(state=WorkerState.FAILED, failures=failures)
+    raise ChildFailedError(name, failures)
 
 
 def _value(path: Path, rank: int) -> Any:

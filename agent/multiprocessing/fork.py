@@ -17,6 +17,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.multiprocessing.signals import is_ours
+from agent.workers.supervisor.prctl import die_with
 from agent.workers.supervisor.process import serve
 from agent.workers.supervisor.spawn import SpawnError, opened_outputs
 
@@ -25,15 +26,10 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-    from agent.workers.supervisor.prctl import ProcessControl
 
 
 def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socket]:
-    """Fork a supervisor whose workers are these processes; return its pid and the connection.
-
-    Raises:
-        OSError: The system cannot fork.
-    """
+    """Fork a supervisor whose workers are these processes; return its pid and the connection."""
     launcher_pid = os.getpid()
     ours, theirs = socket.socketpair()
     util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -53,14 +49,9 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
 
 
 class ForkSpawner:
-    """Forks workers; see `agent.workers.supervisor.spawn.WorkerSpawner`.
+    """Forks workers from these processes, by local rank; they must not keep the connection.
 
-    Args:
-        processes: By local rank.
-        connection: This supervisor's, which workers must not keep.
-        launcher_pid: The launcher.
-        control: Made before a fork.
-        handlers: Dispositions of signals that the workers are to have.
+    ``handlers`` are the dispositions of signals that the workers are to have.
     """
 
     def __init__(
@@ -68,21 +59,15 @@ class ForkSpawner:
         processes: Sequence[BaseProcess],
         connection: socket.socket,
         launcher_pid: int,
-        control: ProcessControl,
         handlers: Mapping[int, Any],
     ) -> None:
         self._processes = processes
         self._connection = connection
         self._launcher_fd = os.pidfd_open(launcher_pid)
-        self._control = control
         self._handlers = handlers
 
     def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
-        """Return the pid of the worker, when it leads its own session.
-
-        Raises:
-            SpawnError: It could not be started.
-        """
+        """Return the pid of the worker, when it leads its own session; may raise."""
         supervisor_pid = os.getpid()
         with opened_outputs(worker) as outputs:
             ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
@@ -108,7 +93,7 @@ class ForkSpawner:
         code = 1
         try:
             os.setsid()
-            self._control.die_with(supervisor_pid)
+            die_with(supervisor_pid)
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
                 signal.signal(number, _in_worker(number, handler))

@@ -20,11 +20,7 @@ SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 class SignalException(Exception):
-    """This process was told to end; close the context and end.
-
-    Attributes:
-        sigval: The signal.
-    """
+    """This process was told to end, by the signal ``sigval``: close the context and end."""
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         super().__init__(msg)

@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -21,7 +22,7 @@ from agent.launching.files import write_outcome
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent_error_file import cause_of, tell_launcher
-from agent.runtime.preflight import inherited_environment, private_places
+from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
 from agent.session.convert import failure_message
@@ -39,14 +40,14 @@ from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.client import become_subreaper
-from drumbeat.logs import write_text
+from agent.workers.supervisor.prctl import become_subreaper
+from drumbeat.command.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
 
-# How long a goodbye, or a word to the launcher, may take to leave: nothing here depends on it.
+# How long a goodbye, or a message to the launcher, may take: nothing here depends on it.
 GOODBYE_TIMEOUT_S = 1.0
 
 
@@ -64,7 +65,7 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
-    with closing(PrivateDirectory(private_places())) as directory:
+    with closing(PrivateDirectory()) as directory:
         return await _drive(config, transport, directory)
 
 
@@ -114,11 +115,16 @@ class Driver:
     ) -> None:
         self._config = config
         self._transport = transport
-        self._incarnation = incarnation
-        self._output = output
-        self._devices = devices or HostDevices()
-        self._host = socket.gethostname()
-        self._identity: Identity | None = None
+        devices = devices or HostDevices()
+        host, now = socket.gethostname(), time.monotonic()
+        self._identity = Identity(
+            incarnation=incarnation,
+            host=host,
+            address="",  # found with the first session
+            # The coordinator tells by it which run of its name this agent means.
+            began_at=now - process_tree.age_s(),
+            gpus=devices.gpus,
+        )
         self._core = AgentCore(
             AgentPolicy(
                 coordinator=config.coordinator or "within this process",
@@ -126,33 +132,25 @@ class Driver:
                 join_timeout_s=config.join_timeout,
                 coordinator_grace_s=config.coordinator_grace,
                 shutdown_timeout_s=config.shutdown_timeout,
-                is_gpu_memory_awaited=self._devices.memory is not None,
+                is_gpu_memory_awaited=devices.memory is not None,
             )
         )
-        self._telemetry = Telemetry(config, host=self._host)
+        self._telemetry = Telemetry(config, host=host)
         self._recorder = OutcomeRecorder(config.nproc_per_node)
+        self._history = History(
+            host=config.name or host,
+            local_world_size=config.nproc_per_node,
+            now=now,
+        )
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        now = time.monotonic()
-        # The coordinator tells by it which run of its name this agent means.
-        self._began_at = now - process_tree.age_s()
-        self._history = History(
-            host=config.name or self._host,
-            restarts_max=config.max_restarts,
-            local_world_size=config.nproc_per_node,
-            now=now,
-        )
-        self._reporter = Reporter(spool, incarnation=incarnation, began_at=self._began_at)
+        began_at = self._identity.began_at
+        self._reporter = Reporter(spool, incarnation=incarnation, began_at=began_at)
         self._workers = Workers(
-            config,
-            output,
-            devices or HostDevices(),
-            self._submit,
-            on_mistake=self._fail,
-            spawn=self._spawn,
+            config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
         self._session: Session | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,16 +199,12 @@ class Driver:
         if self._queue:
             return
         self._arrived.clear()
-        loop, timer = asyncio.get_running_loop(), None
         instants = (self._core.next_deadline(), self._history.next_deadline())
         due = min((instant for instant in instants if instant is not None), default=None)
-        if due is not None:
-            timer = loop.call_later(max(0.0, due - time.monotonic()), self._arrived.set)
-        try:
-            await self._arrived.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
+        delay_s = None if due is None else max(0.0, due - time.monotonic())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._arrived.wait()
 
     def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
@@ -235,7 +229,7 @@ class Driver:
     # Effects.
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
-        """Do what the core wants done about an event, and let telemetry and people know."""
+        """Do what the core wants done about an event, with telemetry and the console told."""
         self._telemetry.saw(event, effects, now=now)
         self._recorder.saw(event, effects)
         for effect in effects:
@@ -272,37 +266,24 @@ class Driver:
 
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:
-            identity = await self._identify()
+            if not self._identity.address:  # found once
+                address = self._config.local_addr or await self._transport.address()
+                self._identity = replace(self._identity, address=address)
         except TransportError as error:
             self._submit(SessionLost(attempt=effect.attempt, reason=error.reason))
             return
         self._session = Session(
             attempt=effect.attempt,
             config=self._config,
-            identity=identity,
+            identity=self._identity,
             beat=effect.beat,
             on_event=self._submit,
             watchdog=self._workers.watchdog,
         )
+        delay_max_s, reporter = effect.delay_max_s, self._reporter
         await self._session.run(
-            self._transport,
-            self._reporter,
-            delay_max_s=effect.delay_max_s,
-            random=self._random,
+            self._transport, reporter, delay_max_s=delay_max_s, random=self._random
         )
-
-    async def _identify(self) -> Identity:
-        """Return who we are; the address is found once. Raises ``TransportError``."""
-        if self._identity is None:
-            address = self._config.local_addr or await self._transport.address()
-            self._identity = Identity(
-                incarnation=self._incarnation,
-                host=self._host,
-                address=address,
-                began_at=self._began_at,
-                gpus=self._devices.gpus,
-            )
-        return self._identity
 
     def _reserve_port(self) -> int:
         """Return a port that is held from now on; 0 if the host has none left."""
@@ -314,17 +295,15 @@ class Driver:
             return 0
 
     def _write_failure(self, failure: Failure) -> None:
+        config, identity = self._config, self._identity
+        incarnation, host = identity.incarnation, identity.host
         record = failure_message(
-            failure,
-            run_id=self._config.run_id,
-            incarnation=self._incarnation,
-            host=self._host,
-            role=self._config.role,
+            failure, run_id=config.run_id, incarnation=incarnation, host=host, role=config.role
         )
-        record.name = self._config.name
+        record.name = config.name
         self._reporter.write(
             Spooled(
-                incarnation=self._incarnation,
+                incarnation=incarnation,
                 sequence=failure.sequence,
                 happened_at=failure.happened_at,
                 record=record,

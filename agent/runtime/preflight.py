@@ -54,7 +54,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
     if event_log is not None:
         event_log = str(Path(event_log).absolute())
         if config.event_handler == handlers.JSON_LINES:
-            prepare_event_log(event_log)
+            _prepare_event_log(event_log)
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
     return dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
@@ -88,31 +88,20 @@ def count_workers(word: str) -> int:
             "--nproc-per-node: 'gpu' is given, but this process sees no GPU (/dev/nvidia*, "
             f"{VISIBLE_DEVICES}); allowed here is a number, auto or cpu"
         )
-    return gpus or usable_cores()
-
-
-def usable_cores() -> int:
-    """Cores this process may be scheduled on; at least 1."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return gpus or len(os.sched_getaffinity(0))
 
 
 def check_script(path: str) -> None:
-    """Make sure that Python can run ``path``.
-
-    Raises:
-        ScriptNotFound: It is not there, is not a file, or cannot be read.
-    """
-    script = Path(path)
-    try:
-        is_directory, is_there = script.is_dir(), script.exists()
-    except PermissionError:  # of a directory above it
-        raise ScriptNotFound(path, "it cannot be read") from None
-    if is_directory:
-        raise ScriptNotFound(path, "it is a directory")
-    if not is_there:
-        raise ScriptNotFound(path, f"there is no such file (looked in {Path.cwd()})")
-    if not os.access(path, os.R_OK):
-        raise ScriptNotFound(path, "it cannot be read")
+    """Make sure that Python can run ``path``. Raises ``ScriptNotFound``."""
+    script, why = Path(path), "it cannot be read"
+    with suppress(PermissionError):  # of a directory above it
+        if script.is_dir():
+            why = "it is a directory"
+        elif not script.exists():
+            why = f"there is no such file (looked in {Path.cwd()})"
+        elif os.access(path, os.R_OK):
+            return
+    raise ScriptNotFound(path, why)
 
 
 def check_module(name: str) -> None:
@@ -173,40 +162,24 @@ def _looks_elsewhere(spec: ModuleSpec) -> bool:
 def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
     """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
 
-    ``named_by`` is the variable that names it, for the error.
-
-    Raises:
-        ScriptNotFound: It is nowhere, is a directory, or is not executable.
+    ``named_by`` is the variable that names it, for the error. Raises ``ScriptNotFound``.
     """
     if shutil.which(program, path=search_path) is not None:
         return
-    of = f" (of {named_by})" if named_by else ""
+    why = "there is no such file"
     if "/" not in program:
-        raise ScriptNotFound(program, f"there is no such program on PATH{of}")
-    if Path(program).is_dir():
-        raise ScriptNotFound(program, f"it is a directory{of}")
-    if Path(program).exists():
-        raise ScriptNotFound(program, f"it is not executable{of}")
-    raise ScriptNotFound(program, f"there is no such file{of}")
-
-
-def private_places() -> list[str]:
-    """Return where a private directory may be, the best first."""
-    found = [tempfile.gettempdir()]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):
-        status = Path(runtime).lstat()
-        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o077
-        if Path(runtime).is_absolute() and is_private and Path(runtime).is_dir():
-            found.insert(0, runtime)
-    return found
+        why = "there is no such program on PATH"
+    elif Path(program).is_dir():
+        why = "it is a directory"
+    elif Path(program).exists():
+        why = "it is not executable"
+    raise ScriptNotFound(program, why + (f" (of {named_by})" if named_by else ""))
 
 
 def prepare_log_dir(path: str) -> str:
     """Create the directory with its parents if needed, try to write there, return it absolute.
 
-    Raises:
-        LogDirectoryUnusable: It cannot be created or written.
+    Raises ``LogDirectoryUnusable``.
     """
     directory = Path(path).absolute()
     try:
@@ -220,12 +193,8 @@ def prepare_log_dir(path: str) -> str:
     return str(directory)
 
 
-def prepare_event_log(path: str) -> None:
-    """Create the file of structured events if needed, and see whether it can be written.
-
-    Raises:
-        EventLogUnusable: It cannot be created or written, or is no file.
-    """
+def _prepare_event_log(path: str) -> None:
+    """Create the file of structured events if needed, and see whether it can be written."""
     try:
         os.close(handlers.open_private(path))
     except OSError as error:

@@ -16,6 +16,7 @@ import socket
 import tempfile
 import threading
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,16 +48,22 @@ class PrivateDirectory:
     """A directory that this user alone can read, and this process alone owns, until ``close``.
 
     Args:
-        places: Where it may be, the best first; see `agent.runtime.preflight.private_places`. Those
-            where the path of a socket would be too long come last.
+        places: Where it may be, the best first; None: `private_places`. Those where the path of
+            a socket would be too long come last.
 
     Raises:
         PrivateDirectoryUnusable: It can be made in none of them.
     """
 
-    def __init__(self, places: Sequence[str]) -> None:
-        self._prefix = f"drumbeat-{os.getuid()}-{_host()}-"
-        self._places = self._by_length(dict.fromkeys((*places, SHORT_TEMPORARY)))
+    def __init__(self, places: Sequence[str] | None = None) -> None:
+        # Hosts that share a file system are told apart.
+        host = hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
+        self._prefix = f"drumbeat-{os.getuid()}-{host}-"
+        left = SOCKET_PATH_BYTES_MAX - len(f"/{self._prefix}{'x' * 8}/") - SOCKET_NAME_BYTES_MAX
+        self._places = sorted(
+            dict.fromkeys((*(places or private_places()), SHORT_TEMPORARY)),
+            key=lambda place: len(os.fsencode(place)) > left,
+        )
         self._path, self._lock = self._make_somewhere()
         self._guard = threading.Lock()
 
@@ -93,7 +100,7 @@ class PrivateDirectory:
             is_wanted: Whether the spool in a directory, which is held meanwhile, has to stay.
         """
         found = (path for place in self._places for path in _find(place, self._prefix))
-        for _, path in zip(range(ABANDONED_MAX), found, strict=False):
+        for path in islice(found, ABANDONED_MAX):
             if path == self._path or (lock := _take(path)) is None:
                 continue
             try:
@@ -105,11 +112,6 @@ class PrivateDirectory:
         """Remove it with all that is in it; a spool that is not empty stays for another agent."""
         _remove(self._path, is_spool_kept=(self._path / SPOOL).exists())
         os.close(self._lock)
-
-    def _by_length(self, places: dict[str, None]) -> list[str]:
-        name = f"/{self._prefix}{'x' * 8}/"
-        left = SOCKET_PATH_BYTES_MAX - len(name) - SOCKET_NAME_BYTES_MAX
-        return sorted(places, key=lambda place: len(os.fsencode(place)) > left)
 
     def _make_somewhere(self) -> tuple[Path, int]:
         problems: list[str] = []
@@ -125,7 +127,7 @@ class PrivateDirectory:
         raise PrivateDirectoryUnusable(tuple(problems))
 
     def _make_again(self) -> tuple[Path, int]:
-        # Who made it meanwhile in our place is at most a worker of ours that had something to say.
+        # What has made it meanwhile is at most a worker of ours that had something to say.
         with suppress(OSError):
             with suppress(FileExistsError):
                 self._path.mkdir(mode=0o700)
@@ -134,9 +136,13 @@ class PrivateDirectory:
         return self._make_somewhere()
 
 
-def _host() -> str:
-    """Return what tells this host from others that may share a file system with it."""
-    return hashlib.blake2s(socket.gethostname().encode(), digest_size=4).hexdigest()
+def private_places() -> list[str]:
+    """Return where a private directory may be, the best first."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    with suppress(OSError):
+        if runtime.is_absolute() and _is_ours(runtime):
+            return [str(runtime), tempfile.gettempdir()]
+    return [tempfile.gettempdir()]
 
 
 def _find(place: str, prefix: str) -> Iterator[Path]:
@@ -152,11 +158,6 @@ def _is_ours(path: Path) -> bool:
     return path.is_dir() and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags)
-
-
 def _is_locked_there(path: Path, lock: int) -> bool:
     """Return whether a path still leads to what was locked."""
     try:
@@ -165,40 +166,39 @@ def _is_locked_there(path: Path, lock: int) -> bool:
         return False
 
 
+def _open_locked(path: Path) -> tuple[int, int]:
+    """Open a directory and lock it; return its descriptor and the error of locking, 0 for none."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return lock, error.errno or errno.EIO
+    return lock, 0
+
+
 def _lock_own(path: Path) -> int | None:
     """Return a descriptor that holds a directory; None if it was collected before.
 
     A file system without locks is no obstacle: without a lock no agent collects there.
     """
     try:
-        lock = _open(path)
+        lock, problem = _open_locked(path)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno == errno.EWOULDBLOCK:
-            os.close(lock)
-            return None
-    if not _is_locked_there(path, lock):
-        os.close(lock)
-        return None
-    return lock
+    if problem != errno.EWOULDBLOCK and _is_locked_there(path, lock):
+        return lock
+    os.close(lock)
+    return None
 
 
 def _take(path: Path) -> int | None:
     """Return a descriptor that holds the directory of a dead process; None if it is not one."""
-    try:
-        lock = _open(path)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_ours(path) and _is_locked_there(path, lock):
-            return lock
-    except OSError:
-        pass  # held, or of a file system without locks
-    os.close(lock)
+    with suppress(OSError):
+        lock, problem = _open_locked(path)
+        with suppress(OSError):
+            if not problem and _is_ours(path) and _is_locked_there(path, lock):
+                return lock
+        os.close(lock)
     return None
 
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from google.protobuf.duration_pb2 import Duration
 
+from agent.core.inprocess.model import InterruptionKind
 from agent.core.model import (
     Assignment,
     Beat,
     DesiredState,
     Exit,
     Failure,
+    GroupState,
     Pace,
     Standby,
     Stop,
 )
-from agent.session.convert_inprocess import kind_value, report_message
+from agent.session.convert_inprocess import report_message
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Hang, Standing
+from agent.watchdog.core.model import Hang, HangKind, Standing
 from agent.workers.devices.model import Gpu
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.verdict import read_report
+from drumbeat import VERSION
+from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from worker_sdk.board.layout import decode_name, encode_name
 
@@ -33,36 +38,58 @@ HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
+_PACE = MessageMapping(Pace, session_pb2.Pace)
+_ASSIGNMENT = MessageMapping(Assignment, session_pb2.Assignment)
+_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
+_BEAT = MessageMapping(
+    Beat,
+    session_pb2.Beat,
+    parts={"state": GroupState},
+    given=("round_id", "inprocess", "failure"),
+)
+# Of a hang and a failure, what is the same in their messages.
+_HANG = MessageMapping(
+    Hang,
+    failure_pb2.Hang,
+    parts={"kind": HangKind},
+    given=("standing", "noticed_at", "evidence", "purpose"),
+)
+_RECORD = MessageMapping(
+    Failure,
+    failure_pb2.FailureRecord,
+    parts={"interruption": InterruptionKind},
+    given=("rank", "local_rank", "group_rank", "role_rank", "happened_at", "round_id", "hang"),
+)
 
-def desired_from(message: session_pb2.Desired) -> DesiredState | None:
+
+def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    state: DesiredState
     match message.WhichOneof("kind"):
         case "standby":
-            standby = message.standby
-            left = _seconds(standby.time_left) if standby.HasField("time_left") else None
-            state = Standby(reason=standby.reason, time_left_s=left)
+            return _STANDBY.read(message.standby)
         case "run":
-            state = _assignment(message.run)
+            return _ASSIGNMENT.read(message.run)
         case "stop":
-            state = Stop(reason=message.stop.reason)
+            return Stop(reason=message.stop.reason)
         case "exit":
             verdict = message.exit.verdict
             report = None if verdict.is_success else read_report(message.exit)
-            state = Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+            return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
         case "release":
-            state = Exit(is_success=True, reason=message.release.reason, is_released=True)
+            return Exit(is_success=True, reason=message.release.reason, is_released=True)
         case _:
             return None
-    return state
 
 
 def pace_from(message: session_pb2.Pace) -> Pace:
     """Read a pace."""
-    return Pace(
-        heartbeat_interval_s=_seconds(message.heartbeat_interval),
-        reconnect_delay_max_s=_seconds(message.reconnect_delay_max),
-    )
+    return _PACE.read(message)
+
+
+def limits_from(message: session_pb2.LearnedLimits) -> dict[str, float]:
+    """Read the limits that were learned, by section; "" between heartbeats."""
+    return {each.section: seconds_of(each.limit) for each in message.limits}
 
 
 def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
@@ -82,6 +109,31 @@ def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     )
 
 
+def hello_message(
+    config: AgentConfig,
+    beat: session_pb2.Beat,
+    *,
+    host: str,
+    address: str,
+    term: int = 0,
+    gpus: Iterable[Gpu] = (),
+) -> session_pb2.Hello:
+    """Write who this agent is, and that it comes to take part in its run."""
+    purpose = session_pb2.RunPurpose(run_id=config.run_id, spec=spec_message(config))
+    return session_pb2.Hello(
+        run=purpose,
+        version=VERSION,
+        term=term,
+        host=host,
+        name=config.name,
+        address=address,
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        beat=beat,
+        gpus=map(GPU.write, gpus),
+    )
+
+
 def beat_message(
     beat: Beat,
     *,
@@ -91,7 +143,8 @@ def beat_message(
     host: str = "",
 ) -> session_pb2.Beat:
     """Write the actual state of ``host``, and where its workers stand at ``now``."""
-    return session_pb2.Beat(
+    message: session_pb2.Beat = _BEAT.write(
+        beat,
         workers=[progress_message(standing, now=now) for standing in standings],
         observations=[
             session_pb2.Observation(
@@ -99,15 +152,10 @@ def beat_message(
             )
             for name, (count, longest_s) in observations.items()
         ],
-        state=session_pb2.GroupState.Value(f"GROUP_STATE_{beat.state}"),
-        master_port=beat.master_port,
-        failures_written=beat.failures_written,
-        workers_alive=beat.workers_alive,
-        is_start_impossible=beat.is_start_impossible,
         inprocess=None if beat.inprocess is None else report_message(beat.inprocess),
         failure=None if beat.failure is None else _in_short(beat.failure, host=host, now=now),
-        workers_done=beat.workers_done,
     )
+    return message
 
 
 def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.FailureRecord:
@@ -124,22 +172,13 @@ def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.Failure
     return message
 
 
-def gpu_message(gpu: Gpu) -> session_pb2.GpuInfo:
-    """Write what a GPU is."""
-    return session_pb2.GpuInfo(
-        index=gpu.index, uuid=gpu.uuid, name=gpu.name, memory_bytes=gpu.memory_bytes
-    )
-
-
 def failure_message(
     failure: Failure, *, run_id: str, incarnation: str, host: str, role: str
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
-    record = failure_pb2.FailureRecord(
-        fence=common_pb2.Fence(
-            run_id=run_id, round_id=failure.round_id, has_round=True, incarnation=incarnation
-        ),
-        sequence=failure.sequence,
+    record: failure_pb2.FailureRecord = _RECORD.write(
+        failure,
+        fence=common_pb2.Fence(run_id=run_id, round_id=failure.round_id, incarnation=incarnation),
         host=host,
         worker=failure_pb2.WorkerRanks(
             rank=failure.rank,
@@ -148,33 +187,21 @@ def failure_message(
             role_rank=failure.role_rank,
             role=role,
         ),
-        pid=failure.pid,
-        exit_code=failure.exit_code,
         signal_name=signal_name(failure.exit_code),
-        message=failure.message,
-        traceback=failure.traceback,
-        stderr_tail=failure.stderr_tail,
-        is_stopped_by_agent=failure.is_stopped_by_agent,
-        explanation=failure.explanation,
         hang=None if failure.hang is None else hang_message(failure.hang),
-        iteration=failure.iteration,
     )
-    if failure.interruption is not None:
-        record.interruption = kind_value(failure.interruption)
     return record
 
 
 def hang_message(hang: Hang) -> failure_pb2.Hang:
     """Write what was found of a worker that hung; its ages are those at that time."""
-    return failure_pb2.Hang(
-        kind=failure_pb2.HangKind.Value(f"HANG_KIND_{hang.kind}"),
-        scope=hang.scope,
-        limit=duration(hang.limit_s),
-        elapsed=duration(max(0.0, hang.elapsed_s)),
+    message: failure_pb2.Hang = _HANG.write(
+        replace(hang, elapsed_s=max(0.0, hang.elapsed_s)),
         progress=progress_message(hang.standing, now=hang.noticed_at),
         stacks=hang.evidence.stacks,
         evidence=hang.evidence.notes,
     )
+    return message
 
 
 def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerProgress:
@@ -193,36 +220,4 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         scope=decode_name(encode_name(standing.scope)),
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
-    )
-
-
-def limits_from(message: session_pb2.LearnedLimits) -> dict[str, float]:
-    """Read the limits that were learned, by section; "" between heartbeats."""
-    return {each.section: _seconds(each.limit) for each in message.limits}
-
-
-def duration(seconds: float) -> Duration:
-    """Write a duration."""
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
-
-
-def _seconds(message: Duration) -> float:
-    return message.seconds + message.nanos / 1e9
-
-
-def _assignment(message: session_pb2.Assignment) -> Assignment:
-    return Assignment(
-        round_id=message.round_id,
-        restart_count=message.restart_count,
-        group_rank=message.group_rank,
-        group_world_size=message.group_world_size,
-        rank_first=message.rank_first,
-        world_size=message.world_size,
-        role_rank_first=message.role_rank_first,
-        role_world_size=message.role_world_size,
-        master_addr=message.master_addr,
-        master_port=message.master_port,
-        reason=message.reason,
     )

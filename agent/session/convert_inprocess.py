@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from agent.core.inprocess.model import (
     Abort,
     Begin,
@@ -29,6 +32,10 @@ GROUP_BYTES_MAX = 128
 SPEC_BYTES_MAX = 40 * 1024
 """Enough for 16 rules, with sizes of groups of 16,383 workers each."""
 ITERATION_MAX = 2**63 - 1
+
+# Fields that have the same name here and there.
+_SEAT = ("rank", "active_rank", "role_rank", "role_world_size")
+_BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 # What a worker can know of itself; the others are for agents and the coordinator to say.
 _SAID = frozenset(
@@ -113,18 +120,8 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
         case Begin(seats=(seat,)) as begin:
-            message.begin.CopyFrom(
-                worker_pb2.WorkerBegin(
-                    rank=seat.rank,
-                    world_size=begin.world_size,
-                    active_rank=seat.active_rank,
-                    active_world_size=begin.active_world_size,
-                    master_addr=begin.master_addr,
-                    master_port=begin.master_port,
-                    role_rank=seat.role_rank,
-                    role_world_size=seat.role_world_size,
-                )
-            )
+            own, shared = _fields(seat, _SEAT), _fields(begin, _BEGIN)
+            message.begin.CopyFrom(worker_pb2.WorkerBegin(**own, **shared))
         case Interrupt(reason=reason):
             message.interrupt.reason = reason
         case Abort(reason=reason):
@@ -189,14 +186,8 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
     kind: Begin | Interrupt | Complete
     match message.WhichOneof("kind"):
         case "begin":
-            begin = message.begin
-            kind = Begin(
-                seats=tuple(map(_seat_from, begin.seats)),
-                world_size=begin.world_size,
-                active_world_size=begin.active_world_size,
-                master_addr=begin.master_addr,
-                master_port=begin.master_port,
-            )
+            seats = tuple(map(_seat_from, message.begin.seats))
+            kind = Begin(seats=seats, **_fields(message.begin, _BEGIN))
         case "interrupt":
             kind = Interrupt(reason=message.interrupt.reason)
         case "complete":
@@ -212,10 +203,11 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> Seat:
-    return Seat(
-        local_rank=message.local_rank,
-        rank=message.rank,
-        active_rank=message.active_rank if message.HasField("active_rank") else None,
-        role_rank=message.role_rank,
-        role_world_size=message.role_world_size,
-    )
+    given = _fields(message, _SEAT)
+    if not message.HasField("active_rank"):
+        given["active_rank"] = None
+    return Seat(local_rank=message.local_rank, **given)
+
+
+def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}

@@ -12,13 +12,13 @@ from google.protobuf.message import DecodeError
 
 from agent.session.transport import MESSAGE_BYTES_MAX, TransportError
 from agent.workers.ports import address_towards
-from drumbeat.settings import parse_host_port
+from drumbeat.command.settings import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (
+    common_pb2,
     failure_pb2,
-    failure_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
 )
@@ -26,7 +26,8 @@ from drumbeat.v1 import (
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-REFUSAL_KEY = "drumbeat-reason"
+# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
+ERROR_KEY = "drumbeat-error-bin"
 
 _OPTIONS = [
     # Every session gets a connection of its own: a shared one would make a new
@@ -72,30 +73,29 @@ class GrpcConnection:
 
     def __init__(self, coordinator: str, options: Sequence[tuple[str, int]]) -> None:
         self._channel = grpc.aio.insecure_channel(coordinator, options=options)
-        self._sessions = session_pb2_grpc.SessionServiceStub(self._channel)
-        self._failures = failure_pb2_grpc.FailureServiceStub(self._channel)
-        self._runs = run_pb2_grpc.RunServiceStub(self._channel)
+        self._agents = session_pb2_grpc.AgentServiceStub(self._channel)
+        self._queries = query_pb2_grpc.QueryServiceStub(self._channel)
 
     async def open(
         self,
-        requests: AsyncGenerator[session_pb2.OpenRequest, None],
-        take: Callable[[session_pb2.OpenResponse], None],
+        requests: AsyncGenerator[session_pb2.AgentReport, None],
+        take: Callable[[session_pb2.Directive], None],
     ) -> None:
-        """Call ``SessionService.Open``."""
-        await _converse(self._sessions.Open(), requests, take)
+        """Call ``AgentService.OpenSession``."""
+        await _converse(self._agents.OpenSession(), requests, take)
 
     async def report(
         self,
-        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
-        take: Callable[[failure_pb2.ReportResponse], None],
+        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
+        take: Callable[[session_pb2.ReportFailuresResponse], None],
     ) -> None:
-        """Call ``FailureService.Report``."""
-        await _converse(self._failures.Report(), requests, take)
+        """Call ``AgentService.ReportFailures``."""
+        await _converse(self._agents.ReportFailures(), requests, take)
 
-    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
-        """Call ``RunService.GetVerdict``."""
+    async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
+        """Call ``QueryService.GetReport``."""
         try:
-            response: run_pb2.GetVerdictResponse = await self._runs.GetVerdict(request)
+            response: query_pb2.GetReportResponse = await self._queries.GetReport(request)
         except grpc.aio.AioRpcError as error:
             raise _transport_error(error) from error
         return response.verdict
@@ -153,10 +153,14 @@ async def _write(call: grpc.aio.StreamStreamCall[Q, R], requests: AsyncGenerator
 
 def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
     """Put a status into our words: the one place where that happens."""
-    # Pairs in every version; older ones have `keys`, too, and are no mapping all the same.
-    metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
-    refusal = str(metadata.get(REFUSAL_KEY, "")).removeprefix("REFUSAL_")
+    detail = common_pb2.ErrorDetail()
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_KEY and isinstance(value, bytes):
+            detail.ParseFromString(value)
+    refusal = ""
+    if detail.refusal in common_pb2.Refusal.values():
+        refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
     reason = error.details() or error.code().name
-    if not refusal:
+    if refusal in ("", "UNSPECIFIED"):
         reason = f"{error.code().name.lower().replace('_', ' ')}: {reason}"
     return TransportError(reason, refusal)

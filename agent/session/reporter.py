@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator
 
 import structlog
 
-from agent.session.convert import duration
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connection, TransportError
-from drumbeat.v1 import failure_pb2
+from drumbeat.mapping import duration
+from drumbeat.v1 import failure_pb2, session_pb2
 
 log = structlog.get_logger()
 
@@ -62,14 +62,14 @@ class Reporter:
         """Leave what is not delivered to a later agent."""
         self._spool.close()
 
-    def _take(self, response: failure_pb2.ReportResponse) -> None:
+    def _take(self, response: session_pb2.ReportFailuresResponse) -> None:
         self._acknowledged((response.incarnation, response.sequence))
 
     def _acknowledged(self, key: tuple[str, int]) -> None:
         if self._pending.pop(key, None) is not None:
             self._spool.remove(key)
 
-    async def _requests(self) -> AsyncGenerator[failure_pb2.ReportRequest, None]:
+    async def _requests(self) -> AsyncGenerator[session_pb2.ReportFailuresRequest, None]:
         sent: set[tuple[str, int]] = set()
         while True:
             self._changed.clear()
@@ -79,12 +79,12 @@ class Reporter:
                     yield self._request(spooled)
             await self._changed.wait()
 
-    def _request(self, spooled: Spooled) -> failure_pb2.ReportRequest:
+    def _request(self, spooled: Spooled) -> session_pb2.ReportFailuresRequest:
         now = time.monotonic()
         record = failure_pb2.FailureRecord()
         record.CopyFrom(spooled.record)
         record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
-        request = failure_pb2.ReportRequest(record=record)
+        request = session_pb2.ReportFailuresRequest(record=record)
         if spooled.incarnation == self._incarnation:
             request.uptime.CopyFrom(duration(now - self._began_at))
         return request

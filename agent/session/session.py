@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+import structlog
 from google.protobuf.duration_pb2 import Duration
 
 from agent.core.events import (
@@ -30,8 +31,11 @@ from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import Standing
 from agent.workers.devices.model import Gpu
 from agent.workers.failures.verdict import complete, is_to_be_completed
+from drumbeat.mapping import duration
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import common_pb2, session_pb2
+
+log = structlog.get_logger()
 
 # How long a coordinator may take to answer a hello, the network included.
 WELCOME_TIMEOUT_S = 15.0
@@ -43,11 +47,12 @@ _FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Identity:
     """Who this agent is to the coordinator, for the life of the process.
 
-    ``began_at`` is the instant from which its uptime counts, monotonic seconds.
+    ``began_at`` is the instant from which its uptime counts, monotonic seconds; ``term`` the
+    highest of a coordinator that has welcomed it, 0 before.
     """
 
     incarnation: str
@@ -55,6 +60,7 @@ class Identity:
     address: str
     began_at: float
     gpus: tuple[Gpu, ...] = ()
+    term: int = 0
 
 
 class WorkersSeen(Protocol):
@@ -97,9 +103,10 @@ class Session:
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
-        self._cut_exit: asyncio.Future[session_pb2.Desired]
+        self._cut_exit: asyncio.Future[session_pb2.DesiredState]
         self._cut_exit = asyncio.get_running_loop().create_future()
         self._said_all = asyncio.Event()
+        self._passed_over: set[str] = set()
 
     def send_beat(self, beat: Beat) -> None:
         """Report the actual state; replaces one that was not sent yet."""
@@ -162,8 +169,11 @@ class Session:
         stream = connection.open(self._requests(), self._take)
         await until_one_ends(stream, deliver(), show_all())
 
-    def _take(self, response: session_pb2.OpenResponse) -> None:
+    def _take(self, response: session_pb2.Directive) -> None:
         """Take in what the coordinator says; what this agent does not know is passed over."""
+        if response.run_id not in ("", self._config.run_id):
+            self._pass_over(f"a directive for run {response.run_id}")
+            return
         match response.WhichOneof("kind"):
             case "welcome":
                 self._on_welcome(response.welcome)
@@ -181,47 +191,50 @@ class Session:
                 directive = directive_from(response.inprocess)
                 if directive is not None:
                     self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
+                else:
+                    self._pass_over("what workers shall do in an iteration")
+            case _:
+                self._pass_over("a kind of directive")
 
-    def _take_desired(self, message: session_pb2.Desired) -> None:
+    def _take_desired(self, message: session_pb2.DesiredState) -> None:
         state = convert.desired_from(message)
-        if state is not None:
+        if state is None:
+            self._pass_over("a kind of desired state")
+        else:
             spent = message.master_port_spent
             self._on_event(
                 DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
             )
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
+        term = welcome.term or 1
+        if term < self._identity.term:
+            terms = f"term {term}, after one of term {self._identity.term}"
+            raise TransportError(f"a coordinator answers that was deposed: {terms}", "DEPOSED")
+        self._identity.term = term
         self._session_id = welcome.session_id
         pace = convert.pace_from(welcome.pace)
         self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
         self._welcomed.set()
 
-    async def _requests(self) -> AsyncGenerator[session_pb2.OpenRequest, None]:
-        config, identity = self._config, self._identity
-        yield session_pb2.OpenRequest(
-            fence=self._fence(),
-            uptime=self._uptime(),
-            hello=session_pb2.Hello(
-                spec=convert.spec_message(config),
-                host=identity.host,
-                name=config.name,
-                address=identity.address,
-                role=config.role,
-                local_world_size=config.nproc_per_node,
-                beat=self._beat_message(),
-                gpus=[convert.gpu_message(gpu) for gpu in identity.gpus],
-            ),
+    async def _requests(self) -> AsyncGenerator[session_pb2.AgentReport, None]:
+        identity = self._identity
+        hello = convert.hello_message(
+            self._config,
+            self._beat_message(),
+            host=identity.host,
+            address=identity.address,
+            term=identity.term,
+            gpus=identity.gpus,
         )
+        yield session_pb2.AgentReport(fence=self._fence(), uptime=self._uptime(), hello=hello)
         while self._goodbye is None:
             await self._changed.wait()
             self._changed.clear()
-            yield session_pb2.OpenRequest(
-                fence=self._fence(),
-                uptime=self._uptime(),
-                beat=self._beat_message(),
-            )
+            beat = self._beat_message()
+            yield session_pb2.AgentReport(fence=self._fence(), uptime=self._uptime(), beat=beat)
         goodbye = session_pb2.Goodbye(reason=self._goodbye)
-        yield session_pb2.OpenRequest(fence=self._fence(), goodbye=goodbye)
+        yield session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye)
         self._said_all.set()
 
     def _beat_message(self) -> session_pb2.Beat:
@@ -239,18 +252,28 @@ class Session:
         )
 
     def _uptime(self) -> Duration:
-        return convert.duration(time.monotonic() - self._identity.began_at)
+        return duration(time.monotonic() - self._identity.began_at)
 
     def _fence(self) -> common_pb2.Fence:
-        round_id = self._beat.round_id
         return common_pb2.Fence(
             run_id=self._config.run_id,
-            round_id=round_id or 0,
-            has_round=round_id is not None,
+            round_id=self._beat.round_id,
             incarnation=self._identity.incarnation,
             session_id=self._session_id,
         )
 
+    def _pass_over(self, what: str) -> None:
+        """Say once that a newer coordinator wants what this agent does not know."""
+        if what not in self._passed_over:
+            self._passed_over.add(what)
+            log.warning("directive not understood", reason=f"this agent does not know {what}")
+
     def _final(self, refusal: str, reason: str) -> AgentError | None:
+        """Return why the agent gives up, if it has to.
+
+        One that was admitted before lets no worker end because a message was not understood.
+        """
+        if refusal == "INVALID" and self._identity.term:
+            return None
         kind = _FINAL_REFUSALS.get(refusal)
         return kind(self._config.run_id, reason) if kind is not None else None

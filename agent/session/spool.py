@@ -132,7 +132,7 @@ class Spool:
         )
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
-            path.with_suffix(".new").write_bytes(msgspec.json.encode(entry))
+            path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(entry))
             path.with_suffix(".new").rename(path)
         except (OSError, PrivateDirectoryUnusable) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -141,14 +141,14 @@ class Spool:
         return True
 
     def _read(self, folder: Path) -> Iterator[Spooled]:
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(folder.glob("*.record")):
             try:
                 yield self._read_entry(path)
             except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
                 log.warning("spooled failure record unreadable", reason=f"{path}: {error}")
 
     def _read_entry(self, path: Path) -> Spooled:
-        entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+        entry = msgspec.msgpack.decode(path.read_bytes(), type=Entry)
         record = failure_pb2.FailureRecord.FromString(entry.record)
         # Of an earlier boot nothing is known but that it was before this one.
         happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
@@ -164,14 +164,14 @@ class Spool:
 
 
 def _name(key: tuple[str, int]) -> str:
-    return f"{key[0]}-{key[1]:012d}.json"
+    return f"{key[0]}-{key[1]:012d}.record"
 
 
 def _is_young(spool: Path) -> bool:
     """Return whether there are records that an agent of their run may still come for."""
     newest = 0.0
     with suppress(OSError):
-        newest = max((path.stat().st_mtime for path in spool.glob("*/*.json")), default=0.0)
+        newest = max((path.stat().st_mtime for path in spool.glob("*/*.record")), default=0.0)
     return time.time() - newest < KEPT_S
 
 

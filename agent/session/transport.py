@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 # Answers hold at most one failure report; larger ones are not ours.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -28,10 +28,10 @@ class Connection(Protocol):
 
     async def open(
         self,
-        requests: AsyncGenerator[session_pb2.OpenRequest, None],
-        take: Callable[[session_pb2.OpenResponse], None],
+        requests: AsyncGenerator[session_pb2.AgentReport, None],
+        take: Callable[[session_pb2.Directive], None],
     ) -> None:
-        """Call ``SessionService.Open``, and hand each answer to ``take`` until the call ends.
+        """Call ``AgentService.OpenSession``, and hand each answer to ``take`` until the call ends.
 
         Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
         Raises ``TransportError`` for what becomes of the call itself.
@@ -40,14 +40,14 @@ class Connection(Protocol):
 
     async def report(
         self,
-        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
-        take: Callable[[failure_pb2.ReportResponse], None],
+        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
+        take: Callable[[session_pb2.ReportFailuresResponse], None],
     ) -> None:
-        """Do the same with ``FailureService.Report``."""
+        """Do the same with ``AgentService.ReportFailures``."""
         ...
 
-    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
-        """Call ``RunService.GetVerdict``. Raises ``TransportError``."""
+    async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
+        """Call ``QueryService.GetReport``. Raises ``TransportError``."""
         ...
 
     async def close(self) -> None:

@@ -27,14 +27,7 @@ UNASSIGNED = -1
 
 
 class WorkerState(StrEnum):
-    """What the workers of a host do, as a unit: one that fails makes the group fail.
-
-    ::
-
-        INIT -> HEALTHY -> SUCCEEDED
-                   |-----> FAILED
-                   +-----> STOPPED -> (INIT, in the next round)
-    """
+    """What the workers of a host do, as a unit: one that fails makes the group fail."""
 
     INIT = "INIT"
     """Not running yet."""
@@ -74,8 +67,7 @@ class WorkerSpec:
     local_addr: str | None = None
 
     def __post_init__(self) -> None:
-        violations = self._violations()
-        if violations:
+        if violations := self._violations():
             raise InvalidConfiguration(tuple(violations))
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
@@ -92,10 +84,9 @@ class WorkerSpec:
             found.append(Violation("role", self.role, "a name"))
         found += check_range("local_world_size", self.local_world_size, 1, float("inf"), "workers")
         found += check_range("max_restarts", self.max_restarts, 0, float("inf"), "restarts")
+        found += check_range("master_port", self.master_port or 0, 0, PORT_MAX, "")
         if not self.monitor_interval > 0:
             found.append(Violation("monitor_interval", self.monitor_interval, "more than 0 s"))
-        if self.master_port is not None:
-            found += check_range("master_port", self.master_port, 0, PORT_MAX, "")
         if self.fn is not None and self.entrypoint is not None:
             found.append(Violation("fn", self.fn, "either fn or entrypoint, not both"))
         if self.fn is None and not self.entrypoint:

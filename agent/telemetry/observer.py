@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from agent.core import effects as fx
@@ -89,6 +89,7 @@ class Observer:
         self._attempt = 0
         self._round: _Round | None = None
         self._restart_count = 0
+        self._remaining = config.max_restarts
         self._reason = ""  # of the run's verdict
         self._interrupted: _Interrupted | None = None
         self._restarts_in_process = 0
@@ -151,8 +152,9 @@ class Observer:
                 self._idle_since, self._is_awaiting_round = None, False
                 self._assigned_round, self._assigned_at = round_id, self._now
                 self._restart_count = desired.restart_count
+                self._remaining = max(0, desired.restarts_max - desired.restarts_used)
                 self._put_result("rendezvous", round_id, idle_since)
-                self._put_of_workers("remaining_restarts", self._remaining_restarts())
+                self._put_of_workers("remaining_restarts", self._remaining)
             case Exit(reason=reason):
                 self._reason = reason
 
@@ -233,29 +235,21 @@ class Observer:
     # What follows from it.
 
     def _put_worker(self, current: _Round, local_rank: int) -> None:
-        worker, status = current.group.workers[local_rank], current.status(local_rank)
+        status = current.status(local_rank)
         failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
+        metadata = self._of_worker(current, local_rank, status)
+        if ending is not None:
+            metadata["pid"] = ending.pid
         exit_code = failure.exit_code if failure else ending.exit_code if ending else None
-        raw_error = None
+        metadata |= {"exit_code": exit_code, "raw_error": None}
         if failure is not None and status is Status.FAILED:
             message = failure.message or describe_ending(failure.exit_code)
-            raw_error = _error_json(message, failure.traceback)
-        metadata: dict[str, Value] = {
-            **self._of_worker(current, local_rank, status),
-            "group_world_size": current.assignment.group_world_size,
-            "role_rank": worker.role_rank,
-            "role_world_size": worker.role_world_size,
-            "world_size": worker.world_size,
-            "pid": ending.pid if ending is not None else worker.id,
-            "exit_code": exit_code,
-            "raw_error": raw_error,
-        }
+            metadata["raw_error"] = _error_json(message, failure.traceback)
         self._put_event(f"drumbeat.worker.status.{status}", EventSource.WORKER, metadata)
 
     def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
-        local_rank = event.worker.local_rank
-        pid = event.pid or current.group.workers[local_rank].id
-        metadata = {**self._of_worker(current, local_rank, "RUNNING"), "pid": pid}
+        metadata = self._of_worker(current, event.worker.local_rank, "RUNNING")
+        metadata["pid"] = event.pid or metadata["pid"]
         if isinstance(event, ev.LimitExpired):
             name, hang = "expired", event.hang
             metadata |= {"kind": hang.kind, "scope": hang.scope, "signal": event.signal}
@@ -295,13 +289,9 @@ class Observer:
         for ending, is_so in (("success", is_success), ("failed", not is_success)):
             self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
             self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
-        remaining = self._remaining_restarts()
-        self._put_of_workers("remaining_restarts", remaining)
-        value = flakiness(remaining, self._config.max_restarts, is_failed=not is_success)
+        self._put_of_workers("remaining_restarts", self._remaining)
+        value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
         self._put_of_workers("flakiness", value)
-
-    def _remaining_restarts(self) -> int:
-        return max(0, self._config.max_restarts - self._restart_count)
 
     def _metadata(self, state: str) -> dict[str, Value]:
         return {
@@ -312,13 +302,15 @@ class Observer:
         }
 
     def _of_worker(self, current: _Round, local_rank: int, state: str) -> dict[str, Value]:
+        assignment, worker = current.assignment, asdict(current.group.workers[local_rank])
         return {
             **self._metadata(state),
-            "round_id": current.assignment.round_id,
-            "restarts": current.assignment.restart_count,
-            "group_rank": current.assignment.group_rank,
-            "global_rank": current.group.workers[local_rank].global_rank,
-            "local_rank": local_rank,
+            "round_id": assignment.round_id,
+            "restarts": assignment.restart_count,
+            "group_rank": assignment.group_rank,
+            "group_world_size": assignment.group_world_size,
+            "pid": worker.pop("id"),
+            **worker,
         }
 
     def _put_event(self, name: str, source: EventSource, metadata: dict[str, Value]) -> None:

@@ -20,23 +20,16 @@ _ENDS = "Ctrl-C ends this agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineState:
-    """How the line to the coordinator is. Instants are monotonic."""
-
-    coordinator: str
-    is_open: bool
-    was_open: bool
-    reason: str
-    """What the last attempt to open it met."""
-    until: float | None
-    """When the agent gives the coordinator up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Where an agent's core stands, for its console. Instants are monotonic."""
 
-    line: LineState
+    coordinator: str
+    is_connected: bool
+    was_connected: bool
+    reason: str
+    """What the last attempt to connect met."""
+    until: float | None
+    """When the agent gives the coordinator up."""
     desired: DesiredState
     group: GroupState
     workers_alive: int
@@ -103,7 +96,7 @@ def wait_of(
         return _for_workers(situation, _left(kill_at, now))
     if situation.is_ending:
         return None
-    if not situation.line.is_open:
+    if not situation.is_connected:
         return _for_coordinator(situation, now)
     if situation.is_gpu_memory_awaited:
         return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
@@ -119,13 +112,13 @@ def _for_workers(situation: Situation, left: str) -> Wait:
 
 
 def _for_coordinator(situation: Situation, now: float) -> Wait:
-    line, alive = situation.line, situation.workers_alive
+    alive = situation.workers_alive
     # What gRPC met last; before it stands text of its own, and the address once more.
-    reason = _GRPC.sub("", line.reason.rpartition("last error: ")[2])
+    reason = _GRPC.sub("", situation.reason.rpartition("last error: ")[2])
     reason = one_line(reason, REASON_CHARACTERS_MAX)
-    text = f"waiting for the coordinator at {line.coordinator} ({reason})"
-    if left := _left(line.until, now):
-        option = "--coordinator-grace" if line.was_open else "--join-timeout"
+    text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
+    if left := _left(situation.until, now):
+        option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
         text += f", up to {left} more ({option})"
     ends = _ENDS
     if alive:

@@ -22,11 +22,12 @@ from agent.watchdog.core import events as ev
 from agent.watchdog.core.format import describe_hang
 from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
+from agent.watchdog.core.worker import Tally, merged
 from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
+from drumbeat.command.logs import write_text
 from drumbeat.format import printable
-from drumbeat.logs import write_text
 from worker_sdk import context
 
 log = structlog.get_logger()
@@ -60,7 +61,9 @@ class _Worker:
     snapshot: Snapshot | None = None
     """What its board said when it was last looked at."""
     standing: Standing | None = None
-    """Where it stood when it was no longer watched."""
+    """Where it stood when it was last asked for, or watched."""
+    observed: Mapping[str, Tally] = field(default_factory=dict)
+    """The longest times of that moment, by section."""
     hang: Hang | None = None
     """The one it is being ended for, or may be."""
     signalled: tuple[int | None, float] | None = None
@@ -154,8 +157,8 @@ class Watchdog:
         started = []
         for local_rank, pid in pids.items():
             worker = self._workers.get(WorkerKey(round_id, local_rank))
-            if worker is None or worker.is_watched or worker.is_gone:
-                continue
+            if worker is None or worker.begun.is_set():
+                continue  # known, or stopped meanwhile
             worker.pid, worker.is_watched = pid, True
             worker.begun.set()
             started.append(worker)
@@ -190,14 +193,17 @@ class Watchdog:
         for worker in [] if round_id is None else self._workers_of(round_id):
             if worker.is_watched:
                 self._read_board(worker)
-                worker.standing = self._core.standing(worker.key)
+                self._note(worker)
             if worker.standing not in (None, Standing(local_rank=worker.key.local_rank)):
                 found.append(worker.standing)
         return found
 
-    def observations(self, round_id: int | None) -> Mapping[str, tuple[int, float]]:
+    def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
-        return {} if round_id is None else self._core.observations(round_id)
+        workers = [] if round_id is None else self._workers_of(round_id)
+        for worker in workers:
+            self._note(worker)
+        return merged(worker.observed for worker in workers)
 
     def order(self, key: WorkerKey, order: WorkerOrder) -> None:
         """Tell a worker what to do in an iteration."""
@@ -383,9 +389,13 @@ class Watchdog:
         if self._listener is not None:
             self._listener.worker_gone(worker.key)
         self._read_board(worker)  # what it said last
-        worker.standing = self._core.standing(worker.key)
-        worker.hang = self._core.hang(worker.key) or worker.hang
+        self._note(worker)
         self._feed(ev.WorkerGone(worker=worker.key))
+
+    def _note(self, worker: _Worker) -> None:
+        """Keep what is known of a worker, for when it has gone."""
+        if (standing := self._core.standing(worker.key)) is not None:
+            worker.standing, worker.observed = standing, self._core.observed(worker.key)
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)

@@ -55,8 +55,8 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.command.logs import write_text
 from drumbeat.format import printable
-from drumbeat.logs import write_text
 
 log = structlog.get_logger()
 
@@ -113,7 +113,6 @@ class Workers:
             on_death=self._on_supervisor_death,
             on_mistake=on_mistake,
         )
-        self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
             output.directory,
@@ -130,15 +129,11 @@ class Workers:
             await self._supervisor.start()
         except OSError as error:
             self._submit(SupervisorNotStarted(reason=error.strerror or str(error)))
-            return
-        for command in self._commands:
-            self._supervisor.send(command)
-        self._commands.clear()
 
     def forget_commands(self) -> None:
         """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
         self._abandon_start()
-        self._commands.clear()
+        self._supervisor.forget()
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.
@@ -157,7 +152,7 @@ class Workers:
         self._explainer.close()
 
     def tell_settings(self) -> None:
-        """Tell people what they may not expect: once, before the first round."""
+        """Log what users may not expect: once, before the first round."""
         if needs_omp_default(self._base_environment, self._config.nproc_per_node):
             log.info(
                 "OMP_NUM_THREADS set to 1",
@@ -202,11 +197,9 @@ class Workers:
         self._behind.clear()
 
     def _command(self, command: Command) -> None:
-        """Send a command, or keep it until the supervisor, and what it is about, is there."""
+        """Send a command, or keep it until what it is about is prepared."""
         if self._preparation is not None:
             self._behind.append(command)
-        elif self._supervisor.pid is None:
-            self._commands.append(command)
         else:
             self._supervisor.send(command)
 
@@ -283,7 +276,7 @@ class Workers:
         return str(error)
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
-        """Return the CPUs of each worker that is bound to some, and tell people what is new."""
+        """Return the CPUs of each worker that is bound to some, and log what is new."""
         bindings, is_new = self._devices.bind(self._config.nproc_per_node)
         if is_new:
             for note in bindings.notes:
@@ -296,13 +289,12 @@ class Workers:
 
     async def _await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
-        assert self._devices.memory is not None, "a wait for nobody's memory"
+        assert self._devices.memory is not None, "no GPU memory to wait for"
         note = await self._devices.memory.wait(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
-        self._abandon_start()
-        self._commands.clear()
+        self.forget_commands()
         self._hear(returncode)
 
     def _hear(self, news: SupervisorEvent | int) -> None:
@@ -389,7 +381,7 @@ class Workers:
         why = ""
         with suppress(FilesStalled):
             why = await self._files.run(
-                partial(self._explainer.explain_supervisor, returncode),
+                partial(self._explainer.explain, returncode),
                 timeout_s=0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S,
             )
         self._submit(SupervisorDied(ending=describe_ending(returncode), explanation=why))

@@ -2,7 +2,7 @@
 
 A bound socket that does not listen, with ``SO_REUSEADDR``, keeps others from
 binding the port and from being given it, while the store of rank 0 (which sets
-the same option) can bind and listen. So nobody takes the port in between.
+the same option) can bind and listen. So no process takes the port in between.
 """
 
 from __future__ import annotations

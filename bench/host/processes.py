@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from agent.workers.supervisor.client import SupervisorClient, become_subreaper
+from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
@@ -23,6 +23,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from agent.workers.supervisor.prctl import become_subreaper
 from bench.harness import Question, Scene
 
 WORKERS = 8

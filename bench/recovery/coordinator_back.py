@@ -7,7 +7,7 @@ import time
 import grpc
 
 from bench.harness import LOOPBACK, STEP_S, BenchmarkError, Question, Scene
-from drumbeat.v1 import run_pb2, run_pb2_grpc
+from drumbeat.v1 import query_pb2, query_pb2_grpc
 
 AGENTS = 2
 WORLD_SIZE = 4
@@ -18,10 +18,11 @@ def wait_until_reattached(port: int) -> None:
     """Return when all agents have a session again."""
     deadline = time.monotonic() + STEP_S
     with grpc.insecure_channel(f"{LOOPBACK}:{port}") as channel:
-        runs = run_pb2_grpc.RunServiceStub(channel)
+        runs = query_pb2_grpc.QueryServiceStub(channel)
         while time.monotonic() < deadline:
-            run = runs.GetRun(run_pb2.GetRunRequest(run_id="bench"), timeout=STEP_S).run
-            if sum(agent.is_connected for agent in run.agents) == AGENTS:
+            request = query_pb2.ListAgentsRequest(run_id="bench")
+            agents = runs.ListAgents(request, timeout=STEP_S).agents
+            if sum(agent.is_connected for agent in agents) == AGENTS:
                 return
             time.sleep(_LOOK_AGAIN_S)
     raise BenchmarkError(f"not all agents came back within {STEP_S:g} s")

@@ -28,7 +28,7 @@ from coordinator.core.run.state import Phase
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import common_pb2, failure_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ class MassFailure:
         self.agents, self.directory = agents, directory
         self.fleet = Fleet(agents)
         self.fleet.spec = replace(self.fleet.spec, restarts_max=1)
-        # Nobody beats here, so nobody is silent.
+        # No agent beats here, so none is silent.
         pace = Pace(heartbeat_interval_s=1_000, lease_s=5_000, reconnect_delay_max_s=1)
         registry = Registry(RegistryPolicy(base_pace=pace, agents_at_base_pace=10**9))
         self.driver = Driver(registry, SqliteJournal(directory))
@@ -77,13 +77,13 @@ class MassFailure:
         self._decided_at = self._told_at = 0.0
         text = "x" * (record_bytes // 3)
         record = failure_pb2.FailureRecord(
-            fence=common_pb2.Fence(run_id=RUN, has_round=True),
+            fence=common_pb2.Fence(run_id=RUN, round_id=0),
             exit_code=1,
             message=text,
             traceback=text,
             stderr_tail=text,
         )
-        self._message = failure_pb2.ReportRequest(record=record).SerializeToString()
+        self._message = session_pb2.ReportFailuresRequest(record=record).SerializeToString()
 
     async def measure(self) -> Figures:
         """Let the run begin, fail, restart and succeed."""
@@ -134,14 +134,14 @@ class MassFailure:
         self.driver.registry.handle = noting  # type: ignore[method-assign]
 
     async def _report(self, index: int) -> None:
-        async def count(_response: failure_pb2.ReportResponse) -> None:
+        async def count(_response: session_pb2.ReportFailuresResponse) -> None:
             self._acknowledged += 1
 
         await self.sessions.report(self._records(index), count)
 
-    async def _records(self, index: int) -> AsyncIterator[failure_pb2.ReportRequest]:
+    async def _records(self, index: int) -> AsyncIterator[session_pb2.ReportFailuresRequest]:
         for local_rank in range(WORKERS):
-            request = failure_pb2.ReportRequest.FromString(self._message)
+            request = session_pb2.ReportFailuresRequest.FromString(self._message)
             record = request.record
             record.sequence = local_rank + 1
             record.fence.incarnation = record.host = f"node-{index}"

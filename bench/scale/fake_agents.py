@@ -17,7 +17,7 @@ from drumbeat.tasks import is_asked_to_end
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2, session_pb2_grpc
 
 if TYPE_CHECKING:
-    from drumbeat.v1.session_pb2_grpc import SessionServiceAsyncStub
+    from drumbeat.v1.session_pb2_grpc import AgentServiceAsyncStub
 
 CONNECTING_MAX = 200
 BACKOFF_FIRST_S = 0.1
@@ -30,7 +30,7 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
 )
 
-Call = grpc.aio.StreamStreamCall[session_pb2.OpenRequest, session_pb2.OpenResponse]
+Call = grpc.aio.StreamStreamCall[session_pb2.AgentReport, session_pb2.Directive]
 
 
 def run_spec(count: int) -> common_pb2.RunSpec:
@@ -72,7 +72,7 @@ class FakeAgent:
         while True:
             try:
                 async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
-                    stub: SessionServiceAsyncStub = session_pb2_grpc.SessionServiceStub(channel)
+                    stub: AgentServiceAsyncStub = session_pb2_grpc.AgentServiceStub(channel)
                     await self._hold_session(stub, connecting)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 pass  # the call has ended
@@ -84,28 +84,28 @@ class FakeAgent:
             ceiling_s = min(2 * ceiling_s, BACKOFF_MAX_S)
 
     async def _hold_session(
-        self, stub: SessionServiceAsyncStub, connecting: asyncio.Semaphore
+        self, stub: AgentServiceAsyncStub, connecting: asyncio.Semaphore
     ) -> None:
         async with connecting:
-            call: Call = stub.Open()
+            call: Call = stub.OpenSession()
             self._fence.session_id = ""
             hello = session_pb2.Hello(
-                spec=self._spec,
+                run=session_pb2.RunPurpose(run_id=self._fence.run_id, spec=self._spec),
                 host=f"host-{self._index}",
                 address="127.0.0.1",
                 role="default",
                 local_world_size=self._workers,
                 beat=self._beat,
             )
-            await call.write(session_pb2.OpenRequest(fence=self._fence, hello=hello))
+            await call.write(session_pb2.AgentReport(fence=self._fence, hello=hello))
             first = await call.read()
-        if not isinstance(first, session_pb2.OpenResponse):
+        if not isinstance(first, session_pb2.Directive):
             return
         self._fence.session_id = first.welcome.session_id
         self._keep(first.welcome.pace)
         writer = asyncio.create_task(self._write_beats(call))
         try:
-            while isinstance(response := await call.read(), session_pb2.OpenResponse):
+            while isinstance(response := await call.read(), session_pb2.Directive):
                 if response.HasField("pace"):
                     self._keep(response.pace)
                 if response.desired.HasField("run"):
@@ -128,13 +128,12 @@ class FakeAgent:
             uptime = Duration()
             uptime.FromNanoseconds(time.monotonic_ns())
             await call.write(
-                session_pb2.OpenRequest(fence=self._fence, beat=self._beat, uptime=uptime)
+                session_pb2.AgentReport(fence=self._fence, beat=self._beat, uptime=uptime)
             )
             self.beats += 1
 
     def _run(self, assignment: session_pb2.Assignment) -> None:
         self._fence.round_id = assignment.round_id
-        self._fence.has_round = True
         self._beat.state = session_pb2.GROUP_STATE_RUNNING
         self._beat.workers_alive = self._workers
         self._beat.workers.extend(self._progress)

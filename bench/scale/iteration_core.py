@@ -88,7 +88,7 @@ class Fleet:
             is_news = True
         if is_news:
             for told in self.incarnations:
-                self.iterations.directive_for(told)
+                self.iterations.roster.directive_for(told, self.state)
 
     def address(self, _leader: str) -> tuple[str, int]:
         """Return another port for each iteration."""

@@ -53,7 +53,7 @@ class RunSpec:
 class AgentIdentity:
     """Who an agent is; fixed for the life of its process.
 
-    ``name`` is what people call it by: the host's, unless it was told otherwise. Among the
+    ``name`` is shown to users: the host's, unless it was told otherwise. Among the
     members of a run it is unique.
     """
 
@@ -239,7 +239,7 @@ class FailureRecord:
 
     @property
     def agent(self) -> str:
-        """The agent's name, for people."""
+        """The agent's name, as it is shown."""
         return self.name or self.host
 
     @property
@@ -258,7 +258,7 @@ class FailureRecord:
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
     def ending(self) -> str:
-        """Say how the worker ended, for people."""
+        """Say how the worker ended."""
         return self.signal_name or f"exit code {self.exit_code}"
 
     def accepted(self, *, sent_at: float, name: str | None = None) -> FailureRecord:
@@ -281,15 +281,32 @@ class FailureReport:
     """What ended the rounds before, oldest first."""
 
 
+class VerdictCause(StrEnum):
+    """Why a run ended. The values are those of the protocol."""
+
+    SUCCEEDED = "SUCCEEDED"
+    WORKER_FAILED = "WORKER_FAILED"
+    START_IMPOSSIBLE = "START_IMPOSSIBLE"
+    AGENTS_MISSING = "AGENTS_MISSING"
+    PORT_MISSING = "PORT_MISSING"
+    SUPERSEDED = "SUPERSEDED"
+    INTERNAL = "INTERNAL"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """How a run ended."""
 
-    is_success: bool
+    cause: VerdictCause
     reason: str
     restart_count: int
     round_id: int | None
     report: FailureReport | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether all workers that were waited for exited with 0."""
+        return self.cause is VerdictCause.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,8 +322,8 @@ class Pace:
 class Standby:
     """Desired: hold no workers and stay ready.
 
-    ``agents_wanted`` is 0 if the run waits for nobody. ``time_left_s`` tells
-    people how long a wait still lasts, and does not make two desires differ.
+    ``agents_wanted`` is 0 if the run waits for no agent. ``time_left_s`` is how long a
+    wait still lasts, for display; two states that differ in it alone are the same.
     """
 
     reason: str
@@ -322,6 +339,8 @@ class Assignment:
     seat: Seat
     round: Round = field(compare=False, repr=False)
     round_id: int
+    restarts_used: int = field(default=0, compare=False)
+    restarts_max: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +362,7 @@ class Exit:
     """Desired: stop what is left, and end.
 
     Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
-    run's ``generation``. ``shown_on`` is the host of one that does, whoever else does.
+    run's ``generation``. ``shown_on`` is the host of one that does.
     """
 
     verdict: Verdict

@@ -26,13 +26,19 @@ from coordinator.core.run.policy import RunPolicy
 from coordinator.errors import PortInUse, StartupError, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import ErrorInterceptor, FailureService, RunService, SessionService
+from coordinator.shell.queries import Control, Queries
+from coordinator.shell.service import (
+    AgentService,
+    ControlService,
+    ErrorInterceptor,
+    QueryService,
+)
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import (
-    failure_pb2,
-    failure_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
+    control_pb2,
+    control_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
 )
@@ -49,12 +55,9 @@ KEEPALIVE_AFTER = 0.5
 KEEPALIVE_WITHIN = 0.4
 
 SERVICES = tuple(
-    descriptor.services_by_name[name].full_name
-    for descriptor, name in (
-        (session_pb2.DESCRIPTOR, "SessionService"),
-        (failure_pb2.DESCRIPTOR, "FailureService"),
-        (run_pb2.DESCRIPTOR, "RunService"),
-    )
+    service.full_name
+    for file in (session_pb2, query_pb2, control_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
 )
 
 
@@ -98,7 +101,7 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
             on_serving=partial(_tell_health, status),
         )
         await driver.restore()
-        server, port = await _start(config, Sessions(driver, config.limits), status)
+        server, port = await _start(config, driver, status)
     except BaseException:
         await journal.close()
         raise
@@ -171,12 +174,13 @@ def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
 
 
 async def _start(
-    config: CoordinatorConfig, sessions: Sessions, status: health.aio.HealthServicer
+    config: CoordinatorConfig, driver: Driver, status: health.aio.HealthServicer
 ) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
-    session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(sessions), server)
-    failure_pb2_grpc.add_FailureServiceServicer_to_server(FailureService(sessions), server)
-    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(sessions), server)
+    sessions = Sessions(driver, config.limits)
+    session_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(sessions), server)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(QueryService(Queries(driver)), server)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(ControlService(Control(driver)), server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)

@@ -9,18 +9,13 @@ from typing import Any, Self
 import grpc
 
 from coordinator.errors import CoordinatorError
+from coordinator.shell.queries import Control, Queries
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import (
-    failure_pb2,
-    failure_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
-    session_pb2,
-    session_pb2_grpc,
-)
+from coordinator.wire.error import error_detail
+from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc, session_pb2, session_pb2_grpc
 
-# Trailing metadata of a refused call: the name of a `drumbeat.v1.Refusal`.
-REFUSAL_KEY = "drumbeat-reason"
+# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
+ERROR_KEY = "drumbeat-error-bin"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -41,61 +36,56 @@ class _Requests:
         return message
 
 
-class SessionService(session_pb2_grpc.SessionServiceServicer):
-    """Registrations of agents."""
+class AgentService(session_pb2_grpc.AgentServiceServicer):
+    """Sessions of agents, and their failure records."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def Open(  # type: ignore[override] # the stub knows handlers that yield only
-        self, request_iterator: AsyncIterator[session_pb2.OpenRequest], context: Context
+    async def OpenSession(  # type: ignore[override] # the stub knows handlers that yield only
+        self, request_iterator: AsyncIterator[session_pb2.AgentReport], context: Context
     ) -> None:
         """Hold one session."""
         await self._sessions.open(_Requests(context), context.write)
 
-
-class FailureService(failure_pb2_grpc.FailureServiceServicer):
-    """Failure records."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    async def Report(  # type: ignore[override] # the stub knows handlers that yield only
-        self, request_iterator: AsyncIterator[failure_pb2.ReportRequest], context: Context
+    async def ReportFailures(  # type: ignore[override] # the stub knows handlers that yield only
+        self, request_iterator: AsyncIterator[session_pb2.ReportFailuresRequest], context: Context
     ) -> None:
         """Journal and acknowledge records."""
         await self._sessions.report(_Requests(context), context.write)
 
 
-class RunService(run_pb2_grpc.RunServiceServicer):
-    """Questions about runs, and the one thing people can change."""
+def _answered(answer: Callable[[Queries, Any], Any]) -> Any:
+    async def handle(self: QueryService, request: Any, _context: Context) -> Any:
+        return answer(self.queries, request)
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    return handle
 
-    async def GetRun(
-        self, request: run_pb2.GetRunRequest, context: Context
-    ) -> run_pb2.GetRunResponse:
-        """Return one run."""
-        return self._sessions.get_run(request)
 
-    async def GetVerdict(
-        self, request: run_pb2.GetVerdictRequest, context: Context
-    ) -> run_pb2.GetVerdictResponse:
-        """Return how a run ended."""
-        return self._sessions.get_verdict(request)
+class QueryService(query_pb2_grpc.QueryServiceServicer):
+    """Questions about runs."""
+
+    def __init__(self, queries: Queries) -> None:
+        self.queries = queries
+
+    GetRun: Any = _answered(Queries.get_run)
+    ListRuns: Any = _answered(Queries.list_runs)
+    ListAgents: Any = _answered(Queries.list_agents)
+    ListEvents: Any = _answered(Queries.list_events)
+    GetReport: Any = _answered(Queries.get_report)
+
+
+class ControlService(control_pb2_grpc.ControlServiceServicer):
+    """What operators may change."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
 
     async def ResetLimits(
-        self, request: run_pb2.ResetLimitsRequest, context: Context
-    ) -> run_pb2.ResetLimitsResponse:
+        self, request: control_pb2.ResetLimitsRequest, context: Context
+    ) -> control_pb2.ResetLimitsResponse:
         """Forget what was learned of one run."""
-        return await self._sessions.reset_limits(request)
-
-    async def ListRuns(
-        self, request: run_pb2.ListRunsRequest, context: Context
-    ) -> run_pb2.ListRunsResponse:
-        """Return all runs."""
-        return self._sessions.list_runs()
+        return await self._control.reset_limits(request)
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -130,5 +120,5 @@ def _translated(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Await
 
 
 async def _abort(context: Context, error: CoordinatorError) -> None:
-    metadata = ((REFUSAL_KEY, f"REFUSAL_{error.refusal}"),)
+    metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
     await context.abort(grpc.StatusCode[error.status], str(error), metadata)

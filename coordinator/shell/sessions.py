@@ -8,40 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from coordinator.config import Limits
-from coordinator.core import effects as fx
-from coordinator.core.events import LimitsReset, SessionOpened
+from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
-from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError, InvalidRequest, UnknownRun
+from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
 from coordinator.shell.driver import Driver
 from coordinator.shell.outbox import Outbox
-from coordinator.wire import (
-    inprocess as convert_inprocess,
+from coordinator.wire.failure import failure_reported
+from coordinator.wire.session import (
+    directive_message,
+    gpu_summary,
+    refusing,
+    session_event,
+    session_opened,
 )
-from coordinator.wire import (
-    progress as convert_progress,
-)
-from coordinator.wire import (
-    session as convert,
-)
-from coordinator.wire.run_status import run_page, summary_message
+from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import session_pb2
+from drumbeat.violation import InvalidField
 
 log = structlog.get_logger()
 
 # Failure records of one stream that may wait for the journal at once.
 RECORDS_IN_FLIGHT_MAX = 64
+# Fields of one stream that may be reported as not understood.
+FIELDS_REPORTED_MAX = 32
+
+TERM = 1
+"""Of the leadership of a coordinator that is alone."""
 
 
 _Asked = tuple[FailureRecord, asyncio.Future[int | None]]
+_Pending = asyncio.Queue[_Asked | CoordinatorError | None]
 
 
 class Sessions:
@@ -54,66 +59,34 @@ class Sessions:
 
     async def open(
         self,
-        requests: AsyncIterator[session_pb2.OpenRequest],
-        send: Callable[[session_pb2.OpenResponse], Awaitable[None]],
+        requests: AsyncIterator[session_pb2.AgentReport],
+        send: Callable[[session_pb2.Directive], Awaitable[None]],
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
         outbox = self._driver.open(opened)
         try:
-            await until_one_ends(self._read(requests, opened), _write(outbox, send), outbox.ended())
+            await until_one_ends(
+                self._read(requests, opened),
+                _write(outbox, send, run_id=opened.run_id),
+                outbox.ended(),
+            )
         finally:
             self._driver.close(opened)
 
     async def report(
         self,
-        requests: AsyncIterator[failure_pb2.ReportRequest],
-        send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
+        send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
-        pending: asyncio.Queue[_Asked | CoordinatorError | None]
-        pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
+        pending: _Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
         await until_one_ends(
             _acknowledge(pending, send),
             self._read_records(requests, pending),
         )
 
-    def get_run(self, request: run_pb2.GetRunRequest) -> run_pb2.GetRunResponse:
-        """Return one run, or a page of its agents. Raises ``UnknownRun``."""
-        state = self._journaled(request)
-        run = self._driver.registry.runs.get(state.key)
-        return run_page(request, state, run, now=self._driver.now())
-
-    def get_verdict(self, request: run_pb2.GetVerdictRequest) -> run_pb2.GetVerdictResponse:
-        """Return how a run ended. Raises ``UnknownRun``."""
-        verdict = self._journaled(request).verdict
-        if verdict is None:
-            raise UnknownRun(request.run_id, "that has ended")
-        return run_pb2.GetVerdictResponse(verdict=convert.verdict_message(verdict))
-
-    async def reset_limits(
-        self, request: run_pb2.ResetLimitsRequest
-    ) -> run_pb2.ResetLimitsResponse:
-        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
-        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
-        forgotten = await self._driver.ask(reset)
-        if forgotten is None:
-            raise UnknownRun(request.run_id)
-        return run_pb2.ResetLimitsResponse(forgotten=forgotten)
-
-    def list_runs(self) -> run_pb2.ListRunsResponse:
-        """Return all runs, oldest first."""
-        now, states = self._driver.now(), self._driver.journaled.states.values()
-        return run_pb2.ListRunsResponse(runs=[summary_message(state, now=now) for state in states])
-
-    def _journaled(self, request: run_pb2.GetRunRequest | run_pb2.GetVerdictRequest) -> RunState:
-        state = self._driver.journaled.find(request.run_id, request.generation)
-        if state is None:
-            which = f"of generation {request.generation}" if request.generation else ""
-            raise UnknownRun(request.run_id, which)
-        return state
-
-    async def _hello(self, requests: AsyncIterator[session_pb2.OpenRequest]) -> SessionOpened:
+    async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
         timeout = self._limits.hello_timeout_s
         try:
             async with asyncio.timeout(timeout):
@@ -123,54 +96,68 @@ class Sessions:
         except StopAsyncIteration:
             raise InvalidRequest("hello", "nothing", "a hello as the first message") from None
         except DecodeError as error:
-            raise _undecodable(session_pb2.OpenRequest, error) from None
-        opened = convert.session_opened(message, session_id=uuid.uuid4().hex)
-        if gpus := convert.gpu_summary(message):
-            # For people only: the core decides nothing by it, and nobody needs it tomorrow.
+            raise _undecodable(error) from None
+        noted = _note_once(message.hello.run.run_id, message.hello.host)
+        opened = session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
+        if message.hello.term > TERM:
+            raise Deposed(message.hello.term)
+        if gpus := gpu_summary(message):
+            # Nothing is decided by it, so it is not kept either.
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
         return opened
 
     async def _read(
-        self, requests: AsyncIterator[session_pb2.OpenRequest], opened: SessionOpened
+        self, requests: AsyncIterator[session_pb2.AgentReport], opened: SessionOpened
     ) -> None:
-        """Submit what the agent says, up to its end."""
-        try:
-            async for message in requests:
-                self._driver.submit(convert.session_event(message, opened))
-        except DecodeError as error:
-            raise _undecodable(session_pb2.OpenRequest, error) from None
+        """Submit what the agent says, up to its end; what can't be read is passed over."""
+        noted = _note_once(opened.run_id, opened.agent.name)
+        messages = aiter(requests)
+        while True:
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                return
+            except DecodeError as error:
+                noted(_undecodable(error))
+                continue
+            event = session_event(message, opened, noted)
+            if event is not None:
+                self._driver.submit(event)
 
     async def _read_records(
         self,
-        requests: AsyncIterator[failure_pb2.ReportRequest],
-        pending: asyncio.Queue[_Asked | CoordinatorError | None],
+        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
+        pending: _Pending,
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
         One accepted behind that would make it look like one that was counted before.
         """
+        noted = _note_once("failure records", "an agent")
         end: CoordinatorError | None = None
         try:
             async for message in requests:
-                event = convert.failure_reported(
-                    message,
-                    request_id=next(self._request_ids),
-                    record_bytes_max=self._limits.failure_record_bytes_max,
-                    text_characters_max=self._limits.failure_message_bytes_max,
-                )
+                with refusing():
+                    event = failure_reported(
+                        message,
+                        request_id=next(self._request_ids),
+                        record_bytes_max=self._limits.failure_record_bytes_max,
+                        text_characters_max=self._limits.failure_message_bytes_max,
+                        on_problem=noted,
+                    )
                 await pending.put((event.record, await self._driver.submit_failure(event)))
         except CoordinatorError as error:
             end = error
         except DecodeError as error:
-            end = _undecodable(failure_pb2.ReportRequest, error)
+            end = _undecodable(error)
         await pending.put(end)
         await asyncio.get_running_loop().create_future()
 
 
 async def _acknowledge(
-    pending: asyncio.Queue[_Asked | CoordinatorError | None],
-    send: Callable[[failure_pb2.ReportResponse], Awaitable[None]],
+    pending: _Pending,
+    send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
 ) -> None:
     """Answer records in order, up to the end; raise it if it is an error."""
     while (item := await pending.get()) is not None:
@@ -179,35 +166,33 @@ async def _acknowledge(
         record, answer = item
         is_kept = bool(await answer)
         await send(
-            failure_pb2.ReportResponse(
+            session_pb2.ReportFailuresResponse(
                 incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
             )
         )
 
 
 async def _write(
-    outbox: Outbox, send: Callable[[session_pb2.OpenResponse], Awaitable[None]]
+    outbox: Outbox, send: Callable[[session_pb2.Directive], Awaitable[None]], *, run_id: str
 ) -> None:
     while True:
-        await send(response_message(await outbox.next()))
+        await send(directive_message(await outbox.next(), run_id=run_id, term=TERM))
 
 
-def _undecodable(kind: type[Message], error: DecodeError) -> InvalidRequest:
-    return InvalidRequest("message", str(error), f"a {kind.DESCRIPTOR.full_name}")
+def _undecodable(error: DecodeError) -> InvalidRequest:
+    return InvalidRequest("message", str(error), "a message of drumbeat.v1")
 
 
-def response_message(effect: fx.Push) -> session_pb2.OpenResponse:
-    """Return what an agent is sent."""
-    match effect:
-        case fx.Welcome(session_id=session_id, pace=pace):
-            welcome = session_pb2.Welcome(session_id=session_id, pace=convert.pace_message(pace))
-            return session_pb2.OpenResponse(welcome=welcome)
-        case fx.SetPace(pace=pace):
-            return session_pb2.OpenResponse(pace=convert.pace_message(pace))
-        case fx.TellLimits(limits=limits):
-            return session_pb2.OpenResponse(limits=convert_progress.limits_message(limits))
-        case fx.Direct(desired=desired):
-            return session_pb2.OpenResponse(desired=convert.desired_message(desired))
-        case fx.Instruct(directive=directive):
-            message = convert_inprocess.directive_message(directive)
-            return session_pb2.OpenResponse(inprocess=message)
+def _note_once(run_id: str, agent: str) -> OnProblem:
+    """Return what logs that a field was passed over, once for each field."""
+    noted: set[str] = set()
+
+    def note(problem: InvalidField) -> None:
+        field = re.sub(r"\[\d+\]", "", problem.field)
+        if field in noted or len(noted) >= FIELDS_REPORTED_MAX:
+            return
+        noted.add(field)
+        text = f"{run_id}: passed over what {agent} says: {problem}"
+        log.warning("field not understood", message=text, field=field, **{"run.id": run_id})
+
+    return note

@@ -21,7 +21,7 @@ _STEPS = ((4_000, 16), (2_500, 16), (1_500, 16), (800, 8), (300, 4), (0, 1), (0,
 _MINOR = 8
 
 
-def exit_message(wanted: Exit, whole: session_pb2.Verdict) -> session_pb2.Exit:
+def exit_message(wanted: Exit, whole: failure_pb2.Verdict) -> session_pb2.Exit:
     """Write the end of a run for one agent; ``whole`` is its verdict as a message."""
     verdict = fitted(whole)
     return session_pb2.Exit(
@@ -33,7 +33,7 @@ def exit_message(wanted: Exit, whole: session_pb2.Verdict) -> session_pb2.Exit:
     )
 
 
-def fitted(verdict: session_pb2.Verdict) -> session_pb2.Verdict:
+def fitted(verdict: failure_pb2.Verdict) -> failure_pb2.Verdict:
     """Return the verdict itself if it is small enough, else one that is."""
     if verdict.ByteSize() <= _VERDICT_BYTES_MAX:
         return verdict
@@ -41,28 +41,29 @@ def fitted(verdict: session_pb2.Verdict) -> session_pb2.Verdict:
         cut = _cut(verdict, characters, rows)
         if cut.ByteSize() <= _VERDICT_BYTES_MAX:
             return cut
-    del cut.report.root_causes[:]  # names alone are too long: they are nobody's host or role
+    del cut.report.root_causes[:]  # names alone are too long: they are of no real host or role
     return cut
 
 
-def _cut(verdict: session_pb2.Verdict, characters: int, rows: int) -> session_pb2.Verdict:
+def _cut(verdict: failure_pb2.Verdict, characters: int, rows: int) -> failure_pb2.Verdict:
     report = verdict.report
     causes = [
         _cut_record(record, characters if index == 0 else characters // _MINOR)
         for index, record in enumerate(report.root_causes)
     ]
-    return session_pb2.Verdict(
+    return failure_pb2.Verdict(
         is_success=verdict.is_success,
+        cause=verdict.cause,
         reason=_head(verdict.reason, _REASON_CHARACTERS_MAX),
         restart_count=verdict.restart_count,
-        round_id=verdict.round_id,
+        round_id=verdict.round_id if verdict.HasField("round_id") else None,
         report=failure_pb2.FailureReport(
             root_causes=causes,
             victims=[_cut_record(record, characters // _MINOR) for record in report.victims[:rows]],
             victims_count=report.victims_count,
             world_size=report.world_size,
-            standings=report.standings[:rows],
-            standings_count=report.standings_count,
+            progress=report.progress[:rows],
+            progress_count=report.progress_count,
         ),
     )
 

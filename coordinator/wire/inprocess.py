@@ -24,7 +24,7 @@ from coordinator.core.inprocess.model import (
 )
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
 from coordinator.core.model import DURATION_MAX_S
-from coordinator.wire.duration import seconds_of
+from drumbeat.mapping import seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -41,6 +41,8 @@ _KINDS = {
 _STEPS = {
     inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{step}"): step for step in InprocessStep
 }
+# Fields that have the same name here and there.
+_BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 
 # From the network.
@@ -134,37 +136,14 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
         terminated=directive.terminated,
     )
     match directive.kind:
-        case IterationBegin() as begin:
-            message.begin.CopyFrom(_begin(begin))
+        case IterationBegin(seats=seats) as begin:
+            fields = {name: getattr(begin, name) for name in _BEGIN}
+            message.begin.MergeFrom(inprocess_pb2.IterationBegin(**fields))
+            message.begin.seats.extend(
+                inprocess_pb2.InprocessSeat(**seat._asdict()) for seat in seats
+            )
         case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
         case IterationComplete():
             message.complete.SetInParent()
     return message
-
-
-def interruption_kind(
-    kind: InterruptionKind | None,
-) -> iteration_pb2.InterruptionKind.ValueType:
-    """Write what a failure did to an iteration."""
-    name = "UNSPECIFIED" if kind is None else str(kind)
-    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")
-
-
-def _begin(begin: IterationBegin) -> inprocess_pb2.IterationBegin:
-    return inprocess_pb2.IterationBegin(
-        seats=[
-            inprocess_pb2.InprocessSeat(
-                local_rank=seat.local_rank,
-                rank=seat.rank,
-                active_rank=seat.active_rank,
-                role_rank=seat.role_rank,
-                role_world_size=seat.role_world_size,
-            )
-            for seat in begin.seats
-        ],
-        world_size=begin.world_size,
-        active_world_size=begin.active_world_size,
-        master_addr=begin.master_addr,
-        master_port=begin.master_port,
-    )

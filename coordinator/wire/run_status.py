@@ -1,104 +1,148 @@
-"""Shell. A run as people and tools see it."""
+"""Shell. Runs, their agents and events as messages for readers, in pages."""
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from coordinator.core.membership.leases import Presence
+from coordinator.core.model import Seat
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
 from coordinator.errors import InvalidRequest
-from coordinator.wire import session as convert
-from coordinator.wire.duration import duration, duration_or_none
-from coordinator.wire.progress import limits_message, progress_message
-from drumbeat.v1 import run_pb2
+from coordinator.wire.failure import PROGRESS, cause_value, limits_message, verdict_message
+from coordinator.wire.session import SPEC, group_state
+from drumbeat.mapping import MessageMapping, duration
+from drumbeat.v1 import query_pb2
 
 AnyRun = Run | IsolatedRun
+Row = TypeVar("Row")
 
-# Agents in one answer: what the event loop writes within some 50 ms.
+# Rows in one answer: what the event loop writes within some 50 ms.
 PAGE_SIZE_MAX = 1_000
-# gRPC takes 4 MiB unless it is told otherwise. Report, history and limits, which come with
-# the first page, take less than half of that.
+# gRPC takes 4 MiB unless it is told otherwise.
 PAGE_BYTES_MAX = 3 * 1024 * 1024
-# All agents are on the pages that follow: the first had no room.
-BEFORE_ALL = "0:"
+
+# Where standbys are listed: behind all that have a rank.
+_STANDBY_RANK = 2**32
+
+_SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
 
 
-def summary_message(state: RunState, *, now: float) -> run_pb2.RunSummary:
-    """Write a run in one line."""
-    return run_pb2.RunSummary(
-        run_id=state.run_id,
-        phase=_phase(state),
-        generation=state.generation,
-        ended_age=duration_or_none(_ended_age_s(state, now)),
-    )
-
-
-def run_page(
-    request: run_pb2.GetRunRequest, state: RunState, run: AnyRun | None, *, now: float
-) -> run_pb2.GetRunResponse:
-    """Write a run as it is at ``now``, or the agents that follow those of an earlier page.
+def run_message(
+    state: RunState, run: AnyRun | None, view: query_pb2.View.ValueType, *, now: float
+) -> query_pb2.Run:
+    """Write a run as it is at ``now``.
 
     ``state`` is what is journaled, ``run`` the core, for what is not: who is connected,
-    and what agents say of themselves. Raises ``InvalidRequest``. Linear in agents.
+    and what agents say of themselves.
     """
-    is_first = not request.page_token
-    message = _run_message(state, run, now=now) if is_first else _identity(state)
-    after = (-1.0, "") if is_first else _position(request.page_token)
-    size, room = request.page_size or PAGE_SIZE_MAX, PAGE_BYTES_MAX - message.ByteSize()
-    response = run_pb2.GetRunResponse()
-    ranks = state.group_ranks()
-    order = sorted((ranks.get(i, inf), i) for i in state.members)
-    agents = [position for position in order if position > after]
-    for position in agents[: min(size, PAGE_SIZE_MAX)]:
-        agent = _agent(state, run, position[1], now=now)
-        room -= agent.ByteSize()
-        if room < 0 and (message.agents or is_first):
-            break
-        message.agents.append(agent)
-    if len(message.agents) < len(agents):
-        last = len(message.agents) - 1
-        response.next_page_token = _token(agents[last]) if last >= 0 else BEFORE_ALL
-    response.run.CopyFrom(message)
-    return response
-
-
-def _identity(state: RunState) -> run_pb2.Run:
-    return run_pb2.Run(
-        run_id=state.run_id, generation=state.generation, agents_count=len(state.members)
-    )
-
-
-def _run_message(state: RunState, run: AnyRun | None, *, now: float) -> run_pb2.Run:
-    iterations = state.iterations
-    message = run_pb2.Run(
-        spec=convert.spec_message(state.spec),
-        phase=_phase(state),
+    verdict = state.verdict
+    message = query_pb2.Run(
+        run_id=state.run_id,
+        generation=state.generation,
+        phase=query_pb2.RunPhase.Value(f"RUN_PHASE_{state.phase}"),
         reason=_reason(state, run),
-        round_id=state.round_id or 0,
-        has_round=state.round is not None,
-        round=_round(state),
+        cause=None if verdict is None else cause_value(verdict.cause),  # type: ignore[arg-type]
+        round_id=state.round_id,
         restart_count=state.restart_count,
+        agents_count=len(state.members),
         failures_count=state.failures_count,
-        failures_kept=len(state.failures),
-        verdict=convert.verdict_message(state.verdict) if state.verdict else None,
-        ended_age=duration_or_none(_ended_age_s(state, now)),
-        history=[_event(entry, now) for entry in state.history],
-        limits=None if state.limits is None else limits_message(state.limits),
-        iteration=max(0, iterations.iteration) if iterations is not None else 0,
-        has_iteration=iterations is not None and iterations.iteration >= 0,
-        iterations_restarted=state.iterations_restarted,
+        ended_age=None if state.ended_at is None else _age(state.ended_at, now),
     )
-    message.MergeFrom(_identity(state))
+    if view != query_pb2.VIEW_FULL:
+        return message
+    iterations = state.iterations
+    has_iteration = iterations is not None and iterations.iteration >= 0
+    message.MergeFrom(
+        query_pb2.Run(
+            spec=SPEC.write(state.spec),
+            round=_round(state),
+            verdict=None if verdict is None else verdict_message(verdict),
+            limits=None if state.limits is None else limits_message(state.limits),
+            iteration=iterations.iteration if iterations is not None and has_iteration else None,
+            iterations_restarted=state.iterations_restarted,
+            failures_kept=len(state.failures),
+            event_sequence=state.events_count,
+        )
+    )
     return message
 
 
-def _round(state: RunState) -> run_pb2.Round | None:
+def runs_page(
+    request: query_pb2.ListRunsRequest,
+    runs: Iterable[tuple[RunState, AnyRun | None]],
+    *,
+    now: float,
+) -> query_pb2.ListRunsResponse:
+    """Write a page of all runs. Raises ``InvalidRequest``."""
+    generation, run_id = _position(request.page_token)
+    rows = sorted(
+        (row for row in runs if (row[0].run_id, row[0].generation) > (run_id, generation)),
+        key=lambda row: (row[0].run_id, row[0].generation),
+    )
+    response = query_pb2.ListRunsResponse()
+    last = _fill(
+        response.runs,
+        rows,
+        lambda row: run_message(row[0], row[1], request.view, now=now),
+        request.page_size,
+    )
+    if last is not None:
+        response.next_page_token = f"{last[0].generation}:{last[0].run_id}"
+    return response
+
+
+def agents_page(
+    request: query_pb2.ListAgentsRequest, state: RunState, run: AnyRun | None, *, now: float
+) -> query_pb2.ListAgentsResponse:
+    """Write a page of a run's agents. Raises ``InvalidRequest``. Linear in agents."""
+    after = _position(request.page_token)
+    ranks = state.group_ranks()
+    rows = sorted((ranks.get(i, _STANDBY_RANK), i) for i in state.members)
+    response = query_pb2.ListAgentsResponse()
+    last = _fill(
+        response.agents,
+        [row for row in rows if row > after],
+        lambda row: _agent(state, run, row[1], request.view, now=now),
+        request.page_size,
+    )
+    if last is not None:
+        response.next_page_token = f"{last[0]}:{last[1]}"
+    return response
+
+
+def events_page(
+    request: query_pb2.ListEventsRequest, state: RunState, *, now: float
+) -> query_pb2.ListEventsResponse:
+    """Write a page of what was decided on a run."""
+    response = query_pb2.ListEventsResponse()
+    rows = [entry for entry in state.history if entry.sequence > request.after_sequence]
+    last = _fill(response.events, rows, lambda entry: _event(entry, now), request.page_size)
+    response.has_more = last is not None
+    return response
+
+
+def _fill(
+    answer: Any, rows: Sequence[Row], write: Callable[[Row], Any], page_size: int
+) -> Row | None:
+    """Add as many rows as a page holds, at least one; return its last if more follow."""
+    size, room = min(page_size or PAGE_SIZE_MAX, PAGE_SIZE_MAX), PAGE_BYTES_MAX
+    for index, row in enumerate(rows):
+        message = write(row) if index < size else None
+        room -= 0 if message is None else message.ByteSize()
+        if message is None or (room < 0 and index):
+            return rows[index - 1]
+        answer.append(message)
+    return None
+
+
+def _round(state: RunState) -> query_pb2.Round | None:
     current = state.round
     if current is None:
         return None
-    return run_pb2.Round(
+    return query_pb2.Round(
         round_id=current.round_id,
         master_addr=current.master_addr,
         master_port=current.master_port,
@@ -118,23 +162,27 @@ def _reason(state: RunState, run: AnyRun | None) -> str:
     return run.reason()
 
 
-def _ended_age_s(state: RunState, now: float) -> float | None:
-    return None if state.ended_at is None else max(0.0, now - state.ended_at)
-
-
-def _event(entry: HistoryEntry, now: float) -> run_pb2.RunEvent:
-    return run_pb2.RunEvent(
-        age=duration(max(0.0, now - entry.at_s)),
-        decision=entry.decision,
+def _event(entry: HistoryEntry, now: float) -> query_pb2.RunEvent:
+    name = entry.decision.upper().replace(" ", "_")
+    return query_pb2.RunEvent(
+        sequence=entry.sequence,
+        age=_age(entry.at_s, now),
+        kind=query_pb2.RunEventKind.Value(f"RUN_EVENT_KIND_{name}"),
         reason=entry.reason,
-        round_id=entry.round_id or 0,
-        has_round=entry.round_id is not None,
+        round_id=entry.round_id,
     )
 
 
-def _agent(state: RunState, run: AnyRun | None, incarnation: str, *, now: float) -> run_pb2.Agent:
+def _agent(
+    state: RunState,
+    run: AnyRun | None,
+    incarnation: str,
+    view: query_pb2.View.ValueType,
+    *,
+    now: float,
+) -> query_pb2.Agent:
     identity = state.members[incarnation]
-    message = run_pb2.Agent(
+    message = query_pb2.Agent(
         incarnation=incarnation,
         host=identity.host,
         name=identity.name,
@@ -145,42 +193,32 @@ def _agent(state: RunState, run: AnyRun | None, incarnation: str, *, now: float)
     # Of an ended run only group rank 0 is known; half a list would mislead.
     if state.phase is not Phase.ENDED and state.is_seated(incarnation):
         assert state.round is not None, "seated in no round"
-        seat = state.round.seats[incarnation]
-        message.is_participant = True
-        message.group_rank, message.rank_first = seat.group_rank, seat.rank_first
-        message.role_rank_first = seat.role_rank_first
-        message.role_world_size = seat.role_world_size
+        message.seat.CopyFrom(_SEAT.write(state.round.seats[incarnation]))
     presence = run.members.presences.get(incarnation) if run is not None else None
-    if presence is not None:
-        _add_presence(message, state, presence, now=now)
+    if presence is not None and presence.heard_at is not None:
+        message.state = group_state(presence.beat.state)
+        message.silence.CopyFrom(_age(presence.heard_at, now))
+    if presence is not None and state.round is not None and view == query_pb2.VIEW_FULL:
+        _add_workers(message, state.round.round_id, presence, now=now)
     return message
 
 
-def _add_presence(
-    message: run_pb2.Agent, state: RunState, presence: Presence, *, now: float
+def _add_workers(
+    message: query_pb2.Agent, round_id: int, presence: Presence, *, now: float
 ) -> None:
-    if presence.heard_at is not None:
-        message.state = convert.group_state(presence.beat.state)
-        message.silence.CopyFrom(duration(max(0.0, now - presence.heard_at)))
-    if state.round is not None:
-        workers = presence.whereabouts.in_round(state.round.round_id, now=now)
-        message.workers.extend([progress_message(worker) for worker in workers])
+    workers = presence.whereabouts.in_round(round_id, now=now)
+    message.workers.extend(map(PROGRESS.write, workers))
 
 
-def _phase(state: RunState) -> run_pb2.RunPhase.ValueType:
-    return run_pb2.RunPhase.Value(f"RUN_PHASE_{state.phase}")
+def _age(instant: float, now: float) -> Any:
+    return duration(max(0.0, now - instant))
 
 
-# A page ends at an agent: those that come or go meanwhile move no other to another page.
-
-
-def _token(position: tuple[float, str]) -> str:
-    rank, incarnation = position
-    return f"{'' if rank == inf else int(rank)}:{incarnation}"
-
-
-def _position(token: str) -> tuple[float, str]:
-    rank, colon, incarnation = token.partition(":")
-    if not colon or not (not rank or (rank.isascii() and rank.isdigit())):
+def _position(token: str) -> tuple[int, str]:
+    """Read the row that a page ended at: rows that come or go move no other to another page."""
+    if not token:
+        return -1, ""
+    number, found, name = token.partition(":")
+    if not found or not (number.isascii() and number.isdigit()):
         raise InvalidRequest("page_token", token, "next_page_token of an answer, or nothing")
-    return (float(rank) if rank else inf), incarnation
+    return int(number), name

@@ -4,8 +4,10 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -27,94 +29,117 @@ class _RefusalEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     REFUSAL_UNSPECIFIED: _Refusal.ValueType  # 0
     """Never sent."""
     REFUSAL_INVALID: _Refusal.ValueType  # 1
-    """A field is missing or out of range (INVALID_ARGUMENT). A bug: stop."""
+    """A field is missing or out of range (INVALID_ARGUMENT). An agent that was never admitted
+    gives up; any other opens a new session and keeps its workers.
+    """
     REFUSAL_SPEC_MISMATCH: _Refusal.ValueType  # 2
-    """The agent's spec differs from the run's (FAILED_PRECONDITION). Stop."""
+    """The agent's spec differs from the run's (FAILED_PRECONDITION). It gives up."""
     REFUSAL_RUN_CLOSED: _Refusal.ValueType  # 3
-    """The run has ended, after this agent began (FAILED_PRECONDITION). Stop. An agent that
-    began later starts a new run of the same id.
+    """The run has ended, after this agent began (FAILED_PRECONDITION). It gives up. An agent
+    that began later starts a new run of the same id.
     """
     REFUSAL_STALE_SESSION: _Refusal.ValueType  # 4
-    """The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
-    the workers and open a new session.
+    """The agent was given up: others may hold its ranks (FAILED_PRECONDITION). It stops its
+    workers and opens a new session.
     """
     REFUSAL_LIMIT_REACHED: _Refusal.ValueType  # 5
     """A limit of the coordinator is reached (RESOURCE_EXHAUSTED). Back off."""
     REFUSAL_UNAVAILABLE: _Refusal.ValueType  # 6
-    """The coordinator starts or stops (UNAVAILABLE), or the agent's session was
-    replaced (ABORTED). Back off, and keep the workers.
+    """The coordinator starts, stops or can't write its journal (UNAVAILABLE). Back off, and
+    keep the workers.
     """
     REFUSAL_UNKNOWN_RUN: _Refusal.ValueType  # 7
     """No such run (NOT_FOUND)."""
+    REFUSAL_SESSION_REPLACED: _Refusal.ValueType  # 8
+    """The agent opened a newer session, or a hello of an older one came late (ABORTED). What
+    it holds stays its own: it keeps its workers, and opens another if it has none left.
+    """
+    REFUSAL_AGENTS_MISSING: _Refusal.ValueType  # 9
+    """Other settings than the run's, whose agents are all missing (ABORTED). Back off: if none
+    of them returns in time, the agent begins a new run.
+    """
+    REFUSAL_DEPOSED: _Refusal.ValueType  # 10
+    """The agent has been welcomed by a coordinator of a later term (ABORTED). Back off, and
+    look for that one.
+    """
 
 class Refusal(_Refusal, metaclass=_RefusalEnumTypeWrapper):
-    """Why a request was refused, stable across versions; sent as the trailing
-    metadata `drumbeat-reason` of a failed call.
-    """
+    """Why a call was refused."""
 
 REFUSAL_UNSPECIFIED: Refusal.ValueType  # 0
 """Never sent."""
 REFUSAL_INVALID: Refusal.ValueType  # 1
-"""A field is missing or out of range (INVALID_ARGUMENT). A bug: stop."""
+"""A field is missing or out of range (INVALID_ARGUMENT). An agent that was never admitted
+gives up; any other opens a new session and keeps its workers.
+"""
 REFUSAL_SPEC_MISMATCH: Refusal.ValueType  # 2
-"""The agent's spec differs from the run's (FAILED_PRECONDITION). Stop."""
+"""The agent's spec differs from the run's (FAILED_PRECONDITION). It gives up."""
 REFUSAL_RUN_CLOSED: Refusal.ValueType  # 3
-"""The run has ended, after this agent began (FAILED_PRECONDITION). Stop. An agent that
-began later starts a new run of the same id.
+"""The run has ended, after this agent began (FAILED_PRECONDITION). It gives up. An agent
+that began later starts a new run of the same id.
 """
 REFUSAL_STALE_SESSION: Refusal.ValueType  # 4
-"""The agent was given up: others may hold its ranks (FAILED_PRECONDITION). Stop
-the workers and open a new session.
+"""The agent was given up: others may hold its ranks (FAILED_PRECONDITION). It stops its
+workers and opens a new session.
 """
 REFUSAL_LIMIT_REACHED: Refusal.ValueType  # 5
 """A limit of the coordinator is reached (RESOURCE_EXHAUSTED). Back off."""
 REFUSAL_UNAVAILABLE: Refusal.ValueType  # 6
-"""The coordinator starts or stops (UNAVAILABLE), or the agent's session was
-replaced (ABORTED). Back off, and keep the workers.
+"""The coordinator starts, stops or can't write its journal (UNAVAILABLE). Back off, and
+keep the workers.
 """
 REFUSAL_UNKNOWN_RUN: Refusal.ValueType  # 7
 """No such run (NOT_FOUND)."""
+REFUSAL_SESSION_REPLACED: Refusal.ValueType  # 8
+"""The agent opened a newer session, or a hello of an older one came late (ABORTED). What
+it holds stays its own: it keeps its workers, and opens another if it has none left.
+"""
+REFUSAL_AGENTS_MISSING: Refusal.ValueType  # 9
+"""Other settings than the run's, whose agents are all missing (ABORTED). Back off: if none
+of them returns in time, the agent begins a new run.
+"""
+REFUSAL_DEPOSED: Refusal.ValueType  # 10
+"""The agent has been welcomed by a coordinator of a later term (ABORTED). Back off, and
+look for that one.
+"""
 Global___Refusal: typing_extensions.TypeAlias = Refusal
 
 @typing.final
 class Fence(google.protobuf.message.Message):
-    """What a message belongs to. A receiver compares it with what it knows before
-    it looks at anything else, and answers a stale one with a typed reason, so
-    that a repeated, late or lost message never does harm.
+    """What a message belongs to. A receiver compares it with what it knows before it looks at
+    anything else, so that a repeated, late or lost message never does harm.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUN_ID_FIELD_NUMBER: builtins.int
     ROUND_ID_FIELD_NUMBER: builtins.int
-    HAS_ROUND_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """Identity of the run: one training job across all its restarts. It can be used again
-    once the run has ended; the incarnation tells which of them is meant.
+    """The run that the message speaks of: that of the purpose in `Hello`, or the one that the
+    latest `Directive` named. An id can be used again once the run has ended; the
+    incarnation tells which of them is meant.
     """
     round_id: builtins.int
-    """The round the message speaks of. Meaningless while `has_round` is false."""
-    has_round: builtins.bool
-    """Whether the sender holds workers of a round at all."""
+    """The round whose workers the sender holds; unset: it holds none."""
     incarnation: builtins.str
     """Identity of one life of the agent process; new at every start of it."""
     session_id: builtins.str
-    """Identity of one registration, issued by the coordinator in `Welcome`.
-    Empty only in the `Hello` that asks for it. A session is never repaired:
-    on `STALE_SESSION` the agent opens a new one.
+    """Identity of one session, issued by the coordinator in `Welcome`; empty in the `Hello`
+    that asks for it and in failure records, which outlive sessions.
     """
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
-        round_id: builtins.int = ...,
-        has_round: builtins.bool = ...,
+        round_id: builtins.int | None = ...,
         incarnation: builtins.str = ...,
         session_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["has_round", b"has_round", "incarnation", b"incarnation", "round_id", b"round_id", "run_id", b"run_id", "session_id", b"session_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "round_id", b"round_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "incarnation", b"incarnation", "round_id", b"round_id", "run_id", b"run_id", "session_id", b"session_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
 
 Global___Fence: typing_extensions.TypeAlias = Fence
 
@@ -190,3 +215,121 @@ class RunSpec(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["agents_max", b"agents_max", "agents_min", b"agents_min", "coordinator_grace", b"coordinator_grace", "exit_barrier_timeout", b"exit_barrier_timeout", "join_timeout", b"join_timeout", "last_call", b"last_call", "master_addr", b"master_addr", "master_port", b"master_port", "restarts_max", b"restarts_max", "shutdown_timeout", b"shutdown_timeout"]) -> None: ...
 
 Global___RunSpec: typing_extensions.TypeAlias = RunSpec
+
+@typing.final
+class ErrorDetail(google.protobuf.message.Message):
+    """Why a call failed, for programs; the status has it in words. Sent as the trailing
+    metadata `drumbeat-error-bin`, encoded. A receiver that does not know `refusal` goes by
+    `is_retryable`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: builtins.int
+    IS_RETRYABLE_FIELD_NUMBER: builtins.int
+    VIOLATION_FIELD_NUMBER: builtins.int
+    DIFFERENCES_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    refusal: Global___Refusal.ValueType
+    """Why."""
+    is_retryable: builtins.bool
+    """Whether the same caller may succeed later."""
+    @property
+    def violation(self) -> Global___FieldViolation:
+        """What is missing or out of range, with `REFUSAL_INVALID`."""
+
+    @property
+    def differences(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SpecDifference]:
+        """In what the settings differ, with `REFUSAL_SPEC_MISMATCH` and `REFUSAL_AGENTS_MISSING`."""
+
+    @property
+    def limit(self) -> Global___Limit:
+        """The limit, with `REFUSAL_LIMIT_REACHED`."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal.ValueType = ...,
+        is_retryable: builtins.bool = ...,
+        violation: Global___FieldViolation | None = ...,
+        differences: collections.abc.Iterable[Global___SpecDifference] | None = ...,
+        limit: Global___Limit | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["limit", b"limit", "violation", b"violation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["differences", b"differences", "is_retryable", b"is_retryable", "limit", b"limit", "refusal", b"refusal", "violation", b"violation"]) -> None: ...
+
+Global___ErrorDetail: typing_extensions.TypeAlias = ErrorDetail
+
+@typing.final
+class FieldViolation(google.protobuf.message.Message):
+    """A field that can't be as it is."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
+    field: builtins.str
+    """Its path, e.g. `hello.host`."""
+    value: builtins.str
+    """What was given, shortened."""
+    allowed: builtins.str
+    """What is allowed."""
+    def __init__(
+        self,
+        *,
+        field: builtins.str = ...,
+        value: builtins.str = ...,
+        allowed: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "field", b"field", "value", b"value"]) -> None: ...
+
+Global___FieldViolation: typing_extensions.TypeAlias = FieldViolation
+
+@typing.final
+class SpecDifference(google.protobuf.message.Message):
+    """A setting in which an agent and its run differ."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    AGENT_FIELD_NUMBER: builtins.int
+    field: builtins.str
+    """The field of `RunSpec`."""
+    run: builtins.str
+    """What the run has."""
+    agent: builtins.str
+    """What the agent brought."""
+    def __init__(
+        self,
+        *,
+        field: builtins.str = ...,
+        run: builtins.str = ...,
+        agent: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "field", b"field", "run", b"run"]) -> None: ...
+
+Global___SpecDifference: typing_extensions.TypeAlias = SpecDifference
+
+@typing.final
+class Limit(google.protobuf.message.Message):
+    """A limit of the coordinator."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name, as in the coordinator's configuration."""
+    value: builtins.int
+    """Its value."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        value: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "value", b"value"]) -> None: ...
+
+Global___Limit: typing_extensions.TypeAlias = Limit

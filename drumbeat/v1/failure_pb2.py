@@ -27,31 +27,29 @@ from drumbeat.worker.v1 import iteration_pb2 as drumbeat_dot_worker_dot_v1_dot_i
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/failure.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\"drumbeat/worker/v1/iteration.proto\x1a\x1egoogle/protobuf/duration.proto\"f\n\rReportRequest\x12*\n\x06record\x18\x01 \x01(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"E\n\x0eReportResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0c\n\x04kept\x18\x03 \x01(\x08\"\xc2\x03\n\rFailureRecord\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04host\x18\x04 \x01(\t\x12(\n\x06worker\x18\x05 \x01(\x0b\x32\x18.drumbeat.v1.WorkerRanks\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x11\n\texit_code\x18\x07 \x01(\x05\x12\x13\n\x0bsignal_name\x18\x08 \x01(\t\x12\x0f\n\x07message\x18\t \x01(\t\x12\x11\n\ttraceback\x18\n \x01(\t\x12\x13\n\x0bstderr_tail\x18\x0b \x01(\t\x12\x1b\n\x13is_stopped_by_agent\x18\x0c \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\r \x01(\t\x12\x1f\n\x04hang\x18\x0e \x01(\x0b\x32\x11.drumbeat.v1.Hang\x12:\n\x0cinterruption\x18\x0f \x01(\x0e\x32$.drumbeat.worker.v1.InterruptionKind\x12\x11\n\titeration\x18\x10 \x01(\x04\x12\x0c\n\x04name\x18\x11 \x01(\t\"\xe1\x01\n\x04Hang\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.drumbeat.v1.HangKind\x12\r\n\x05scope\x18\x02 \x01(\t\x12(\n\x05limit\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x65lapsed\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x08progress\x18\x05 \x01(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12\x0e\n\x06stacks\x18\x06 \x01(\t\x12\x10\n\x08\x65vidence\x18\x07 \x01(\t\"\xa2\x02\n\x0eWorkerProgress\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x11\n\x04step\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12,\n\tstep_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rheartbeat_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bruntime_age\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05scope\x18\x06 \x01(\t\x12,\n\tscope_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bscopes_open\x18\x08 \x01(\rB\x07\n\x05_step\"d\n\x0bWorkerRanks\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x12\n\nlocal_rank\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x0c\n\x04role\x18\x05 \x01(\t\"\xec\x01\n\rFailureReport\x12/\n\x0broot_causes\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12+\n\x07victims\x18\x02 \x03(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12\x15\n\rvictims_count\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12(\n\tstandings\x18\x05 \x03(\x0b\x32\x15.drumbeat.v1.Standing\x12\x17\n\x0fstandings_count\x18\x06 \x01(\r\x12\x0f\n\x07\x65\x61rlier\x18( \x03(\t\"U\n\x08Standing\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12-\n\x08progress\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.WorkerProgress*\xab\x01\n\x08HangKind\x12\x19\n\x15HANG_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fHANG_KIND_TIMER\x10\x01\x12\x15\n\x11HANG_KIND_SECTION\x10\x02\x12\x15\n\x11HANG_KIND_STARTUP\x10\x03\x12\x15\n\x11HANG_KIND_RUNTIME\x10\x04\x12\x16\n\x12HANG_KIND_PROGRESS\x10\x05\x12\x12\n\x0eHANG_KIND_EXIT\x10\x06\x32W\n\x0e\x46\x61ilureService\x12\x45\n\x06Report\x12\x1a.drumbeat.v1.ReportRequest\x1a\x1b.drumbeat.v1.ReportResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64rumbeat/v1/failure.proto\x12\x0b\x64rumbeat.v1\x1a\x18\x64rumbeat/v1/common.proto\x1a\"drumbeat/worker/v1/iteration.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc2\x03\n\rFailureRecord\x12!\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x12.drumbeat.v1.Fence\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04host\x18\x04 \x01(\t\x12(\n\x06worker\x18\x05 \x01(\x0b\x32\x18.drumbeat.v1.WorkerRanks\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x11\n\texit_code\x18\x07 \x01(\x05\x12\x13\n\x0bsignal_name\x18\x08 \x01(\t\x12\x0f\n\x07message\x18\t \x01(\t\x12\x11\n\ttraceback\x18\n \x01(\t\x12\x13\n\x0bstderr_tail\x18\x0b \x01(\t\x12\x1b\n\x13is_stopped_by_agent\x18\x0c \x01(\x08\x12\x13\n\x0b\x65xplanation\x18\r \x01(\t\x12\x1f\n\x04hang\x18\x0e \x01(\x0b\x32\x11.drumbeat.v1.Hang\x12:\n\x0cinterruption\x18\x0f \x01(\x0e\x32$.drumbeat.worker.v1.InterruptionKind\x12\x11\n\titeration\x18\x10 \x01(\x04\x12\x0c\n\x04name\x18\x11 \x01(\t\"\xe1\x01\n\x04Hang\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.drumbeat.v1.HangKind\x12\r\n\x05scope\x18\x02 \x01(\t\x12(\n\x05limit\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x65lapsed\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x08progress\x18\x05 \x01(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\x12\x0e\n\x06stacks\x18\x06 \x01(\t\x12\x10\n\x08\x65vidence\x18\x07 \x01(\t\"\xa2\x02\n\x0eWorkerProgress\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x11\n\x04step\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12,\n\tstep_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rheartbeat_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bruntime_age\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05scope\x18\x06 \x01(\t\x12,\n\tscope_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bscopes_open\x18\x08 \x01(\rB\x07\n\x05_step\"d\n\x0bWorkerRanks\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x12\n\nlocal_rank\x18\x02 \x01(\r\x12\x12\n\ngroup_rank\x18\x03 \x01(\r\x12\x11\n\trole_rank\x18\x04 \x01(\r\x12\x0c\n\x04role\x18\x05 \x01(\t\"\xee\x01\n\rFailureReport\x12/\n\x0broot_causes\x18\x01 \x03(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12+\n\x07victims\x18\x02 \x03(\x0b\x32\x1a.drumbeat.v1.FailureRecord\x12\x15\n\rvictims_count\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12+\n\x08progress\x18\x05 \x03(\x0b\x32\x19.drumbeat.v1.RankProgress\x12\x16\n\x0eprogress_count\x18\x06 \x01(\r\x12\x0f\n\x07\x65\x61rlier\x18\x07 \x03(\t\"Y\n\x0cRankProgress\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04host\x18\x02 \x01(\t\x12-\n\x08progress\x18\x03 \x01(\x0b\x32\x1b.drumbeat.v1.WorkerProgress\"\xbe\x01\n\x07Verdict\x12\x12\n\nis_success\x18\x01 \x01(\x08\x12(\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x19.drumbeat.v1.VerdictCause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rrestart_count\x18\x04 \x01(\r\x12\x15\n\x08round_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12*\n\x06report\x18\x06 \x01(\x0b\x32\x1a.drumbeat.v1.FailureReportB\x0b\n\t_round_id*\xab\x01\n\x08HangKind\x12\x19\n\x15HANG_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fHANG_KIND_TIMER\x10\x01\x12\x15\n\x11HANG_KIND_SECTION\x10\x02\x12\x15\n\x11HANG_KIND_STARTUP\x10\x03\x12\x15\n\x11HANG_KIND_RUNTIME\x10\x04\x12\x16\n\x12HANG_KIND_PROGRESS\x10\x05\x12\x12\n\x0eHANG_KIND_EXIT\x10\x06*\x8b\x02\n\x0cVerdictCause\x12\x1d\n\x19VERDICT_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n\x17VERDICT_CAUSE_SUCCEEDED\x10\x01\x12\x1f\n\x1bVERDICT_CAUSE_WORKER_FAILED\x10\x02\x12\"\n\x1eVERDICT_CAUSE_START_IMPOSSIBLE\x10\x03\x12 \n\x1cVERDICT_CAUSE_AGENTS_MISSING\x10\x04\x12\x1e\n\x1aVERDICT_CAUSE_PORT_MISSING\x10\x05\x12\x1c\n\x18VERDICT_CAUSE_SUPERSEDED\x10\x06\x12\x1a\n\x16VERDICT_CAUSE_INTERNAL\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'drumbeat.v1.failure_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HANGKIND']._serialized_start=1714
-  _globals['_HANGKIND']._serialized_end=1885
-  _globals['_REPORTREQUEST']._serialized_start=136
-  _globals['_REPORTREQUEST']._serialized_end=238
-  _globals['_REPORTRESPONSE']._serialized_start=240
-  _globals['_REPORTRESPONSE']._serialized_end=309
-  _globals['_FAILURERECORD']._serialized_start=312
-  _globals['_FAILURERECORD']._serialized_end=762
-  _globals['_HANG']._serialized_start=765
-  _globals['_HANG']._serialized_end=990
-  _globals['_WORKERPROGRESS']._serialized_start=993
-  _globals['_WORKERPROGRESS']._serialized_end=1283
-  _globals['_WORKERRANKS']._serialized_start=1285
-  _globals['_WORKERRANKS']._serialized_end=1385
-  _globals['_FAILUREREPORT']._serialized_start=1388
-  _globals['_FAILUREREPORT']._serialized_end=1624
-  _globals['_STANDING']._serialized_start=1626
-  _globals['_STANDING']._serialized_end=1711
-  _globals['_FAILURESERVICE']._serialized_start=1887
-  _globals['_FAILURESERVICE']._serialized_end=1974
+  _globals['_HANGKIND']._serialized_start=1738
+  _globals['_HANGKIND']._serialized_end=1909
+  _globals['_VERDICTCAUSE']._serialized_start=1912
+  _globals['_VERDICTCAUSE']._serialized_end=2179
+  _globals['_FAILURERECORD']._serialized_start=137
+  _globals['_FAILURERECORD']._serialized_end=587
+  _globals['_HANG']._serialized_start=590
+  _globals['_HANG']._serialized_end=815
+  _globals['_WORKERPROGRESS']._serialized_start=818
+  _globals['_WORKERPROGRESS']._serialized_end=1108
+  _globals['_WORKERRANKS']._serialized_start=1110
+  _globals['_WORKERRANKS']._serialized_end=1210
+  _globals['_FAILUREREPORT']._serialized_start=1213
+  _globals['_FAILUREREPORT']._serialized_end=1451
+  _globals['_RANKPROGRESS']._serialized_start=1453
+  _globals['_RANKPROGRESS']._serialized_end=1542
+  _globals['_VERDICT']._serialized_start=1545
+  _globals['_VERDICT']._serialized_end=1735
 # @@protoc_insertion_point(module_scope)

@@ -66,62 +66,49 @@ HANG_KIND_EXIT: HangKind.ValueType  # 6
 """The interpreter began to end and did not."""
 Global___HangKind: typing_extensions.TypeAlias = HangKind
 
-@typing.final
-class ReportRequest(google.protobuf.message.Message):
-    """One record on its way up."""
+class _VerdictCause:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+class _VerdictCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_VerdictCause.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    VERDICT_CAUSE_UNSPECIFIED: _VerdictCause.ValueType  # 0
+    """Of a later version; in `Run`: it has not ended."""
+    VERDICT_CAUSE_SUCCEEDED: _VerdictCause.ValueType  # 1
+    """All workers succeeded."""
+    VERDICT_CAUSE_WORKER_FAILED: _VerdictCause.ValueType  # 2
+    """A worker failed, and no restart was left."""
+    VERDICT_CAUSE_START_IMPOSSIBLE: _VerdictCause.ValueType  # 3
+    """A command could not be started at all."""
+    VERDICT_CAUSE_AGENTS_MISSING: _VerdictCause.ValueType  # 4
+    """Too few agents came within the join timeout."""
+    VERDICT_CAUSE_PORT_MISSING: _VerdictCause.ValueType  # 5
+    """The agent that leads held no free port for the join timeout."""
+    VERDICT_CAUSE_SUPERSEDED: _VerdictCause.ValueType  # 6
+    """All agents had left, and another came with other settings."""
+    VERDICT_CAUSE_INTERNAL: _VerdictCause.ValueType  # 7
+    """An error of the coordinator itself."""
 
-    RECORD_FIELD_NUMBER: builtins.int
-    UPTIME_FIELD_NUMBER: builtins.int
-    @property
-    def record(self) -> Global___FailureRecord:
-        """The record."""
+class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
+    """Why a run ended."""
 
-    @property
-    def uptime(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the agent had been running when it sent this; see
-        `OpenRequest.uptime`. Unset for the record of an earlier agent.
-        """
-
-    def __init__(
-        self,
-        *,
-        record: Global___FailureRecord | None = ...,
-        uptime: google.protobuf.duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> None: ...
-
-Global___ReportRequest: typing_extensions.TypeAlias = ReportRequest
-
-@typing.final
-class ReportResponse(google.protobuf.message.Message):
-    """One record's acknowledgement. Until it arrives the agent keeps the record."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    INCARNATION_FIELD_NUMBER: builtins.int
-    SEQUENCE_FIELD_NUMBER: builtins.int
-    KEPT_FIELD_NUMBER: builtins.int
-    incarnation: builtins.str
-    """The incarnation that wrote the record."""
-    sequence: builtins.int
-    """Its sequence within that incarnation."""
-    kept: builtins.bool
-    """Whether the record was added to its run. False: the run is unknown or has ended, or
-    the record tells less than those for which there is room; then it is only counted.
-    """
-    def __init__(
-        self,
-        *,
-        incarnation: builtins.str = ...,
-        sequence: builtins.int = ...,
-        kept: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "kept", b"kept", "sequence", b"sequence"]) -> None: ...
-
-Global___ReportResponse: typing_extensions.TypeAlias = ReportResponse
+VERDICT_CAUSE_UNSPECIFIED: VerdictCause.ValueType  # 0
+"""Of a later version; in `Run`: it has not ended."""
+VERDICT_CAUSE_SUCCEEDED: VerdictCause.ValueType  # 1
+"""All workers succeeded."""
+VERDICT_CAUSE_WORKER_FAILED: VerdictCause.ValueType  # 2
+"""A worker failed, and no restart was left."""
+VERDICT_CAUSE_START_IMPOSSIBLE: VerdictCause.ValueType  # 3
+"""A command could not be started at all."""
+VERDICT_CAUSE_AGENTS_MISSING: VerdictCause.ValueType  # 4
+"""Too few agents came within the join timeout."""
+VERDICT_CAUSE_PORT_MISSING: VerdictCause.ValueType  # 5
+"""The agent that leads held no free port for the join timeout."""
+VERDICT_CAUSE_SUPERSEDED: VerdictCause.ValueType  # 6
+"""All agents had left, and another came with other settings."""
+VERDICT_CAUSE_INTERNAL: VerdictCause.ValueType  # 7
+"""An error of the coordinator itself."""
+Global___VerdictCause: typing_extensions.TypeAlias = VerdictCause
 
 @typing.final
 class FailureRecord(google.protobuf.message.Message):
@@ -159,7 +146,7 @@ class FailureRecord(google.protobuf.message.Message):
     signal_name: builtins.str
     """Name of the signal that ended the worker, e.g. SIGKILL; empty for an exit."""
     message: builtins.str
-    """Message of the worker's error file, or the agent's own words. Bounded."""
+    """Message of the worker's error file, or what the agent says. Bounded."""
     traceback: builtins.str
     """Python traceback of the worker's error file; empty if there is none."""
     stderr_tail: builtins.str
@@ -171,7 +158,7 @@ class FailureRecord(google.protobuf.message.Message):
     explanation: builtins.str
     """The likely why in a sentence or two, from the exit status and what the
     agent found on its host right after; e.g. that the kernel ran out of
-    memory. For people: nothing is decided by it. Bounded; empty if unknown.
+    memory. Nothing is decided by it. Bounded; empty if unknown.
     """
     interruption: drumbeat.worker.v1.iteration_pb2.InterruptionKind.ValueType
     """What it did to an iteration of in-process restart; unset in other rounds. With
@@ -197,7 +184,7 @@ class FailureRecord(google.protobuf.message.Message):
 
     @property
     def worker(self) -> Global___WorkerRanks:
-        """Who failed."""
+        """Which worker failed."""
 
     @property
     def hang(self) -> Global___Hang:
@@ -251,7 +238,7 @@ class Hang(google.protobuf.message.Message):
     could not be had, then `evidence` says why. Bounded.
     """
     evidence: builtins.str
-    """What else was seen of the process, for people: its state, the kernel
+    """What else was seen of the process: its state, the kernel
     function it waits in. Bounded.
     """
     @property
@@ -386,15 +373,15 @@ class FailureReport(google.protobuf.message.Message):
     VICTIMS_FIELD_NUMBER: builtins.int
     VICTIMS_COUNT_FIELD_NUMBER: builtins.int
     WORLD_SIZE_FIELD_NUMBER: builtins.int
-    STANDINGS_FIELD_NUMBER: builtins.int
-    STANDINGS_COUNT_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    PROGRESS_COUNT_FIELD_NUMBER: builtins.int
     EARLIER_FIELD_NUMBER: builtins.int
     victims_count: builtins.int
     """All workers of the round that are not root causes."""
     world_size: builtins.int
     """Size of the failed round's world."""
-    standings_count: builtins.int
-    """All workers of the round that say where they stand."""
+    progress_count: builtins.int
+    """All workers of the round that say how far they are."""
     @property
     def root_causes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FailureRecord]:
         """Records that nothing earlier in the round explains; several only if they
@@ -408,9 +395,9 @@ class FailureReport(google.protobuf.message.Message):
         """
 
     @property
-    def standings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Standing]:
-        """Where workers stood when the round failed, by rank: who was where. Empty if none
-        of them says so. Bounded; the total is `standings_count`.
+    def progress(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RankProgress]:
+        """How far workers were when the round failed, by rank. Empty if none of them says so.
+        Bounded; the total is `progress_count`.
         """
 
     @property
@@ -424,17 +411,17 @@ class FailureReport(google.protobuf.message.Message):
         victims: collections.abc.Iterable[Global___FailureRecord] | None = ...,
         victims_count: builtins.int = ...,
         world_size: builtins.int = ...,
-        standings: collections.abc.Iterable[Global___Standing] | None = ...,
-        standings_count: builtins.int = ...,
+        progress: collections.abc.Iterable[Global___RankProgress] | None = ...,
+        progress_count: builtins.int = ...,
         earlier: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "root_causes", b"root_causes", "standings", b"standings", "standings_count", b"standings_count", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["earlier", b"earlier", "progress", b"progress", "progress_count", b"progress_count", "root_causes", b"root_causes", "victims", b"victims", "victims_count", b"victims_count", "world_size", b"world_size"]) -> None: ...
 
 Global___FailureReport: typing_extensions.TypeAlias = FailureReport
 
 @typing.final
-class Standing(google.protobuf.message.Message):
-    """Where one worker of a round stood."""
+class RankProgress(google.protobuf.message.Message):
+    """How far one worker of a round was."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -459,4 +446,48 @@ class Standing(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["host", b"host", "progress", b"progress", "rank", b"rank"]) -> None: ...
 
-Global___Standing: typing_extensions.TypeAlias = Standing
+Global___RankProgress: typing_extensions.TypeAlias = RankProgress
+
+@typing.final
+class Verdict(google.protobuf.message.Message):
+    """How a run ended. Never guessed: an agent that did not receive it does not
+    claim one.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_SUCCESS_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    RESTART_COUNT_FIELD_NUMBER: builtins.int
+    ROUND_ID_FIELD_NUMBER: builtins.int
+    REPORT_FIELD_NUMBER: builtins.int
+    is_success: builtins.bool
+    """Whether every worker of the last round exited with 0."""
+    cause: Global___VerdictCause.ValueType
+    """Why. A receiver that does not know it goes by `is_success`."""
+    reason: builtins.str
+    """Why, in words."""
+    restart_count: builtins.int
+    """Restarts after worker failures that were used."""
+    round_id: builtins.int
+    """The last round; unset if there was none."""
+    @property
+    def report(self) -> Global___FailureReport:
+        """What failed; unset on success."""
+
+    def __init__(
+        self,
+        *,
+        is_success: builtins.bool = ...,
+        cause: Global___VerdictCause.ValueType = ...,
+        reason: builtins.str = ...,
+        restart_count: builtins.int = ...,
+        round_id: builtins.int | None = ...,
+        report: Global___FailureReport | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round_id", b"_round_id", "report", b"report", "round_id", b"round_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round_id", b"_round_id", "cause", b"cause", "is_success", b"is_success", "reason", b"reason", "report", b"report", "restart_count", b"restart_count", "round_id", b"round_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_round_id", b"_round_id"]) -> typing.Literal["round_id"] | None: ...
+
+Global___Verdict: typing_extensions.TypeAlias = Verdict

@@ -64,33 +64,19 @@ GROUP_STATE_FAILED: GroupState.ValueType  # 6
 Global___GroupState: typing_extensions.TypeAlias = GroupState
 
 @typing.final
-class OpenRequest(google.protobuf.message.Message):
+class AgentReport(google.protobuf.message.Message):
     """What an agent says."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FENCE_FIELD_NUMBER: builtins.int
+    UPTIME_FIELD_NUMBER: builtins.int
     HELLO_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
-    UPTIME_FIELD_NUMBER: builtins.int
     @property
     def fence(self) -> drumbeat.v1.common_pb2.Fence:
         """What the message belongs to."""
-
-    @property
-    def hello(self) -> Global___Hello:
-        """First message of a session."""
-
-    @property
-    def beat(self) -> Global___Beat:
-        """Every later one."""
-
-    @property
-    def goodbye(self) -> Global___Goodbye:
-        """The agent leaves on purpose; its workers are being stopped. The stream
-        may end at once after it.
-        """
 
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration:
@@ -100,50 +86,98 @@ class OpenRequest(google.protobuf.message.Message):
         still counts from when it happened. Unset: not known.
         """
 
+    @property
+    def hello(self) -> Global___Hello:
+        """First message of a session."""
+
+    @property
+    def beat(self) -> Global___Beat:
+        """Its actual state."""
+
+    @property
+    def goodbye(self) -> Global___Goodbye:
+        """The agent leaves on purpose; its workers are being stopped. The stream
+        may end at once after it.
+        """
+
     def __init__(
         self,
         *,
         fence: drumbeat.v1.common_pb2.Fence | None = ...,
+        uptime: google.protobuf.duration_pb2.Duration | None = ...,
         hello: Global___Hello | None = ...,
         beat: Global___Beat | None = ...,
         goodbye: Global___Goodbye | None = ...,
-        uptime: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind", "uptime", b"uptime"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["beat", b"beat", "fence", b"fence", "goodbye", b"goodbye", "hello", b"hello", "kind", b"kind", "uptime", b"uptime"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "beat", "goodbye"] | None: ...
 
-Global___OpenRequest: typing_extensions.TypeAlias = OpenRequest
+Global___AgentReport: typing_extensions.TypeAlias = AgentReport
 
 @typing.final
 class Hello(google.protobuf.message.Message):
-    """Who the agent is. Fixed for the life of the process but for `beat`."""
+    """Who the agent is and what it comes for. Fixed for the life of the process but for `beat`
+    and `term`.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPEC_FIELD_NUMBER: builtins.int
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    RUN_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    FEATURES_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
     LOCAL_WORLD_SIZE_FIELD_NUMBER: builtins.int
     BEAT_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
+    version: builtins.str
+    """Version of the agent, e.g. "0.4.1"."""
+    term: builtins.int
+    """The highest term of a coordinator that has welcomed it; 0: none yet."""
     host: builtins.str
-    """Name of the host, for people."""
+    """Name of the host."""
+    name: builtins.str
+    """Name of the agent; empty: that of the host. The coordinator makes it
+    unique among the agents of the run: "node7", "node7#2".
+    """
     address: builtins.str
     """Address at which workers of other hosts reach this one."""
     role: builtins.str
     """Role of the workers; part of rank assignment."""
     local_world_size: builtins.int
     """Workers on this host; at least 1."""
-    name: builtins.str
-    """Name of the agent, for people; empty: that of the host. The coordinator makes it
-    unique among the agents of the run: "node7", "node7#2".
-    """
     @property
-    def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
-        """The run as this agent was told to run it."""
+    def run(self) -> Global___RunPurpose:
+        """To take part in this run."""
+
+    @property
+    def features(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What it can do beyond the first version of this package. At most 64."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels that its operator gave it, e.g. rack=b7. At most 64."""
 
     @property
     def beat(self) -> Global___Beat:
@@ -152,25 +186,55 @@ class Hello(google.protobuf.message.Message):
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GpuInfo]:
         """GPUs that the workers may use, as far as the agent could find out; at most
-        1,024. For people: nothing is decided by them.
+        1,024. Nothing is decided by them.
         """
 
     def __init__(
         self,
         *,
-        spec: drumbeat.v1.common_pb2.RunSpec | None = ...,
+        run: Global___RunPurpose | None = ...,
+        version: builtins.str = ...,
+        features: collections.abc.Iterable[builtins.str] | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        term: builtins.int = ...,
         host: builtins.str = ...,
+        name: builtins.str = ...,
         address: builtins.str = ...,
         role: builtins.str = ...,
         local_world_size: builtins.int = ...,
         beat: Global___Beat | None = ...,
         gpus: collections.abc.Iterable[Global___GpuInfo] | None = ...,
-        name: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["beat", b"beat", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "gpus", b"gpus", "host", b"host", "local_world_size", b"local_world_size", "name", b"name", "role", b"role", "spec", b"spec"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["beat", b"beat", "purpose", b"purpose", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "beat", b"beat", "features", b"features", "gpus", b"gpus", "host", b"host", "labels", b"labels", "local_world_size", b"local_world_size", "name", b"name", "purpose", b"purpose", "role", b"role", "run", b"run", "term", b"term", "version", b"version"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["purpose", b"purpose"]) -> typing.Literal["run"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class RunPurpose(google.protobuf.message.Message):
+    """The agent takes part in one run, and ends with it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    SPEC_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run: 1 to 128 of A-Z a-z 0-9 . _ -"""
+    @property
+    def spec(self) -> drumbeat.v1.common_pb2.RunSpec:
+        """How this agent was told to run it."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        spec: drumbeat.v1.common_pb2.RunSpec | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id", "spec", b"spec"]) -> None: ...
+
+Global___RunPurpose: typing_extensions.TypeAlias = RunPurpose
 
 @typing.final
 class GpuInfo(google.protobuf.message.Message):
@@ -214,12 +278,12 @@ class Beat(google.protobuf.message.Message):
     MASTER_PORT_FIELD_NUMBER: builtins.int
     FAILURES_WRITTEN_FIELD_NUMBER: builtins.int
     WORKERS_ALIVE_FIELD_NUMBER: builtins.int
+    WORKERS_DONE_FIELD_NUMBER: builtins.int
     IS_START_IMPOSSIBLE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     OBSERVATIONS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
-    FAILURE_FIELD_NUMBER: builtins.int
-    WORKERS_DONE_FIELD_NUMBER: builtins.int
     state: Global___GroupState.ValueType
     """State of the worker group of the fence's round."""
     master_port: builtins.int
@@ -230,15 +294,23 @@ class Beat(google.protobuf.message.Message):
     """Sequence of the newest failure record the agent has written; 0: none."""
     workers_alive: builtins.int
     """Workers of any round that are alive on this host."""
+    workers_done: builtins.int
+    """Workers of the fence's round that exited with 0 before they were told to stop:
+    a failure elsewhere does not make victims of them.
+    """
     is_start_impossible: builtins.bool
     """Only with `GROUP_STATE_FAILED`: the command could not even be started, and
     this agent has never had a worker that ran. A restart would meet the same,
     so the run ends with what is wrong, whatever restarts are left.
     """
-    workers_done: builtins.int
-    """Workers of the fence's round that exited with 0 before they were told to stop:
-    a failure elsewhere does not make victims of them.
-    """
+    @property
+    def failure(self) -> drumbeat.v1.failure_pb2.FailureRecord:
+        """Only with `GROUP_STATE_FAILED`: the failure that made the group fail, so that
+        the reason of a decision that is taken on this beat can name it; the record
+        itself may arrive later. The same identity (`sequence`), without a fence,
+        `message` cut to one line, and without traceback, stderr, stacks and explanation.
+        """
+
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[drumbeat.v1.failure_pb2.WorkerProgress]:
         """Where the workers of the fence's round stand, by local rank, as far as they say
@@ -257,14 +329,6 @@ class Beat(google.protobuf.message.Message):
         restart in process.
         """
 
-    @property
-    def failure(self) -> drumbeat.v1.failure_pb2.FailureRecord:
-        """Only with `GROUP_STATE_FAILED`: the failure that made the group fail, so that
-        the reason of a decision that is taken on this beat can name it; the record
-        itself may arrive later. The same identity (`sequence`), without a fence,
-        `message` cut to one line, and without traceback, stderr, stacks and explanation.
-        """
-
     def __init__(
         self,
         *,
@@ -272,12 +336,12 @@ class Beat(google.protobuf.message.Message):
         master_port: builtins.int = ...,
         failures_written: builtins.int = ...,
         workers_alive: builtins.int = ...,
+        workers_done: builtins.int = ...,
         is_start_impossible: builtins.bool = ...,
+        failure: drumbeat.v1.failure_pb2.FailureRecord | None = ...,
         workers: collections.abc.Iterable[drumbeat.v1.failure_pb2.WorkerProgress] | None = ...,
         observations: collections.abc.Iterable[Global___Observation] | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessReport | None = ...,
-        failure: drumbeat.v1.failure_pb2.FailureRecord | None = ...,
-        workers_done: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "inprocess", b"inprocess"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["failure", b"failure", "failures_written", b"failures_written", "inprocess", b"inprocess", "is_start_impossible", b"is_start_impossible", "master_port", b"master_port", "observations", b"observations", "state", b"state", "workers", b"workers", "workers_alive", b"workers_alive", "workers_done", b"workers_done"]) -> None: ...
@@ -321,7 +385,7 @@ class Goodbye(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why, for people; e.g. "ended by SIGTERM"."""
+    """Why, in words; e.g. "ended by SIGTERM"."""
     def __init__(
         self,
         *,
@@ -332,22 +396,25 @@ class Goodbye(google.protobuf.message.Message):
 Global___Goodbye: typing_extensions.TypeAlias = Goodbye
 
 @typing.final
-class OpenResponse(google.protobuf.message.Message):
-    """What the coordinator says."""
+class Directive(google.protobuf.message.Message):
+    """What the coordinator says. Of each kind the latest wins."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: builtins.int
     WELCOME_FIELD_NUMBER: builtins.int
     DESIRED_FIELD_NUMBER: builtins.int
     PACE_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     INPROCESS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that it speaks of; empty if it is about the session alone."""
     @property
     def welcome(self) -> Global___Welcome:
         """Answer to `Hello`."""
 
     @property
-    def desired(self) -> Global___Desired:
+    def desired(self) -> Global___DesiredState:
         """What the agent shall do from now on."""
 
     @property
@@ -356,26 +423,102 @@ class OpenResponse(google.protobuf.message.Message):
 
     @property
     def limits(self) -> Global___LearnedLimits:
-        """What has been learned of how long things take in this run. Latest wins."""
+        """What has been learned of how long things take in the run."""
 
     @property
     def inprocess(self) -> drumbeat.v1.inprocess_pb2.InprocessDirective:
-        """What the workers shall do in an iteration of their round. Latest wins."""
+        """What the workers shall do in an iteration of their round."""
 
     def __init__(
         self,
         *,
+        run_id: builtins.str = ...,
         welcome: Global___Welcome | None = ...,
-        desired: Global___Desired | None = ...,
+        desired: Global___DesiredState | None = ...,
         pace: Global___Pace | None = ...,
         limits: Global___LearnedLimits | None = ...,
         inprocess: drumbeat.v1.inprocess_pb2.InprocessDirective | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "welcome", b"welcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["desired", b"desired", "inprocess", b"inprocess", "kind", b"kind", "limits", b"limits", "pace", b"pace", "run_id", b"run_id", "welcome", b"welcome"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["welcome", "desired", "pace", "limits", "inprocess"] | None: ...
 
-Global___OpenResponse: typing_extensions.TypeAlias = OpenResponse
+Global___Directive: typing_extensions.TypeAlias = Directive
+
+@typing.final
+class Welcome(google.protobuf.message.Message):
+    """The agent has a session."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    PACE_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    FEATURES_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """To be repeated in every fence of this session."""
+    version: builtins.str
+    """Version of the coordinator, e.g. "0.4.1"."""
+    term: builtins.int
+    """Term of its leadership, at least 1; it only rises from one leader to the next. The
+    agent repeats the highest it has seen in every later `Hello`, and takes no word of a
+    coordinator with a lower one: that has been deposed.
+    """
+    @property
+    def pace(self) -> Global___Pace:
+        """Pace of heartbeats."""
+
+    @property
+    def features(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What it can do beyond the first version of this package."""
+
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        pace: Global___Pace | None = ...,
+        version: builtins.str = ...,
+        features: collections.abc.Iterable[builtins.str] | None = ...,
+        term: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["pace", b"pace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["features", b"features", "pace", b"pace", "session_id", b"session_id", "term", b"term", "version", b"version"]) -> None: ...
+
+Global___Welcome: typing_extensions.TypeAlias = Welcome
+
+@typing.final
+class Pace(google.protobuf.message.Message):
+    """How often to beat; a matter of the run and its size. The lease is the same at any size."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
+    LEASE_FIELD_NUMBER: builtins.int
+    RECONNECT_DELAY_MAX_FIELD_NUMBER: builtins.int
+    @property
+    def heartbeat_interval(self) -> google.protobuf.duration_pb2.Duration:
+        """Longest silence the agent may leave between two messages."""
+
+    @property
+    def lease(self) -> google.protobuf.duration_pb2.Duration:
+        """Silence after which the coordinator gives the agent up."""
+
+    @property
+    def reconnect_delay_max(self) -> google.protobuf.duration_pb2.Duration:
+        """Upper bound of the agent's random delay before it opens a new session."""
+
+    def __init__(
+        self,
+        *,
+        heartbeat_interval: google.protobuf.duration_pb2.Duration | None = ...,
+        lease: google.protobuf.duration_pb2.Duration | None = ...,
+        reconnect_delay_max: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> None: ...
+
+Global___Pace: typing_extensions.TypeAlias = Pace
 
 @typing.final
 class LearnedLimits(google.protobuf.message.Message):
@@ -423,74 +566,18 @@ class LearnedLimit(google.protobuf.message.Message):
 Global___LearnedLimit: typing_extensions.TypeAlias = LearnedLimit
 
 @typing.final
-class Welcome(google.protobuf.message.Message):
-    """The agent is registered."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: builtins.int
-    PACE_FIELD_NUMBER: builtins.int
-    session_id: builtins.str
-    """To be repeated in every fence of this session."""
-    @property
-    def pace(self) -> Global___Pace:
-        """Pace of heartbeats."""
-
-    def __init__(
-        self,
-        *,
-        session_id: builtins.str = ...,
-        pace: Global___Pace | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["pace", b"pace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["pace", b"pace", "session_id", b"session_id"]) -> None: ...
-
-Global___Welcome: typing_extensions.TypeAlias = Welcome
-
-@typing.final
-class Pace(google.protobuf.message.Message):
-    """How often to beat; a matter of the run and its size. The lease is the same at any size."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
-    LEASE_FIELD_NUMBER: builtins.int
-    RECONNECT_DELAY_MAX_FIELD_NUMBER: builtins.int
-    @property
-    def heartbeat_interval(self) -> google.protobuf.duration_pb2.Duration:
-        """Longest silence the agent may leave between two messages."""
-
-    @property
-    def lease(self) -> google.protobuf.duration_pb2.Duration:
-        """Silence after which the coordinator gives the agent up."""
-
-    @property
-    def reconnect_delay_max(self) -> google.protobuf.duration_pb2.Duration:
-        """Upper bound of the agent's random delay before it opens a new session."""
-
-    def __init__(
-        self,
-        *,
-        heartbeat_interval: google.protobuf.duration_pb2.Duration | None = ...,
-        lease: google.protobuf.duration_pb2.Duration | None = ...,
-        reconnect_delay_max: google.protobuf.duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "reconnect_delay_max", b"reconnect_delay_max"]) -> None: ...
-
-Global___Pace: typing_extensions.TypeAlias = Pace
-
-@typing.final
-class Desired(google.protobuf.message.Message):
-    """What an agent shall do. Repeating it is harmless."""
+class DesiredState(google.protobuf.message.Message):
+    """What an agent shall do. Repeating it is harmless. A kind that the agent does not know
+    leaves it as it was.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STANDBY_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
-    EXIT_FIELD_NUMBER: builtins.int
     RELEASE_FIELD_NUMBER: builtins.int
+    EXIT_FIELD_NUMBER: builtins.int
     MASTER_PORT_SPENT_FIELD_NUMBER: builtins.int
     master_port_spent: builtins.int
     """A port of this agent that a round has used. If it is the one the agent
@@ -510,14 +597,14 @@ class Desired(google.protobuf.message.Message):
         """Stop the workers; the verdict follows."""
 
     @property
-    def exit(self) -> Global___Exit:
-        """Stop the workers if any are left, and end."""
-
-    @property
     def release(self) -> Global___Release:
         """All workers here exited with 0, and the exit barrier has lasted long enough:
         leave with a `Goodbye`, and end with success. The run goes on.
         """
+
+    @property
+    def exit(self) -> Global___Exit:
+        """Stop the workers if any are left, and end."""
 
     def __init__(
         self,
@@ -525,15 +612,15 @@ class Desired(google.protobuf.message.Message):
         standby: Global___Standby | None = ...,
         run: Global___Assignment | None = ...,
         stop: Global___Stop | None = ...,
-        exit: Global___Exit | None = ...,
         release: Global___Release | None = ...,
+        exit: Global___Exit | None = ...,
         master_port_spent: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["exit", b"exit", "kind", b"kind", "master_port_spent", b"master_port_spent", "release", b"release", "run", b"run", "standby", b"standby", "stop", b"stop"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "exit", "release"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["standby", "run", "stop", "release", "exit"] | None: ...
 
-Global___Desired: typing_extensions.TypeAlias = Desired
+Global___DesiredState: typing_extensions.TypeAlias = DesiredState
 
 @typing.final
 class Standby(google.protobuf.message.Message):
@@ -546,7 +633,7 @@ class Standby(google.protobuf.message.Message):
     AGENTS_WANTED_FIELD_NUMBER: builtins.int
     TIME_LEFT_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why, and for what the run waits, for people."""
+    """Why, and for what the run waits, in words."""
     agents_present: builtins.int
     """Agents the run has."""
     agents_wanted: builtins.int
@@ -585,6 +672,8 @@ class Assignment(google.protobuf.message.Message):
     MASTER_ADDR_FIELD_NUMBER: builtins.int
     MASTER_PORT_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    RESTARTS_USED_FIELD_NUMBER: builtins.int
+    RESTARTS_MAX_FIELD_NUMBER: builtins.int
     round_id: builtins.int
     """The round."""
     restart_count: builtins.int
@@ -608,7 +697,11 @@ class Assignment(google.protobuf.message.Message):
     round is over.
     """
     reason: builtins.str
-    """Why there is a new round, for people."""
+    """Why there is a new round, in words."""
+    restarts_used: builtins.int
+    """Of the restarts, those that are charged: a loss that was first taken for a failure is not."""
+    restarts_max: builtins.int
+    """How many the run may use."""
     def __init__(
         self,
         *,
@@ -623,8 +716,10 @@ class Assignment(google.protobuf.message.Message):
         master_addr: builtins.str = ...,
         master_port: builtins.int = ...,
         reason: builtins.str = ...,
+        restarts_used: builtins.int = ...,
+        restarts_max: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_rank", b"group_rank", "group_world_size", b"group_world_size", "master_addr", b"master_addr", "master_port", b"master_port", "rank_first", b"rank_first", "reason", b"reason", "restart_count", b"restart_count", "restarts_max", b"restarts_max", "restarts_used", b"restarts_used", "role_rank_first", b"role_rank_first", "role_world_size", b"role_world_size", "round_id", b"round_id", "world_size", b"world_size"]) -> None: ...
 
 Global___Assignment: typing_extensions.TypeAlias = Assignment
 
@@ -636,7 +731,7 @@ class Stop(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why, for people."""
+    """Why, in words."""
     def __init__(
         self,
         *,
@@ -654,7 +749,7 @@ class Release(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why, for people: how long it waited, and for whom."""
+    """Why, in words: how long it waited, and for which agents."""
     def __init__(
         self,
         *,
@@ -677,7 +772,7 @@ class Exit(google.protobuf.message.Message):
     GENERATION_FIELD_NUMBER: builtins.int
     is_report_cut: builtins.bool
     """Whether texts and records of the report were left out to fit;
-    `RunService.GetVerdict` has them.
+    `QueryService.GetReport` has them.
     """
     shows_report: builtins.bool
     """Whether this agent is one of the few that shall ask for the rest and show it: the one
@@ -690,13 +785,13 @@ class Exit(google.protobuf.message.Message):
     generation: builtins.int
     """Which of the runs that had this id one after the other, from 1; to ask with."""
     @property
-    def verdict(self) -> Global___Verdict:
+    def verdict(self) -> drumbeat.v1.failure_pb2.Verdict:
         """How it ended."""
 
     def __init__(
         self,
         *,
-        verdict: Global___Verdict | None = ...,
+        verdict: drumbeat.v1.failure_pb2.Verdict | None = ...,
         is_report_cut: builtins.bool = ...,
         shows_report: builtins.bool = ...,
         shown_on: builtins.str = ...,
@@ -708,40 +803,58 @@ class Exit(google.protobuf.message.Message):
 Global___Exit: typing_extensions.TypeAlias = Exit
 
 @typing.final
-class Verdict(google.protobuf.message.Message):
-    """How a run ended. Never guessed: an agent that did not receive it does not
-    claim one.
-    """
+class ReportFailuresRequest(google.protobuf.message.Message):
+    """One record on its way up."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    IS_SUCCESS_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    RESTART_COUNT_FIELD_NUMBER: builtins.int
-    ROUND_ID_FIELD_NUMBER: builtins.int
-    REPORT_FIELD_NUMBER: builtins.int
-    is_success: builtins.bool
-    """Whether every worker of the last round exited with 0."""
-    reason: builtins.str
-    """Why, for people."""
-    restart_count: builtins.int
-    """Restarts after worker failures that were used."""
-    round_id: builtins.int
-    """The last round."""
+    RECORD_FIELD_NUMBER: builtins.int
+    UPTIME_FIELD_NUMBER: builtins.int
     @property
-    def report(self) -> drumbeat.v1.failure_pb2.FailureReport:
-        """What failed; unset on success."""
+    def record(self) -> drumbeat.v1.failure_pb2.FailureRecord:
+        """The record."""
+
+    @property
+    def uptime(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the agent had been running when it sent this; see
+        `AgentReport.uptime`. Unset for the record of an earlier agent.
+        """
 
     def __init__(
         self,
         *,
-        is_success: builtins.bool = ...,
-        reason: builtins.str = ...,
-        restart_count: builtins.int = ...,
-        round_id: builtins.int = ...,
-        report: drumbeat.v1.failure_pb2.FailureReport | None = ...,
+        record: drumbeat.v1.failure_pb2.FailureRecord | None = ...,
+        uptime: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["report", b"report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["is_success", b"is_success", "reason", b"reason", "report", b"report", "restart_count", b"restart_count", "round_id", b"round_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["record", b"record", "uptime", b"uptime"]) -> None: ...
 
-Global___Verdict: typing_extensions.TypeAlias = Verdict
+Global___ReportFailuresRequest: typing_extensions.TypeAlias = ReportFailuresRequest
+
+@typing.final
+class ReportFailuresResponse(google.protobuf.message.Message):
+    """One record's acknowledgement. Until it arrives the agent keeps the record."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    incarnation: builtins.str
+    """The incarnation that wrote the record."""
+    sequence: builtins.int
+    """Its sequence within that incarnation."""
+    kept: builtins.bool
+    """Whether the record was added to its run. False: the run is unknown or has ended, or
+    the record tells less than those for which there is room; then it is only counted.
+    """
+    def __init__(
+        self,
+        *,
+        incarnation: builtins.str = ...,
+        sequence: builtins.int = ...,
+        kept: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "kept", b"kept", "sequence", b"sequence"]) -> None: ...
+
+Global___ReportFailuresResponse: typing_extensions.TypeAlias = ReportFailuresResponse

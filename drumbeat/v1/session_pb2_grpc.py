@@ -25,8 +25,8 @@ if _version_not_supported:
     )
 
 
-class SessionServiceStub(object):
-    """Holds one registration of one agent: desired state down, actual state up.
+class AgentServiceStub(object):
+    """For agents alone: their sessions, and what went wrong with their workers.
     """
 
     def __init__(self, channel):
@@ -35,59 +35,85 @@ class SessionServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Open = channel.stream_stream(
-                '/drumbeat.v1.SessionService/Open',
-                request_serializer=drumbeat_dot_v1_dot_session__pb2.OpenRequest.SerializeToString,
-                response_deserializer=drumbeat_dot_v1_dot_session__pb2.OpenResponse.FromString,
+        self.OpenSession = channel.stream_stream(
+                '/drumbeat.v1.AgentService/OpenSession',
+                request_serializer=drumbeat_dot_v1_dot_session__pb2.AgentReport.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_session__pb2.Directive.FromString,
+                _registered_method=True)
+        self.ReportFailures = channel.stream_stream(
+                '/drumbeat.v1.AgentService/ReportFailures',
+                request_serializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.SerializeToString,
+                response_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.FromString,
                 _registered_method=True)
 
 
-class SessionServiceServicer(object):
-    """Holds one registration of one agent: desired state down, actual state up.
+class AgentServiceServicer(object):
+    """For agents alone: their sessions, and what went wrong with their workers.
     """
 
-    def Open(self, request_iterator, context):
-        """Registers an agent and keeps it registered for as long as the stream lives.
+    def OpenSession(self, request_iterator, context):
+        """Holds one session of one agent for as long as the stream lives: desired state down,
+        actual state up.
 
-        Called by every agent. The first message is a `Hello` within ten seconds;
-        then a `Beat` at every change and at least every heartbeat interval. The
-        coordinator answers `Welcome`, then pushes `Desired` whenever what it
-        wants of this agent changes. Both sides may repeat their latest message at
-        any time. Opening again with the same incarnation replaces the session and
-        ends the old stream with UNAVAILABLE: two hellos may be read in either
-        order, so the agent keeps its workers and opens another if it has none left.
+        The first message is a `Hello` within ten seconds; then a `Beat` at every change and
+        at least every heartbeat interval. The coordinator answers `Welcome`, then pushes
+        `DesiredState` whenever what it wants of this agent changes. Both sides may repeat
+        their latest message at any time. Opening again with the same incarnation replaces the
+        session, and the old stream ends with SESSION_REPLACED: two hellos may be read in
+        either order, so the agent keeps its workers and opens another if it has none left.
 
-        INVALID_ARGUMENT: a malformed message. FAILED_PRECONDITION: SPEC_MISMATCH
-        or RUN_CLOSED (the agent gives up), STALE_SESSION (it opens a new
-        session). RESOURCE_EXHAUSTED: a limit; it backs off. UNAVAILABLE: the
-        coordinator starts or stops; it backs off and keeps its workers.
+        A malformed `Hello` is refused. Of any later message whatever is unknown or can't be is
+        passed over, on both sides: an admitted agent loses nothing by a message that was not
+        understood. Errors: see `Refusal`.
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportFailures(self, request_iterator, context):
+        """Delivers failure records and acknowledges each one once it is journaled.
+
+        Held for as long as the agent has records to deliver; the stream ends when it closes its
+        side. Records are identified by (incarnation, sequence): one that was delivered before is
+        acknowledged again and counted once, so an agent re-sends all it holds after any break. A
+        record of an unknown run is acknowledged with `kept` false and dropped.
+
+        INVALID_ARGUMENT: a record is malformed; the agent drops it and says so.
+        RESOURCE_EXHAUSTED: a record is over the size limit. UNAVAILABLE: later again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
 
-def add_SessionServiceServicer_to_server(servicer, server):
+def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Open': grpc.stream_stream_rpc_method_handler(
-                    servicer.Open,
-                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.OpenRequest.FromString,
-                    response_serializer=drumbeat_dot_v1_dot_session__pb2.OpenResponse.SerializeToString,
+            'OpenSession': grpc.stream_stream_rpc_method_handler(
+                    servicer.OpenSession,
+                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.AgentReport.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_session__pb2.Directive.SerializeToString,
+            ),
+            'ReportFailures': grpc.stream_stream_rpc_method_handler(
+                    servicer.ReportFailures,
+                    request_deserializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.FromString,
+                    response_serializer=drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'drumbeat.v1.SessionService', rpc_method_handlers)
+            'drumbeat.v1.AgentService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('drumbeat.v1.SessionService', rpc_method_handlers)
+    server.add_registered_method_handlers('drumbeat.v1.AgentService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class SessionService(object):
-    """Holds one registration of one agent: desired state down, actual state up.
+class AgentService(object):
+    """For agents alone: their sessions, and what went wrong with their workers.
     """
 
     @staticmethod
-    def Open(request_iterator,
+    def OpenSession(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -100,9 +126,36 @@ class SessionService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/drumbeat.v1.SessionService/Open',
-            drumbeat_dot_v1_dot_session__pb2.OpenRequest.SerializeToString,
-            drumbeat_dot_v1_dot_session__pb2.OpenResponse.FromString,
+            '/drumbeat.v1.AgentService/OpenSession',
+            drumbeat_dot_v1_dot_session__pb2.AgentReport.SerializeToString,
+            drumbeat_dot_v1_dot_session__pb2.Directive.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportFailures(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/drumbeat.v1.AgentService/ReportFailures',
+            drumbeat_dot_v1_dot_session__pb2.ReportFailuresRequest.SerializeToString,
+            drumbeat_dot_v1_dot_session__pb2.ReportFailuresResponse.FromString,
             options,
             channel_credentials,
             insecure,

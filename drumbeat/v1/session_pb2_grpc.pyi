@@ -25,88 +25,147 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_SessionServiceOpenType = typing_extensions.TypeVar(
-    '_SessionServiceOpenType',
+_AgentServiceOpenSessionType = typing_extensions.TypeVar(
+    '_AgentServiceOpenSessionType',
     grpc.StreamStreamMultiCallable[
-        drumbeat.v1.session_pb2.OpenRequest,
-        drumbeat.v1.session_pb2.OpenResponse,
+        drumbeat.v1.session_pb2.AgentReport,
+        drumbeat.v1.session_pb2.Directive,
     ],
     grpc.aio.StreamStreamMultiCallable[
-        drumbeat.v1.session_pb2.OpenRequest,
-        drumbeat.v1.session_pb2.OpenResponse,
+        drumbeat.v1.session_pb2.AgentReport,
+        drumbeat.v1.session_pb2.Directive,
     ],
     default=grpc.StreamStreamMultiCallable[
-        drumbeat.v1.session_pb2.OpenRequest,
-        drumbeat.v1.session_pb2.OpenResponse,
+        drumbeat.v1.session_pb2.AgentReport,
+        drumbeat.v1.session_pb2.Directive,
     ],
 )
 
-class SessionServiceStub(typing.Generic[_SessionServiceOpenType]):
-    """Holds one registration of one agent: desired state down, actual state up."""
+_AgentServiceReportFailuresType = typing_extensions.TypeVar(
+    '_AgentServiceReportFailuresType',
+    grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportFailuresRequest,
+        drumbeat.v1.session_pb2.ReportFailuresResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportFailuresRequest,
+        drumbeat.v1.session_pb2.ReportFailuresResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportFailuresRequest,
+        drumbeat.v1.session_pb2.ReportFailuresResponse,
+    ],
+)
+
+class AgentServiceStub(typing.Generic[_AgentServiceOpenSessionType, _AgentServiceReportFailuresType]):
+    """For agents alone: their sessions, and what went wrong with their workers."""
 
     @typing.overload
-    def __init__(self: SessionServiceStub[
+    def __init__(self: AgentServiceStub[
         grpc.StreamStreamMultiCallable[
-            drumbeat.v1.session_pb2.OpenRequest,
-            drumbeat.v1.session_pb2.OpenResponse,
+            drumbeat.v1.session_pb2.AgentReport,
+            drumbeat.v1.session_pb2.Directive,
+        ],
+        grpc.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.ReportFailuresRequest,
+            drumbeat.v1.session_pb2.ReportFailuresResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
-    def __init__(self: SessionServiceStub[
+    def __init__(self: AgentServiceStub[
         grpc.aio.StreamStreamMultiCallable[
-            drumbeat.v1.session_pb2.OpenRequest,
-            drumbeat.v1.session_pb2.OpenResponse,
+            drumbeat.v1.session_pb2.AgentReport,
+            drumbeat.v1.session_pb2.Directive,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            drumbeat.v1.session_pb2.ReportFailuresRequest,
+            drumbeat.v1.session_pb2.ReportFailuresResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
-    Open: _SessionServiceOpenType
-    """Registers an agent and keeps it registered for as long as the stream lives.
+    OpenSession: _AgentServiceOpenSessionType
+    """Holds one session of one agent for as long as the stream lives: desired state down,
+    actual state up.
 
-    Called by every agent. The first message is a `Hello` within ten seconds;
-    then a `Beat` at every change and at least every heartbeat interval. The
-    coordinator answers `Welcome`, then pushes `Desired` whenever what it
-    wants of this agent changes. Both sides may repeat their latest message at
-    any time. Opening again with the same incarnation replaces the session and
-    ends the old stream with UNAVAILABLE: two hellos may be read in either
-    order, so the agent keeps its workers and opens another if it has none left.
+    The first message is a `Hello` within ten seconds; then a `Beat` at every change and
+    at least every heartbeat interval. The coordinator answers `Welcome`, then pushes
+    `DesiredState` whenever what it wants of this agent changes. Both sides may repeat
+    their latest message at any time. Opening again with the same incarnation replaces the
+    session, and the old stream ends with SESSION_REPLACED: two hellos may be read in
+    either order, so the agent keeps its workers and opens another if it has none left.
 
-    INVALID_ARGUMENT: a malformed message. FAILED_PRECONDITION: SPEC_MISMATCH
-    or RUN_CLOSED (the agent gives up), STALE_SESSION (it opens a new
-    session). RESOURCE_EXHAUSTED: a limit; it backs off. UNAVAILABLE: the
-    coordinator starts or stops; it backs off and keeps its workers.
+    A malformed `Hello` is refused. Of any later message whatever is unknown or can't be is
+    passed over, on both sides: an admitted agent loses nothing by a message that was not
+    understood. Errors: see `Refusal`.
+    buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     """
 
-SessionServiceAsyncStub: typing_extensions.TypeAlias = SessionServiceStub[
+    ReportFailures: _AgentServiceReportFailuresType
+    """Delivers failure records and acknowledges each one once it is journaled.
+
+    Held for as long as the agent has records to deliver; the stream ends when it closes its
+    side. Records are identified by (incarnation, sequence): one that was delivered before is
+    acknowledged again and counted once, so an agent re-sends all it holds after any break. A
+    record of an unknown run is acknowledged with `kept` false and dropped.
+
+    INVALID_ARGUMENT: a record is malformed; the agent drops it and says so.
+    RESOURCE_EXHAUSTED: a record is over the size limit. UNAVAILABLE: later again.
+    """
+
+AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
     grpc.aio.StreamStreamMultiCallable[
-        drumbeat.v1.session_pb2.OpenRequest,
-        drumbeat.v1.session_pb2.OpenResponse,
+        drumbeat.v1.session_pb2.AgentReport,
+        drumbeat.v1.session_pb2.Directive,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        drumbeat.v1.session_pb2.ReportFailuresRequest,
+        drumbeat.v1.session_pb2.ReportFailuresResponse,
     ],
 ]
 
-class SessionServiceServicer(metaclass=abc.ABCMeta):
-    """Holds one registration of one agent: desired state down, actual state up."""
+class AgentServiceServicer(metaclass=abc.ABCMeta):
+    """For agents alone: their sessions, and what went wrong with their workers."""
 
     @abc.abstractmethod
-    def Open(
+    def OpenSession(
         self,
-        request_iterator: _MaybeAsyncIterator[drumbeat.v1.session_pb2.OpenRequest],
+        request_iterator: _MaybeAsyncIterator[drumbeat.v1.session_pb2.AgentReport],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.session_pb2.OpenResponse], collections.abc.AsyncIterator[drumbeat.v1.session_pb2.OpenResponse]]:
-        """Registers an agent and keeps it registered for as long as the stream lives.
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.session_pb2.Directive], collections.abc.AsyncIterator[drumbeat.v1.session_pb2.Directive]]:
+        """Holds one session of one agent for as long as the stream lives: desired state down,
+        actual state up.
 
-        Called by every agent. The first message is a `Hello` within ten seconds;
-        then a `Beat` at every change and at least every heartbeat interval. The
-        coordinator answers `Welcome`, then pushes `Desired` whenever what it
-        wants of this agent changes. Both sides may repeat their latest message at
-        any time. Opening again with the same incarnation replaces the session and
-        ends the old stream with UNAVAILABLE: two hellos may be read in either
-        order, so the agent keeps its workers and opens another if it has none left.
+        The first message is a `Hello` within ten seconds; then a `Beat` at every change and
+        at least every heartbeat interval. The coordinator answers `Welcome`, then pushes
+        `DesiredState` whenever what it wants of this agent changes. Both sides may repeat
+        their latest message at any time. Opening again with the same incarnation replaces the
+        session, and the old stream ends with SESSION_REPLACED: two hellos may be read in
+        either order, so the agent keeps its workers and opens another if it has none left.
 
-        INVALID_ARGUMENT: a malformed message. FAILED_PRECONDITION: SPEC_MISMATCH
-        or RUN_CLOSED (the agent gives up), STALE_SESSION (it opens a new
-        session). RESOURCE_EXHAUSTED: a limit; it backs off. UNAVAILABLE: the
-        coordinator starts or stops; it backs off and keeps its workers.
+        A malformed `Hello` is refused. Of any later message whatever is unknown or can't be is
+        passed over, on both sides: an admitted agent loses nothing by a message that was not
+        understood. Errors: see `Refusal`.
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
 
-def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+    @abc.abstractmethod
+    def ReportFailures(
+        self,
+        request_iterator: _MaybeAsyncIterator[drumbeat.v1.session_pb2.ReportFailuresRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[drumbeat.v1.session_pb2.ReportFailuresResponse], collections.abc.AsyncIterator[drumbeat.v1.session_pb2.ReportFailuresResponse]]:
+        """Delivers failure records and acknowledges each one once it is journaled.
+
+        Held for as long as the agent has records to deliver; the stream ends when it closes its
+        side. Records are identified by (incarnation, sequence): one that was delivered before is
+        acknowledged again and counted once, so an agent re-sends all it holds after any break. A
+        record of an unknown run is acknowledged with `kept` false and dropped.
+
+        INVALID_ARGUMENT: a record is malformed; the agent drops it and says so.
+        RESOURCE_EXHAUSTED: a record is over the size limit. UNAVAILABLE: later again.
+        """
+
+def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -165,7 +165,7 @@ def test_a_frozen_agent_whose_place_was_taken_stands_by(cluster: Cluster) -> Non
     run = coordinator.wait_for_run(
         "run", lambda run: [agent.is_connected for agent in run.agents] == [True] * 3
     )
-    assert [agent.is_participant for agent in run.agents] == [True, True, False]
+    assert [agent.HasField("seat") for agent in run.agents] == [True, True, False]
     exit_all(after)
     assert [agent.wait() for agent in (frozen, other, standby)] == [0, 0, 0]
     assert job.server.is_quiet()

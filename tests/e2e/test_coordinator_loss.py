@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cluster import exit_all
+from tests.support.status import RunStatus
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:
-    from drumbeat.v1 import run_pb2
     from tests.support.cluster import Cluster, Job, Worker
 
 pytestmark = pytest.mark.e2e
@@ -22,11 +22,11 @@ BACK_S = 10_000 * MS
 """How soon agents are back at a coordinator that is; their delay is at most a second."""
 
 
-def all_connected(count: int, run: run_pb2.Run) -> bool:
+def all_connected(count: int, run: RunStatus) -> bool:
     return [agent.is_connected for agent in run.agents] == [True] * count
 
 
-def wait_for_agents(job: Job, count: int) -> run_pb2.Run:
+def wait_for_agents(job: Job, count: int) -> RunStatus:
     return job.coordinator.wait_for_run(
         "run", lambda run: all_connected(count, run) and run.phase == 2, BACK_S
     )

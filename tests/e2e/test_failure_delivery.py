@@ -25,7 +25,7 @@ def join_through(cluster: Cluster, proxy: Proxy, server: WorkerServer, *options:
 
 def records_left(cluster: Cluster) -> int:
     """Count what is spooled on this host."""
-    return len(list(cluster.directory.rglob("spool/run=run/*.json")))
+    return len(list(cluster.directory.rglob("spool/run=run/*.record")))
 
 
 def wait_for_count(coordinator: Coordinator, count: int) -> None:

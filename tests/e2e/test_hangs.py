@@ -30,8 +30,8 @@ def start(
 
 def record_of(coordinator: Coordinator) -> FailureRecord:
     """The root cause of the run."""
-    run = coordinator.run("run")
-    (cause,) = run.verdict.report.root_causes
+    cause: FailureRecord
+    (cause,) = coordinator.run("run").verdict.report.root_causes
     return cause
 
 
@@ -139,7 +139,7 @@ def test_a_slow_worker_is_left_alone(cluster: Cluster, way: str) -> None:
     assert "healthy" in agent.stdout
 
 
-def test_a_paused_agent_kills_nobody(cluster: Cluster) -> None:
+def test_a_paused_agent_kills_no_worker(cluster: Cluster) -> None:
     """What it missed while it was stopped is not held against its workers."""
     coordinator = cluster.coordinator("--lease", "60")
     agent = start(cluster, coordinator, "many_short_steps", "--progress-timeout", "1")
@@ -170,7 +170,7 @@ libc.ptrace(DETACH, pid, 0, 0)
 
 
 def test_a_worker_under_a_debugger_is_left_alone(cluster: Cluster) -> None:
-    """It stands still for twice its limit, and nobody but the debugger is to blame."""
+    """It stands still for twice its limit, and only the debugger is to blame."""
     coordinator = cluster.coordinator()
     agent = start(cluster, coordinator, "one_long_step")
     agent.wait_for_line("began")

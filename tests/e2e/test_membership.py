@@ -140,7 +140,9 @@ def test_a_frozen_agent_is_given_up_and_fenced_when_it_comes_back(cluster: Clust
     )
     # No waiting order here: with so short a last call each may begin alone.
     agents = [job.join(), job.join()]
-    job.coordinator.wait_for_run("run", lambda run: sum(a.is_participant for a in run.agents) == 2)
+    job.coordinator.wait_for_run(
+        "run", lambda run: sum(a.HasField("seat") for a in run.agents) == 2
+    )
     round_id = job.state().round_id
     before = job.server.wait_for_round(round_id, 2)
     by_agent = [next(w for w in before if w.pid in agent.worker_pids()) for agent in agents]

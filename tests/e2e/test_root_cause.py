@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from drumbeat.v1 import failure_pb2
 from tests.support.cluster import DEADLINE_S, exit_all
 from tests.support.waiting import wait_until_sync
 
 if TYPE_CHECKING:
-    from drumbeat.v1 import session_pb2
     from tests.support.cluster import Agent, Cluster, Job
     from tests.support.steering import Worker
 
@@ -54,7 +54,7 @@ def wait_until_noted(agent: Agent, worker: Worker) -> None:
     )
 
 
-def check(verdict: session_pb2.Verdict) -> None:
+def check(verdict: failure_pb2.Verdict) -> None:
     report = verdict.report
     (cause,) = report.root_causes
     assert cause.worker.rank == CULPRIT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from drumbeat.v1 import run_pb2, run_pb2_grpc
+from drumbeat.v1 import query_pb2, query_pb2_grpc
 from tests.support.cluster import DEADLINE_S
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ def join(cluster: Cluster, coordinator: Coordinator, count: int, *arguments: str
 def listed(coordinator: Coordinator) -> list[tuple[str, int, bool]]:
     """Return all runs the coordinator knows, and whether each has ended well."""
     with grpc.insecure_channel(coordinator.address) as channel:
-        runs = run_pb2_grpc.RunServiceStub(channel)
-        found = runs.ListRuns(run_pb2.ListRunsRequest(), timeout=DEADLINE_S).runs
+        runs = query_pb2_grpc.QueryServiceStub(channel)
+        found = runs.ListRuns(query_pb2.ListRunsRequest(), timeout=DEADLINE_S).runs
         return [
             (
                 run.run_id,
                 run.generation,
-                runs.GetVerdict(
-                    run_pb2.GetVerdictRequest(run_id=run.run_id, generation=run.generation)
+                runs.GetReport(
+                    query_pb2.GetReportRequest(run_id=run.run_id, generation=run.generation)
                 ).verdict.is_success,
             )
             for run in found

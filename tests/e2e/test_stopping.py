@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from drumbeat.v1 import run_pb2
-
 if TYPE_CHECKING:
     from tests.support.cluster import Cluster
+    from tests.support.status import RunStatus
 
 pytestmark = pytest.mark.e2e
 
 
-def has_left(run: run_pb2.Run) -> bool:
+def has_left(run: RunStatus) -> bool:
     return any("ended by signal" in event.reason for event in run.history)
 
 

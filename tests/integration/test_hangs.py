@@ -75,7 +75,7 @@ def test_a_worker_that_ends_politely_has_hung_all_the_same(folder: Path) -> None
     assert "timer 'all-reduce' expired" in finished.stderr
 
 
-def test_a_timer_that_only_reports_ends_nobody(folder: Path) -> None:
+def test_a_timer_that_only_reports_ends_no_worker(folder: Path) -> None:
     events = folder / "events"
     finished = run(folder, "told", 0.3, "--event-log-file", str(events))
     assert finished.returncode == 0

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(15_000 * MS)
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that nobody reads until the test does."""
+    """A pipe that is not read until the test does."""
     fds = os.pipe()
     yield fds
     for fd in fds:
@@ -83,7 +83,9 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
     relay.close(DEADLINE_S)
 
 
-def test_a_worker_that_is_not_shown_waits_for_nobody(tmp_path: Path, pipe: tuple[int, int]) -> None:
+def test_a_worker_that_is_not_shown_waits_for_no_reader(
+    tmp_path: Path, pipe: tuple[int, int]
+) -> None:
     relay = StderrRelay(lambda: tmp_path, pipe[1])
     write(relay.add(0, is_shown=False), b"x" * 20_000_000)
     assert len(relay.last_lines(0)) == BYTES_MAX
@@ -99,7 +101,7 @@ def test_a_destination_that_takes_nothing_is_given_up(
     relay.close(10 * MS)
 
 
-def test_a_destination_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_destination_that_is_gone_holds_no_worker_up(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     relay = StderrRelay(lambda: tmp_path, write_fd)
     os.close(read_fd)

@@ -318,7 +318,7 @@ async def test_workers_have_default_dispositions_their_own_session_and_no_descri
         assert [e.exit_code for e in harness.of(WorkerExit)] == [-signal.SIGINT]
     *lines, zero, one, two, three = target.read_text().split("\n")[:-1]
     masks = dict(line.split(":\t") for line in lines)
-    # The C library keeps two signals to itself; whoever started us may have ignored them.
+    # The C library keeps two signals to itself; our parent may have ignored them.
     ours = sum(1 << (number - 1) for number in signal.valid_signals())
     assert int(masks["SigIgn"], 16) & ours == 0
     assert int(masks["SigBlk"], 16) & ours == 0

@@ -111,7 +111,8 @@ async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [-signal.SIGKILL]
         await_ended(fds)
-        harness.client.send(KillWorkers())  # Nobody is there: dropped.
+        harness.client.send(KillWorkers())
+        harness.client.forget()
         await harness.client.start()
         harness.start("true", round_id=1)
         await harness.expect(WorkerExit)
@@ -245,10 +246,10 @@ async def test_killing_spares_the_excluded_with_all_below_them(mailbox: Mailbox)
     script = f"sleep 1000 & echo $! > {mailbox.path}; wait"
     spared = await asyncio.create_subprocess_exec("sh", "-c", script)
     [grandchild] = [psutil.Process(int(line)) for line in await mailbox.read(1)]
-    doomed = await asyncio.create_subprocess_exec("sh", "-c", script)
+    dying = await asyncio.create_subprocess_exec("sh", "-c", script)
     [below] = [os.pidfd_open(int(line)) for line in await mailbox.read(1)]
     kill_descendants(exclude={*older, spared.pid})
-    assert await doomed.wait() == -signal.SIGKILL
+    assert await dying.wait() == -signal.SIGKILL
     await_ended([below])
     assert spared.returncode is None
     grandchild.kill()

@@ -60,7 +60,7 @@ def shell(script: str, path: Path) -> None:
 
 @pytest.fixture
 def unread() -> Iterator[int]:
-    """Return a pipe that is full and that nobody reads."""
+    """Return a pipe that is full and is not read."""
     read_fd, write_fd = os.pipe()
     own_fd = os.open(f"/proc/self/fd/{write_fd}", os.O_WRONLY | os.O_NONBLOCK)
     try:

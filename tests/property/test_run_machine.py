@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from coordinator.core import effects as fx
 from coordinator.core.inprocess.model import InprocessSpec
-from coordinator.core.model import GroupState, Verdict
+from coordinator.core.model import GroupState, Verdict, VerdictCause
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.registry import RegistryPolicy
@@ -334,7 +334,7 @@ def test_no_order_of_events_breaks_a_promise(machine: type[RunMachine]) -> None:
 def test_the_watch_can_fail() -> None:
     """A promise that nothing could break would be worth nothing."""
     promises = Promises()
-    verdict = Verdict(is_success=False, reason="", restart_count=0, round_id=None)
+    verdict = Verdict(cause=VerdictCause.WORKER_FAILED, reason="", restart_count=0, round_id=None)
     promises.check_record(RunEnded(verdict=verdict))
     with pytest.raises(AssertionError, match="two verdicts"):
         promises.check_record(RunEnded(verdict=verdict))

@@ -43,9 +43,9 @@ class Limit:
     limit_s: float
     signal: int | None = None
     early_s: float = 0.0
-    """So much later than it says it is over at the earliest: nobody could look."""
+    """So much later than it says it is over at the earliest: the watchdog stood still."""
     slack_s: float = 0.0
-    """So much later at the latest. How long a stall really was, nobody knows."""
+    """So much later at the latest. How long a stall really was is not known."""
     is_handled: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Worker:
     calls: dict[str, Limit] = field(default_factory=dict)
     runtime: Limit | None = None
     is_debugged: bool = False
-    is_doomed: bool = False
+    is_killing: bool = False
     is_examined: bool = False  # its stacks were asked for and have not come
     has_evidence: bool = False
 
@@ -91,8 +91,8 @@ class Worker:
         )
 
 
-def _is_doomed(worker: Worker) -> bool:
-    return worker.is_doomed
+def _is_killing(worker: Worker) -> bool:
+    return worker.is_killing
 
 
 class WatchdogMachine(RuleBasedStateMachine):
@@ -167,21 +167,21 @@ class WatchdogMachine(RuleBasedStateMachine):
             del worker.calls[scope]
 
     def on_signal(self, worker: Worker, signum: int) -> None:
-        if worker.is_doomed:
+        if worker.is_killing:
             assert signum == SIGKILL
             return
         over = self.over(worker)
         assert any(limit.signal is None or limit.signal > 0 for limit in over), "nothing is over"
         assert worker.has_evidence, "no evidence was taken"
         worker.has_evidence = False
-        worker.is_doomed = signum == SIGTERM
+        worker.is_killing = signum == SIGTERM
         for limit in over:
-            if limit is worker.runtime and not worker.is_doomed:
+            if limit is worker.runtime and not worker.is_killing:
                 self.count_anew(limit, POLICY.kill_grace_s)
             elif self.due(limit) <= self.now:
                 limit.is_handled = True
             else:
-                limit.slack_s = float("inf")  # nobody can tell whether it was over
+                limit.slack_s = float("inf")  # it can't be told whether it was over
 
     def count_anew(self, limit: Limit, limit_s: float) -> None:
         """A limit that is over, or may be, gets more time."""
@@ -194,7 +194,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         return WorkerKey(self.round_id, rank)
 
     def wrote(self, rank: int, limit: Limit) -> None:
-        """A worker has written a limit, and kicks if nobody would look in time."""
+        """A worker has written a limit, and kicks if the watchdog would look too late."""
         worker = self.workers[rank]
         if limit.over_at < worker.look_at:
             self.deliver(BoardRead(worker=self.key(rank), snapshot=worker.board()))
@@ -205,7 +205,7 @@ class WatchdogMachine(RuleBasedStateMachine):
     def starts(self, rank: int) -> None:
         if rank not in self.gone:
             self.workers.setdefault(rank, Worker())
-        self.deliver(WorkerStarted(worker=self.key(rank)))
+            self.deliver(WorkerStarted(worker=self.key(rank)))
 
     @rule(rank=WORKERS, chance=st.integers(0, 5))
     def may_go(self, rank: int, chance: int) -> None:
@@ -217,7 +217,7 @@ class WatchdogMachine(RuleBasedStateMachine):
         self.gone.add(rank)
         self.deliver(WorkerGone(worker=self.key(rank)))
 
-    @precondition(lambda self: self.gone or any(map(_is_doomed, self.workers.values())))
+    @precondition(lambda self: self.gone or any(map(_is_killing, self.workers.values())))
     @rule()
     def next_round(self) -> None:
         for rank in list(self.workers):
@@ -320,10 +320,10 @@ class WatchdogMachine(RuleBasedStateMachine):
     @invariant()
     def everything_over_was_noticed(self) -> None:
         for worker in self.workers.values():
-            if worker.is_doomed or worker.is_examined:
+            if worker.is_killing or worker.is_examined:
                 continue
             for limit in worker.limits():
-                assert limit.is_handled or self.due(limit) > self.now, "nobody noticed"
+                assert limit.is_handled or self.due(limit) > self.now, "not noticed"
 
     @invariant()
     def only_the_living_are_watched(self) -> None:

@@ -57,7 +57,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.alive: dict[int, int] = {}  # pid to its round
         self.workers: set[int] = set()
         self.stuck: set[int] = set()  # do not die of SIGKILL
-        self.doomed: set[int] = set()  # would, if they were not stuck
+        self.dying: set[int] = set()  # would, if they were not stuck
         self.ended: dict[int, int] = {}  # not reaped yet
         self.exits_reported: dict[int, WorkerExit] = {}
         self.answers_due: dict[int, float] = {}  # round to the latest instant of its answer
@@ -79,8 +79,8 @@ class WorkerGroupMachine(RuleBasedStateMachine):
                 assert set(pids) <= unreaped, "a pid was signalled that may be another's now"
                 assert set(pids) <= self.workers
             case KillDescendants():
-                self.doomed |= set(self.alive)
-                for pid in sorted(self.doomed - self.stuck):
+                self.dying |= set(self.alive)
+                for pid in sorted(self.dying - self.stuck):
                     self.end(pid, -KILL)
             case ListDescendants():
                 return [self.reaped(), DescendantsListed(pids=tuple(sorted(self.alive)))]
@@ -120,7 +120,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     def end(self, pid: int, exit_code: int) -> None:
         del self.alive[pid]
         self.stuck.discard(pid)
-        self.doomed.discard(pid)
+        self.dying.discard(pid)
         self.ended[pid] = exit_code
 
     def reaped(self) -> ChildrenReaped:
@@ -216,7 +216,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened: a kill ends it, and every worker's exit was reported once."""
         self.stuck.clear()
-        for pid in sorted(self.doomed):
+        for pid in sorted(self.dying):
             self.end(pid, -KILL)
         self.kill()
         # Orders of death do not matter.

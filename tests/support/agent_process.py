@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 
-from agent.workers.supervisor.client import SupervisorClient, become_subreaper
+from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import Command, SupervisorEvent
+from agent.workers.supervisor.prctl import become_subreaper
 from agent.workers.supervisor.protocol import Decoder, encode
 
 

@@ -22,8 +22,8 @@ import psutil
 import agent.runtime.driver  # noqa: F401 - imported once, for all
 import standalone  # noqa: F401 - the same
 from agent.__main__ import main as run_agent
-from agent.workers.supervisor.prctl import ProcessControl
-from drumbeat import logs  # noqa: F401 - the same
+from agent.workers.supervisor.prctl import become_subreaper, die_with
+from drumbeat.command import logs  # noqa: F401 - the same
 from tests.support.waiting import MS
 
 MARK = "DRUMBEAT_TEST_STORM"
@@ -69,7 +69,7 @@ def _fork_agent(stage: Stage, output: tuple[str, ...], *, is_terminal: bool) -> 
     storm_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        ProcessControl().die_with(storm_pid)
+        die_with(storm_pid)
         os.dup2(theirs, 2)
         os.closerange(3, max(ours, theirs) + 1)
         options = ("--nproc-per-node", "2", "--max-restarts", "100", "--log-format", "json")
@@ -157,7 +157,7 @@ def _left_after_the_next(folder: Path) -> list[Path]:
 
 def main(kills: int, seed: int) -> int:
     """Kill so many agents; return 0 if none of them left anything."""
-    ProcessControl().become_subreaper()
+    become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="drumbeat-storm-") as folder:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Self
 import grpc
 import psutil
 
-from drumbeat.v1 import run_pb2, run_pb2_grpc, session_pb2
+from drumbeat.v1 import query_pb2_grpc, session_pb2
 from tests.support.processes import DEADLINE_S, ROOT, Process
+from tests.support.status import RunStatus, requests
 from tests.support.steering import LOOPBACK, Worker, WorkerServer, exit_all
 from tests.support.waiting import wait_until_sync
 
@@ -101,21 +102,21 @@ class Coordinator:
         self.process.terminate()
         return self.process.wait()
 
-    def run(self, run_id: str) -> run_pb2.Run:
+    def run(self, run_id: str) -> RunStatus:
         """Ask for a run. Raises ``grpc.RpcError``, e.g. NOT_FOUND."""
         with grpc.insecure_channel(self.address) as channel:
-            stub = run_pb2_grpc.RunServiceStub(channel)
-            request = run_pb2.GetRunRequest(run_id=run_id)
-            response: run_pb2.GetRunResponse = stub.GetRun(
-                request, timeout=DEADLINE_S, wait_for_ready=True
-            )
-            return response.run
+            stub = query_pb2_grpc.QueryServiceStub(channel)
+            run, agents, events = requests(run_id)
+            found = stub.GetRun(run, timeout=DEADLINE_S, wait_for_ready=True).run
+            listed = stub.ListAgents(agents, timeout=DEADLINE_S).agents
+            told = stub.ListEvents(events, timeout=DEADLINE_S).events
+            return RunStatus(found, list(listed), list(told))
 
     def wait_for_run(
-        self, run_id: str, predicate: Callable[[run_pb2.Run], bool], timeout_s: float = DEADLINE_S
-    ) -> run_pb2.Run:
+        self, run_id: str, predicate: Callable[[RunStatus], bool], timeout_s: float = DEADLINE_S
+    ) -> RunStatus:
         """Return the run once ``predicate`` holds of it; an unknown run is an empty one."""
-        seen = run_pb2.Run()
+        seen = RunStatus()
 
         def look() -> bool:
             nonlocal seen
@@ -183,7 +184,7 @@ class Job:
             agents.append(self.join(*own))
         return agents
 
-    def state(self) -> run_pb2.Run:
+    def state(self) -> RunStatus:
         """Ask the coordinator for the run."""
         return self.coordinator.run(self.run_id)
 
@@ -193,7 +194,9 @@ class Job:
         self.coordinator.wait_for_run(
             self.run_id,
             lambda run: any(
-                agent.is_participant and agent.group_rank == group_rank and agent.state == wanted
+                agent.HasField("seat")
+                and agent.seat.group_rank == group_rank
+                and agent.state == wanted
                 for agent in run.agents
             ),
         )

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from drumbeat.v1 import failure_pb2, failure_pb2_grpc, inprocess_pb2, session_pb2, session_pb2_grpc
+from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2, session_pb2_grpc
 from tests.support.waiting import MS
 
 # Its poller is one for all loops of this process; made here, it is no leak of a test.
@@ -36,12 +36,12 @@ class Session:
         self.hello = hello
         self.beat = hello.beat
         self._heard: asyncio.Queue[session_pb2.Beat] = asyncio.Queue()
-        self._unsent: asyncio.Queue[session_pb2.OpenResponse | None] = asyncio.Queue()
+        self._unsent: asyncio.Queue[session_pb2.Directive | None] = asyncio.Queue()
         self.say(welcome=session_pb2.Welcome(session_id="s", pace=PACE))
 
     def say(self, **response: Any) -> None:
         """Say something."""
-        self._unsent.put_nowait(session_pb2.OpenResponse(**response))
+        self._unsent.put_nowait(session_pb2.Directive(**response))
 
     def direct(self, iteration: int, **kind: Any) -> None:
         """Say what the workers shall do in an iteration of round 0."""
@@ -82,15 +82,13 @@ class Session:
             hearing.cancel()
 
     async def _hear(self, context: Context) -> None:
-        while isinstance(request := await context.read(), session_pb2.OpenRequest):
+        while isinstance(request := await context.read(), session_pb2.AgentReport):
             if request.HasField("beat"):
                 self._heard.put_nowait(request.beat)
         self.cut()
 
 
-class FakeCoordinator(
-    session_pb2_grpc.SessionServiceServicer, failure_pb2_grpc.FailureServiceServicer
-):
+class FakeCoordinator(session_pb2_grpc.AgentServiceServicer):
     """Serves one agent."""
 
     def __init__(self) -> None:
@@ -108,22 +106,22 @@ class FakeCoordinator(
         async with asyncio.timeout(DEADLINE_S):
             return await self.records.get()
 
-    async def Open(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
+    async def OpenSession(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
         self, _requests: object, context: Context
     ) -> None:
         request = await context.read()
-        assert isinstance(request, session_pb2.OpenRequest)
+        assert isinstance(request, session_pb2.AgentReport)
         session = Session(request.hello)
         self.sessions.put_nowait(session)
         await session.converse(context)
 
-    async def Report(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
+    async def ReportFailures(  # type: ignore[override]  # noqa: N802 - gRPC gives the name
         self, _requests: object, context: Context
     ) -> None:
-        while isinstance(request := await context.read(), failure_pb2.ReportRequest):
+        while isinstance(request := await context.read(), session_pb2.ReportFailuresRequest):
             record = request.record
             self.records.put_nowait(record)
-            answer = failure_pb2.ReportResponse(
+            answer = session_pb2.ReportFailuresResponse(
                 incarnation=record.fence.incarnation, sequence=record.sequence, kept=True
             )
             await context.write(answer)
@@ -134,8 +132,7 @@ async def fake_coordinator() -> AsyncIterator[FakeCoordinator]:
     """Serve on loopback."""
     coordinator = FakeCoordinator()
     server = grpc.aio.server()
-    session_pb2_grpc.add_SessionServiceServicer_to_server(coordinator, server)
-    failure_pb2_grpc.add_FailureServiceServicer_to_server(coordinator, server)
+    session_pb2_grpc.add_AgentServiceServicer_to_server(coordinator, server)
     coordinator.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

@@ -17,9 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from drumbeat.v1 import (
     common_pb2,
     failure_pb2,
-    failure_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
 )
@@ -71,9 +70,9 @@ class Nuisance:
                 if self._stopped.is_set():
                     return
                 self._garbage(is_left_open=turn < SESSIONS_LEFT_OPEN)
-                self._sessions(session_pb2_grpc.SessionServiceStub(channel))
-                self._records(failure_pb2_grpc.FailureServiceStub(channel))
-                self._questions(run_pb2_grpc.RunServiceStub(channel))
+                self._sessions(session_pb2_grpc.AgentServiceStub(channel))
+                self._records(session_pb2_grpc.AgentServiceStub(channel))
+                self._questions(query_pb2_grpc.QueryServiceStub(channel))
                 self._had_turn.set()
 
     def _garbage(self, *, is_left_open: bool) -> None:
@@ -85,32 +84,32 @@ class Nuisance:
         if not is_left_open:
             self._connections.pop().close()
 
-    def _sessions(self, stub: session_pb2_grpc.SessionServiceStub) -> None:
+    def _sessions(self, stub: session_pb2_grpc.AgentServiceStub) -> None:
         hello = self._hello()
-        without_spec = session_pb2.OpenRequest()
+        without_spec = session_pb2.AgentReport()
         without_spec.CopyFrom(hello)
-        without_spec.hello.ClearField("spec")
-        without_name = session_pb2.OpenRequest()
+        without_spec.hello.run.ClearField("spec")
+        without_name = session_pb2.AgentReport()
         without_name.CopyFrom(hello)
-        without_name.fence.run_id = "../\x00"
+        without_name.hello.run.run_id = "../\x00"
         for requests in (
             iter(()),
-            iter([session_pb2.OpenRequest()]),
+            iter([session_pb2.AgentReport()]),
             iter([without_spec]),
             iter([without_name]),
             iter([hello, hello]),
             iter([self._oversized()]),
             self._flood(hello),
         ):
-            self._exhaust(stub.Open(requests, timeout=CALL_TIMEOUT_S))
+            self._exhaust(stub.OpenSession(requests, timeout=CALL_TIMEOUT_S))
 
-    def _records(self, stub: failure_pb2_grpc.FailureServiceStub) -> None:
-        for records in (self._forged(), iter([failure_pb2.ReportRequest()])):
-            self._exhaust(stub.Report(records, timeout=CALL_TIMEOUT_S))
+    def _records(self, stub: session_pb2_grpc.AgentServiceStub) -> None:
+        for records in (self._forged(), iter([session_pb2.ReportFailuresRequest()])):
+            self._exhaust(stub.ReportFailures(records, timeout=CALL_TIMEOUT_S))
 
-    def _questions(self, stub: run_pb2_grpc.RunServiceStub) -> None:
+    def _questions(self, stub: query_pb2_grpc.QueryServiceStub) -> None:
         try:
-            stub.GetRun(run_pb2.GetRunRequest(run_id="no such run"), timeout=CALL_TIMEOUT_S)
+            stub.GetRun(query_pb2.GetRunRequest(run_id="no such run"), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             self.refusals.add(error.code())
 
@@ -121,18 +120,21 @@ class Nuisance:
         except grpc.RpcError as error:
             self.refusals.add(error.code())
 
-    def _hello(self) -> session_pb2.OpenRequest:
+    def _hello(self) -> session_pb2.AgentReport:
         run_id = f"nuisance-{uuid.uuid4().hex[:8]}"
-        return session_pb2.OpenRequest(
+        return session_pb2.AgentReport(
             fence=common_pb2.Fence(run_id=run_id, incarnation=uuid.uuid4().hex),
             hello=session_pb2.Hello(
-                spec=common_pb2.RunSpec(
-                    agents_min=2,
-                    agents_max=2,
-                    join_timeout=Duration(seconds=600),
-                    last_call=Duration(seconds=30),
-                    shutdown_timeout=Duration(seconds=30),
-                    coordinator_grace=Duration(seconds=600),
+                run=session_pb2.RunPurpose(
+                    run_id=run_id,
+                    spec=common_pb2.RunSpec(
+                        agents_min=2,
+                        agents_max=2,
+                        join_timeout=Duration(seconds=600),
+                        last_call=Duration(seconds=30),
+                        shutdown_timeout=Duration(seconds=30),
+                        coordinator_grace=Duration(seconds=600),
+                    ),
                 ),
                 host="nowhere",
                 address="127.0.0.1",
@@ -142,29 +144,27 @@ class Nuisance:
             ),
         )
 
-    def _flood(self, hello: session_pb2.OpenRequest) -> Iterator[session_pb2.OpenRequest]:
+    def _flood(self, hello: session_pb2.AgentReport) -> Iterator[session_pb2.AgentReport]:
         """One sound registration, then beats without pause, of a session that is not ours."""
         yield hello
-        beat = session_pb2.OpenRequest(
+        beat = session_pb2.AgentReport(
             fence=hello.fence, beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_FAILED)
         )
         for _ in range(BEATS_PER_SESSION):
             yield beat
 
-    def _oversized(self) -> session_pb2.OpenRequest:
+    def _oversized(self) -> session_pb2.AgentReport:
         request = self._hello()
         request.hello.host = "x" * OVERSIZE_BYTES
         return request
 
-    def _forged(self) -> Iterator[failure_pb2.ReportRequest]:
+    def _forged(self) -> Iterator[session_pb2.ReportFailuresRequest]:
         """Failures of agents that nobody knows, in somebody else's run and in none."""
         for sequence in range(1, RECORDS_PER_STREAM + 1):
             run_id = self._victim_run if sequence % 2 else "no-such-run"
-            yield failure_pb2.ReportRequest(
+            yield session_pb2.ReportFailuresRequest(
                 record=failure_pb2.FailureRecord(
-                    fence=common_pb2.Fence(
-                        run_id=run_id, has_round=True, incarnation=uuid.uuid4().hex
-                    ),
+                    fence=common_pb2.Fence(run_id=run_id, round_id=0, incarnation=uuid.uuid4().hex),
                     sequence=sequence,
                     age=Duration(seconds=1),
                     host="nowhere",

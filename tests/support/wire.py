@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -17,13 +17,13 @@ from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.server import serving
 from drumbeat.v1 import (
     common_pb2,
+    control_pb2_grpc,
     failure_pb2,
-    failure_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
+    query_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
 )
+from tests.support.status import RunStatus, requests
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ grpc.aio.init_grpc_aio()
 DEADLINE_S = 30_000 * MS
 """Far longer than anything here takes; only a failing test waits for it."""
 
-OPEN = "/drumbeat.v1.SessionService/Open"
-REPORT = "/drumbeat.v1.FailureService/Report"
+OPEN = "/drumbeat.v1.AgentService/OpenSession"
+REPORT = "/drumbeat.v1.AgentService/ReportFailures"
 
 
 @asynccontextmanager
@@ -57,14 +57,20 @@ class Refused:
     code: grpc.StatusCode
     details: str
     reason: str
-    """The value of ``drumbeat-reason``, without its prefix; empty if there is none."""
+    """The ``Refusal``, without its prefix; empty if there is none."""
+    detail: common_pb2.ErrorDetail = field(default_factory=common_pb2.ErrorDetail, compare=False)
 
     @classmethod
     def of(cls, error: grpc.aio.AioRpcError) -> Self:
         """Read it from gRPC's error."""
         metadata = {key: value for key, value in error.trailing_metadata() or ()}  # noqa: C416
-        reason = str(metadata.get("drumbeat-reason", "")).removeprefix("REFUSAL_")
-        return cls(error.code(), error.details() or "", reason)
+        if "drumbeat-error-bin" not in metadata:
+            return cls(error.code(), error.details() or "", "")
+        encoded = metadata["drumbeat-error-bin"]
+        assert isinstance(encoded, bytes)
+        detail = common_pb2.ErrorDetail.FromString(encoded)
+        reason = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
+        return cls(error.code(), error.details() or "", reason, detail)
 
 
 class Client:
@@ -75,9 +81,9 @@ class Client:
         self.channel = grpc.aio.insecure_channel(
             f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]
         )
-        self.sessions = session_pb2_grpc.SessionServiceStub(self.channel)
-        self.failures = failure_pb2_grpc.FailureServiceStub(self.channel)
-        self.runs = run_pb2_grpc.RunServiceStub(self.channel)
+        self.sessions = session_pb2_grpc.AgentServiceStub(self.channel)
+        self.control = control_pb2_grpc.ControlServiceStub(self.channel)
+        self.runs = query_pb2_grpc.QueryServiceStub(self.channel)
         self.health: Any = health_pb2_grpc.HealthStub(self.channel)
 
     async def __aenter__(self) -> Self:
@@ -86,12 +92,13 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close()
 
-    async def run(self, run_id: str = "run") -> run_pb2.Run:
+    async def run(self, run_id: str = "run") -> RunStatus:
         """Ask for a run."""
-        response: run_pb2.GetRunResponse = await self.runs.GetRun(
-            run_pb2.GetRunRequest(run_id=run_id), timeout=DEADLINE_S
-        )
-        return response.run
+        run, agents, events = requests(run_id)
+        found = (await self.runs.GetRun(run, timeout=DEADLINE_S)).run
+        listed = (await self.runs.ListAgents(agents, timeout=DEADLINE_S)).agents
+        told = (await self.runs.ListEvents(events, timeout=DEADLINE_S)).events
+        return RunStatus(found, list(listed), list(told))
 
     async def is_serving(self, service: str = "") -> bool:
         """Ask for the coordinator's health."""
@@ -109,13 +116,13 @@ class Client:
 
     async def report(self, *records: failure_pb2.FailureRecord) -> list[bool]:
         """Deliver records in one stream; return for each whether it was kept."""
-        call = self.failures.Report()
+        call = self.sessions.ReportFailures()
         kept = []
         for record in records:
-            await call.write(failure_pb2.ReportRequest(record=record))
+            await call.write(session_pb2.ReportFailuresRequest(record=record))
             async with asyncio.timeout(DEADLINE_S):
                 answer = await call.read()
-            assert isinstance(answer, failure_pb2.ReportResponse), "the stream ended"
+            assert isinstance(answer, session_pb2.ReportFailuresResponse), "the stream ended"
             kept.append(answer.kept)
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
@@ -154,15 +161,18 @@ class FakeAgent(Raw):
     """One agent with one session."""
 
     def __init__(self, client: Client, **identity: Any) -> None:
-        super().__init__(client.sessions.Open())
+        super().__init__(client.sessions.OpenSession())
         self.fence = common_pb2.Fence(
             run_id=identity.pop("run_id", "run"),
             incarnation=identity.pop("incarnation", None) or uuid.uuid4().hex,
         )
         self.beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE, master_port=4000)
+        purpose = session_pb2.RunPurpose(
+            run_id=self.fence.run_id, spec=identity.pop("spec", spec())
+        )
         self.hello = session_pb2.Hello(
             **{
-                "spec": spec(),
+                "run": purpose,
                 "host": "alice",
                 "address": "127.0.0.1",
                 "role": "default",
@@ -190,14 +200,14 @@ class FakeAgent(Raw):
         uptime = None
         if uptime_s is not None:
             uptime = Duration(nanos=round(uptime_s % 1 * 1e9), seconds=int(uptime_s))
-        await self.send(session_pb2.OpenRequest(fence=self.fence, hello=self.hello, uptime=uptime))
+        await self.send(session_pb2.AgentReport(fence=self.fence, hello=self.hello, uptime=uptime))
 
     async def say(self, state: session_pb2.GroupState.ValueType, **beat: int | bool) -> None:
         """Report an actual state."""
         self.beat.state = state
         for name, value in beat.items():
             setattr(self.beat, name, value)
-        await self.send(session_pb2.OpenRequest(fence=self.fence, beat=self.beat))
+        await self.send(session_pb2.AgentReport(fence=self.fence, beat=self.beat))
 
     async def desired(self, kind: str) -> Any:
         """Return the next desired state of this kind, passing over others."""
@@ -209,7 +219,7 @@ class FakeAgent(Raw):
     async def run(self) -> session_pb2.Assignment:
         """Wait for a round and say that its workers run."""
         assignment: session_pb2.Assignment = await self.desired("run")
-        self.fence.round_id, self.fence.has_round = assignment.round_id, True
+        self.fence.round_id = assignment.round_id
         self.beat.master_port += 1
         await self.say(session_pb2.GROUP_STATE_RUNNING, workers_alive=1)
         return assignment
@@ -220,7 +230,7 @@ class FakeAgent(Raw):
             fence=self.fence, sequence=sequence, host=self.hello.host, exit_code=1, **fields
         )
         record.fence.session_id = ""
-        record.fence.has_round = True
+        record.fence.round_id = self.fence.round_id
         return record
 
 

@@ -3,7 +3,7 @@
 Everything here may be called by any thread and any signal handler, and may be ended
 anywhere by an exception that another thread or a signal handler raises. There are no
 locks: a handler would wait for the code it interrupted. What is shared changes by
-steps between which CPython lets nobody else run: one call of a built-in container,
+steps between which CPython lets no other thread run: one call of a built-in container,
 or a few operations without any call. A slot is armed by its last step, and
 disarmed by the first.
 

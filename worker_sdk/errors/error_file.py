@@ -1,4 +1,4 @@
-"""Shell. Puts an error into words and into a file, in torch's format.
+"""Shell. Error files in torch's format: made from an error, written and read.
 
 ``{"message": {"message": …, "extraInfo": {"py_callstack": …, "timestamp": …}}}``,
 the timestamp in whole seconds as a text; beside the inner message ``errorCode``
@@ -34,25 +34,25 @@ Content = dict[str, Any]
 
 def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:
     """Return the content of an error file, its texts cut to their limits."""
-    inner: Content = {"message": bounded(message, MESSAGE_BYTES_MAX)}
-    if error_code is not None:
-        inner["errorCode"] = error_code
-    inner["extraInfo"] = {
-        "py_callstack": bounded(stack, STACK_BYTES_MAX),
-        "timestamp": str(int(time.time())),
-    }
-    return {"message": inner}
+    code = {} if error_code is None else {"errorCode": error_code}
+    callstack = bounded(stack, STACK_BYTES_MAX)
+    extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
+    return {"message": {"message": bounded(message, MESSAGE_BYTES_MAX), **code, "extraInfo": extra}}
 
 
 def describe(error: BaseException) -> Content:
     """Return the content of an error file for ``error``, whatever its methods do."""
-    failure = first_failure(error)
-    code = getattr(failure, "exitcode", None)
-    return compose(
-        _message(error),
-        stack=_stack(error),
-        error_code=code if isinstance(code, int) else None,
-    )
+    name = type(error).__name__
+    try:
+        message = f"{name}: {error}"
+    except BaseException as problem:  # noqa: BLE001 - the user's __str__ may do anything
+        message = f"{name}: (its message is not available: {type(problem).__name__})"
+    try:
+        stack = "".join(traceback.format_exception(error))
+    except Exception as problem:  # noqa: BLE001 - as above, or no memory is left
+        stack = f"(the traceback is not available: {type(problem).__name__})"
+    code = getattr(first_failure(error), "exitcode", None)
+    return compose(message, stack=stack, error_code=code if isinstance(code, int) else None)
 
 
 def first_failure(error: BaseException) -> Any | None:
@@ -61,13 +61,10 @@ def first_failure(error: BaseException) -> Any | None:
     Known by what it offers: torch's ``ChildFailedError`` and the agent's are the
     same here, and neither package is imported for it.
     """
-    if not callable(getattr(error, "get_first_failure", None)):
-        return None
     try:
-        _, failure = error.get_first_failure()  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - somebody else's class
+        return error.get_first_failure()[1]  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - any class at all, of the user's as well
         return None
-    return failure
 
 
 def is_recorded(data: object) -> TypeGuard[Content]:
@@ -168,22 +165,7 @@ def _is_replaceable(path: str) -> bool:
 
 
 def _write_to(path: str, text: bytes, flag: int) -> None:
-    # A pipe that nobody reads must not hold training up.
+    # A pipe without a reader must not hold training up.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flag
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         file.write(text)
-
-
-def _message(error: BaseException) -> str:
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except BaseException as problem:  # noqa: BLE001 - the user's __str__ may do anything
-        return f"{name}: (its message is not available: {type(problem).__name__})"
-
-
-def _stack(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception as problem:  # noqa: BLE001 - as above, or no memory is left
-        return f"(the traceback is not available: {type(problem).__name__})"

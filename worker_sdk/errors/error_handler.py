@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from worker_sdk.context import ERROR_FILE
 from worker_sdk.errors import error_file, faults
@@ -23,9 +23,8 @@ log = logging.getLogger("worker_sdk")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Which process of this one's line first took an error file for its own. A forked
-# child inherits the entry, and by it knows that the file is its parent's.
 _owners: dict[str, int] = {}
+"""Process by the error file that it took for its own: a forked child inherits the entry."""
 
 
 class ErrorHandler:
@@ -60,10 +59,7 @@ class ErrorHandler:
         rootcause_error: dict[str, Any],
         error_code: int = 0,
     ) -> None:
-        """Set the exit code in the content of another process's error file.
-
-        A content that has no place for it is left as it is.
-        """
+        """Set the exit code in the content of another process's error file, if it has a place."""
         message = rootcause_error.get("message")
         if isinstance(message, dict):
             message["errorCode"] = error_code
@@ -73,10 +69,8 @@ class ErrorHandler:
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Make another process's error file this one's own. Never raises.
 
-        Args:
-            rootcause_error_file: The file to copy.
-            error_code: Exit code of that process, 0 if unknown. A code that the file
-                holds already is that of a process further in, and stays.
+        ``error_code`` is the exit code of that process, 0 if unknown. A code that the file
+        holds already is that of a process further in, and stays.
         """
         try:
             content = error_file.read(rootcause_error_file)
@@ -88,13 +82,7 @@ class ErrorHandler:
     def dump_error_data(
         self, content: dict[str, Any], error_code: int = 0, rootcause_error_file: str = "a launcher"
     ) -> None:
-        """Make what another process recorded this one's own. Never raises.
-
-        Args:
-            content: What its error file has, or had where it failed.
-            error_code: As for `dump_error_file`.
-            rootcause_error_file: Where the content is from; for the log.
-        """
+        """Do the same with what its error file has, or had where it failed."""
         message = content.get("message")
         has_code = isinstance(message, dict) and bool(message.get("errorCode"))
         if error_code and not has_code:
@@ -155,14 +143,14 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
 def _record(handler: ErrorHandler, error: BaseException) -> None:
     """Have ``error`` recorded; the handler may be the user's and must not hide it."""
     try:
-        failure = error_file.first_failure(error)
+        failure: Any = error_file.first_failure(error)
         child_file = getattr(failure, "error_file", None)
         child_data = getattr(failure, "error_file_data", None)
         if isinstance(child_file, str) and child_file != error_file.NO_ERROR_FILE:
-            handler.dump_error_file(child_file, cast("Any", failure).exitcode)
+            handler.dump_error_file(child_file, failure.exitcode)
         elif error_file.is_recorded(child_data) and isinstance(handler, ErrorHandler):
             # Of another host, or of files that are gone: the launcher has what was in it.
-            handler.dump_error_data(dict(child_data), cast("Any", failure).exitcode)
+            handler.dump_error_data(dict(child_data), failure.exitcode)
         else:
             handler.record_exception(error)
     except Exception:
@@ -180,5 +168,4 @@ def _write(path: str, content: error_file.Content) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Return whether no process that this one was forked from owns the file."""
     return _owners.get(path, os.getpid()) == os.getpid()

@@ -18,7 +18,7 @@ log = logging.getLogger("worker_sdk")
 
 
 class _State:
-    """The one fault handler of this process."""
+    """The one fault handler of this process, if it writes to a file."""
 
     path: str = ""
     descriptor: int | None = None
@@ -31,10 +31,8 @@ def enable(error_file: str | None) -> None:
     Never raises; says so in the log if it is not possible.
     """
     path = f"{error_file}{FAULT_FILE_SUFFIX}" if error_file else ""
-    if path and path == _State.path:
-        descriptor = _State.descriptor
-    else:
-        descriptor = _open(path) if path else None
+    former = _State.descriptor
+    descriptor = former if path and path == _State.path else _open(path)
     try:
         if descriptor is None:
             faulthandler.enable(all_threads=True)
@@ -44,14 +42,9 @@ def enable(error_file: str | None) -> None:
         # No standard error, or one that is no file.
         log.warning("no stacks will be written on a crash: %s", error)
         return
-    _keep(path, descriptor)
-
-
-def _keep(path: str, descriptor: int | None) -> None:
-    """Hold the descriptor open for as long as the handler may write to it."""
-    if _State.descriptor not in (None, descriptor):
-        os.close(_State.descriptor)
     _State.path, _State.descriptor = (path, descriptor) if descriptor is not None else ("", None)
+    if former is not None and former != descriptor:
+        os.close(former)
     if descriptor is not None and not _State.is_fork_noticed:
         _State.is_fork_noticed = True
         os.register_at_fork(after_in_child=_leave_to_parent)
@@ -68,10 +61,8 @@ def _open(path: str) -> int | None:
     """Open a file that is there already, ``None`` if there is no plain one."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
-        descriptor = os.open(path, flags)
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            return os.open(path, flags)
     except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
+        pass
     return None

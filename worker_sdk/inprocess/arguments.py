@@ -49,11 +49,7 @@ def parameters_of(function: Callable[..., Any], wanted: type) -> tuple[str, ...]
 def with_values(
     function: Callable[..., Any], arguments: Arguments, names: tuple[str, ...], value: object
 ) -> Arguments:
-    """Return the arguments with ``value`` for the parameters in ``names``.
-
-    Raises:
-        TypeError: They don't fit the function even so.
-    """
+    """Return the arguments with ``value`` for ``names``; raises ``TypeError`` if they don't fit."""
     if not names:
         return arguments
     args, kwargs = arguments

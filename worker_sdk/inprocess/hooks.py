@@ -1,7 +1,6 @@
 """Shell. Hooks of a restart: base classes, composition, and some that are ready to use.
 
-A hook is called with as many of the state and the exception (what the function raised
-here, or ``None``) as its signature takes.
+The exception that a hook is called with is what the function raised here, or ``None``.
 """
 
 from __future__ import annotations
@@ -23,51 +22,43 @@ _SUBCLASSABLE = 1 << 10
 """``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""
 
 
-class Initialize(abc.ABC):
+class Hook(abc.ABC):
+    """Is called with as many of the state and the exception as its signature takes."""
+
+    @abc.abstractmethod
+    def __call__(self, state: State) -> Any:
+        """Do what the kind of hook is for."""
+
+
+class Initialize(Hook):
     """Runs before the function, in every iteration.
 
     An ``Exception`` from it interrupts the iteration like one from the function;
     another ``BaseException`` ends the worker.
     """
 
-    @abc.abstractmethod
-    def __call__(self, state: State) -> Any:
-        """Prepare for the iteration."""
 
-
-class Abort(abc.ABC):
+class Abort(Hook):
     """Frees the main thread from what it may be stuck in, once an iteration is interrupted.
 
     Runs on another thread while the main thread may still be in the function. An
     exception from it is logged, and the restart goes on.
     """
 
-    @abc.abstractmethod
-    def __call__(self, state: State) -> Any:
-        """Abort what waits for other workers."""
 
-
-class Finalize(abc.ABC):
+class Finalize(Hook):
     """Cleans up after an interrupted iteration, when the main thread has left the function.
 
     An exception from it ends the worker.
     """
 
-    @abc.abstractmethod
-    def __call__(self, state: State) -> Any:
-        """Clean up."""
 
-
-class HealthCheck(abc.ABC):
-    """Says whether the worker can go on.
+class HealthCheck(Hook):
+    """Says whether the worker can go on, by raising if it can't.
 
     Runs before the function, where an exception interrupts the iteration, and after
     an interrupted iteration, where an exception ends the worker.
     """
-
-    @abc.abstractmethod
-    def __call__(self, state: State) -> Any:
-        """Raise if the worker is not healthy."""
 
 
 class Composed:
@@ -81,12 +72,7 @@ class Composed:
     instances: tuple[Any, ...]
 
     def __new__(cls, *instances: Any) -> Any:
-        """Return an instance of a class made for it.
-
-        Raises:
-            TypeError: A class is given in place of an instance of it.
-            ValueError: Nothing is given.
-        """
+        """Return an instance of a class made for it; raises ``TypeError``, ``ValueError``."""
         if not instances:
             raise ValueError("Compose needs at least one instance")
         for instance in instances:
@@ -164,10 +150,7 @@ class RetryController(Initialize):
 
 
 class ThreadedFinalize(Finalize):
-    """Runs a function on a thread of its own, and gives it a limited time.
-
-    What it raises is raised here as well.
-    """
+    """Runs a function on a thread of its own for a limited time, and raises what it raises."""
 
     def __init__(
         self,

@@ -43,8 +43,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
     Args:
         key_or_fn: Names the worker's group; or returns the name, given the state.
-        condition: Whether a group with so many workers may stay. It is asked once for
-            every size, so it must go by nothing else.
+        condition: Whether a group of a size may stay; it is asked once for every size.
         timeout: Has no meaning here: no worker waits for it.
     """
 
@@ -88,15 +87,34 @@ class RankFilter(RankAssignment):
         """Return the state with ``mode``, ``active_rank`` and ``active_world_size`` set."""
 
 
-class ActivateAllRanks(RankFilter):
-    """All call the function."""
+class _LowestRanks(RankFilter):
+    """Has as many call the function as ``_count`` says, those with the lowest ranks."""
 
     def __call__(self, state: State) -> State:
-        """Activate."""
-        return _with_active(state, state.world_size)
+        """Mark whether this one does."""
+        active = state.active_world_size
+        available = state.world_size if active is None else min(active, state.world_size)
+        size = self._count(state.world_size, available)
+        is_active = state.rank < size
+        return replace(
+            state,
+            mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
+            active_rank=state.rank if is_active else None,
+            active_world_size=size,
+        )
+
+    def _count(self, world_size: int, available: int) -> int:
+        raise NotImplementedError
 
 
-class MaxActiveWorldSize(RankFilter):
+class ActivateAllRanks(_LowestRanks):
+    """All call the function."""
+
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
+        return world_size
+
+
+class MaxActiveWorldSize(_LowestRanks):
     """At most so many call the function, those with the lowest ranks."""
 
     def __init__(self, max_active_world_size: int | None = None) -> None:
@@ -104,23 +122,19 @@ class MaxActiveWorldSize(RankFilter):
             count("max_active_world_size", max_active_world_size)
         self.max_active_world_size = max_active_world_size
 
-    def __call__(self, state: State) -> State:
-        """Deactivate those beyond the limit."""
-        size = _active_size(state)
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
         most = self.max_active_world_size
-        return _with_active(state, size if most is None else min(size, most))
+        return available if most is None else min(available, most)
 
 
-class ActiveWorldSizeDivisibleBy(RankFilter):
+class ActiveWorldSizeDivisibleBy(_LowestRanks):
     """As many as ``divisor`` divides call the function, those with the lowest ranks."""
 
     def __init__(self, divisor: int = 1) -> None:
         self.divisor = count("divisor", divisor)
 
-    def __call__(self, state: State) -> State:
-        """Deactivate those beyond the largest multiple."""
-        size = _active_size(state)
-        return _with_active(state, size - size % self.divisor)
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
+        return available - available % self.divisor
 
 
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
@@ -141,12 +155,7 @@ class RankPolicy:
         return next((rule.group_of(state) for rule in filters), "")
 
     def filtered(self, state: State) -> State:
-        """Return the state after the user's own filter.
-
-        Raises:
-            TypeError: The filter returned something else.
-            ValueError: It gave active rank 0 to another rank than 0.
-        """
+        """Return the state after the user's own filter; raises ``TypeError``, ``ValueError``."""
         if self.local_filter is None:
             return state
         result = call_with(self.local_filter, state)
@@ -166,12 +175,7 @@ _ALLOWED = ", ".join(rule.__name__ for rule in _RULES) + ", and Compose of these
 
 
 def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPolicy:
-    """Return what the arguments of these names mean.
-
-    Raises:
-        TypeError: One is of a kind that is not allowed there.
-        ValueError: The rules don't go together.
-    """
+    """Return what the arguments of these names mean; raises ``TypeError``, ``ValueError``."""
     if not isinstance(assignment, RankAssignment):
         raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
     if rank_filter is not None and not isinstance(rank_filter, RankFilter):
@@ -204,18 +208,3 @@ def _check_order(rules: list[RankAssignment]) -> None:
             "rank_assignment must hold ShiftRanks or FillGaps, applied after"
             " FilterCountGroupedByKey (in Compose: to the left of it)"
         )
-
-
-def _active_size(state: State) -> int:
-    size = state.active_world_size
-    return state.world_size if size is None else min(size, state.world_size)
-
-
-def _with_active(state: State, size: int) -> State:
-    is_active = state.rank < size
-    return replace(
-        state,
-        mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
-        active_rank=state.rank if is_active else None,
-        active_world_size=size,
-    )

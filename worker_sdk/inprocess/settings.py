@@ -42,12 +42,7 @@ class Timing:
 
     @classmethod
     def checked(cls, given: dict[str, Duration]) -> Timing:
-        """Return them in seconds.
-
-        Raises:
-            TypeError: One is no duration.
-            ValueError: One is out of range, or two don't go together.
-        """
+        """Return them in seconds; raises ``TypeError`` and ``ValueError``."""
         values = {
             name: seconds(name, given[name], is_0_allowed=name == "last_call_wait")
             for name in (field.name for field in fields(cls))
@@ -92,12 +87,7 @@ class Limits:
 
 
 def seconds(name: str, value: object, *, is_0_allowed: bool = False) -> float:
-    """Return a duration in seconds.
-
-    Raises:
-        TypeError: It is neither a timedelta nor a number.
-        ValueError: It is not above 0 (or not at least 0), or over a year.
-    """
+    """Return a duration in seconds; raises ``TypeError`` and ``ValueError``."""
     if isinstance(value, timedelta):
         given = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -17,7 +17,7 @@ from agent.watchdog.core import effects as fx
 from agent.watchdog.core import events as ev
 from agent.watchdog.core.limits import Armed, Stall
 from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing, WatchdogPolicy, WorkerKey
-from agent.watchdog.core.worker import Investigation, Stage, Tally, Worker, merged
+from agent.watchdog.core.worker import Investigation, Stage, Tally, Worker
 from drumbeat.deadlines import Deadlines
 
 SIGKILL, SIGTERM = 9, 15
@@ -34,10 +34,6 @@ class WatchdogCore:
         self._workers: dict[WorkerKey, Worker] = {}
         self._due: Deadlines[WorkerKey] = Deadlines()
         self._learned: Mapping[str, float] = {}
-        # Of the latest round: who has gone, and what they observed.
-        self._round_id = -1
-        self._gone: set[int] = set()
-        self._observed_by_gone: dict[str, Tally] = {}
         self._awake_at = float("-inf")
         self._effects: list[fx.Effect] = []
 
@@ -50,7 +46,7 @@ class WatchdogCore:
             case ev.WorkerStarted():
                 self._on_started(event.worker, now)
             case ev.WorkerGone():
-                self._on_gone(event.worker)
+                self._drop(event.worker)
             case ev.LimitsLearned():
                 self._learned = dict(event.limits)
                 for worker in self._workers.values():
@@ -82,7 +78,6 @@ class WatchdogCore:
             first = worker.limits.next()
             if worker.investigation is None and not worker.is_reading and first is not None:
                 assert worker.look_at <= first, "a limit that is not looked at"
-            assert key.round_id < self._round_id or key.local_rank not in self._gone
 
     # For those who report.
 
@@ -91,25 +86,10 @@ class WatchdogCore:
         worker = self._workers.get(key)
         return None if worker is None else worker.standing()
 
-    def hang(self, key: WorkerKey) -> Hang | None:
-        """Return why a worker is being ended.
-
-        ``None`` if it is not, has gone on after a named signal, or is not watched.
-        """
+    def observed(self, key: WorkerKey) -> Mapping[str, Tally]:
+        """Return a worker's longest times, and how many there were; see ``Worker.observed``."""
         worker = self._workers.get(key)
-        return None if worker is None else worker.hang
-
-    def observations(self, round_id: int) -> Mapping[str, Tally]:
-        """Return the longest times of a round's workers and how many there were.
-
-        By section, and "" between two heartbeats. The workers of the latest round count
-        also once they have gone.
-        """
-        workers = (each for key, each in self._workers.items() if key.round_id == round_id)
-        observed = [worker.observed() for worker in workers]
-        if round_id == self._round_id:
-            observed.append(self._observed_by_gone)
-        return merged(observed)
+        return {} if worker is None else worker.observed()
 
     def may_acquire(self, key: WorkerKey, scope: str) -> bool:
         """Whether ``TimerAcquired`` would be heard: the worker is watched, and has room."""
@@ -119,29 +99,15 @@ class WatchdogCore:
     # Who is watched.
 
     def _on_started(self, key: WorkerKey, now: float) -> None:
-        self._enter_round(key.round_id)
-        is_over = key.round_id < self._round_id or key.local_rank in self._gone
-        if is_over or key in self._workers:
-            return
-        worker = self._workers[key] = Worker(key, self._policy, now=now)
-        worker.learn(self._learned)
-        self._look(worker, now)
-        self._settle(worker, now)
+        if key not in self._workers:
+            worker = self._workers[key] = Worker(key, self._policy, now=now)
+            worker.learn(self._learned)
+            self._look(worker, now)
+            self._settle(worker, now)
 
-    def _enter_round(self, round_id: int) -> None:
-        if round_id > self._round_id:
-            self._round_id = round_id
-            self._gone.clear()
-            self._observed_by_gone = {}
-
-    def _on_gone(self, key: WorkerKey) -> None:
-        self._enter_round(key.round_id)
-        worker = self._workers.pop(key, None)
+    def _drop(self, key: WorkerKey) -> None:
+        self._workers.pop(key, None)
         self._due.clear(key)
-        if key.round_id == self._round_id:
-            self._gone.add(key.local_rank)
-            if worker is not None:
-                self._observed_by_gone = merged([self._observed_by_gone, worker.observed()])
 
     def _on_news(
         self, worker: Worker, event: ev.BoardRead | ev.Call | ev.EvidenceTaken, now: float
@@ -209,6 +175,8 @@ class WatchdogCore:
 
     def _settle(self, worker: Worker, now: float) -> None:
         """Look as early as the limits want it. An investigation has its own pace."""
+        if worker.key not in self._workers:
+            return  # just dropped
         first = worker.limits.next()
         if worker.investigation is None and first is not None:
             if first > now:
@@ -250,10 +218,10 @@ class WatchdogCore:
             return  # late: it was decided without
         if not evidence.is_alive:
             worker.investigation = None
-            if not found.pid:
-                worker.void()
             for armed in found.expired:
                 worker.forget(armed)
+            if not found.pid:
+                self._drop(worker.key)  # before the news of its end
             return
         if evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no
@@ -324,8 +292,6 @@ class WatchdogCore:
             evidence=evidence,
             purpose=armed.purpose,
         )
-        if is_ending:
-            worker.signalled_for = (armed, hang)
         self._effects.append(
             fx.Report(
                 worker=worker.key,

@@ -44,13 +44,9 @@ def bind_workers(
     local_world_size: int,
     mode: NumaMode,
 ) -> Bindings:
-    """Choose the CPUs of every worker.
+    """Choose the CPUs of every worker, of those that this process may use.
 
-    Args:
-        cpus: Those that this process, and so its workers, may use.
-        gpu_nodes: NUMA node of each visible GPU; None if the system does not know.
-        local_world_size: Workers of this host.
-        mode: What each gets.
+    ``gpu_nodes`` are the NUMA nodes of the visible GPUs; None where the system does not know.
     """
     if not gpu_nodes:
         return Bindings({})

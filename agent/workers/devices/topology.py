@@ -19,10 +19,8 @@ _DATA_CACHES = frozenset({"Data", "Unified"})
 def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, ...]:
     """Read what is known of the CPUs in ``allowed``, below the ``root`` of a sysfs.
 
-    Args:
-        allowed: The affinity of this process, which the kernel keeps within its
-            cgroup and the CPUs that are online.
-        root: Where sysfs is mounted.
+    Allowed is the affinity of this process, which the kernel keeps within its cgroup and the
+    CPUs that are online.
     """
     node_of = _read_nodes(root)
     cpus = []

@@ -10,7 +10,7 @@ from agent.session.convert_inprocess import kind_from
 from agent.session.transport import Connection, TransportError
 from agent.workers.failures.report import FailedWorker, FailureReport
 from agent.workers.failures.stragglers import Position
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 log = structlog.get_logger()
 
@@ -33,8 +33,8 @@ def read_report(message: session_pb2.Exit) -> FailureReport:
         victims=tuple(map(_worker, report.victims)),
         victims_count=report.victims_count,
         world_size=report.world_size,
-        positions=tuple(map(_position, report.standings)),
-        positions_count=report.standings_count,
+        positions=tuple(map(_position, report.progress)),
+        positions_count=report.progress_count,
         more=_where_the_rest_is(message),
     )
 
@@ -46,7 +46,7 @@ def is_to_be_completed(message: session_pb2.Exit) -> bool:
 
 async def complete(message: session_pb2.Exit, connection: Connection, *, run_id: str) -> None:
     """Put the whole report in, if it can be had."""
-    request = run_pb2.GetVerdictRequest(run_id=run_id, generation=message.generation)
+    request = query_pb2.GetReportRequest(run_id=run_id, generation=message.generation)
     try:
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             verdict = await connection.verdict(request)
@@ -81,7 +81,7 @@ def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
     )
 
 
-def _position(standing: failure_pb2.Standing) -> Position:
+def _position(standing: failure_pb2.RankProgress) -> Position:
     progress = standing.progress
     has_age = progress.HasField("heartbeat_age")
     return Position(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.preflight import private_places
 from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
@@ -32,7 +31,7 @@ STDOUT, STDERR = 1, 2
 CLOSE_STALL_S = 2.0
 """How long the console may take nothing at the end before the rest of stderr is given up."""
 LOGS = "logs"
-"""In the agent's own directory, what of files of workers nobody asked for."""
+"""In the agent's own directory: files of workers that were not asked for."""
 
 
 class OutputError(Exception):
@@ -43,17 +42,8 @@ class WorkerOutput:
     """The files, the tee and the last words of this host's workers.
 
     Rounds come one after another: `prepare` is called when nothing of the one before is alive.
-
-    Args:
-        config: What the agent was told.
-        specs: Decides on the files; None: what `config` says.
-        directory: The agent's own; None: one that is made here and goes with `close`.
-
-    Raises:
-        UnknownLogsSpecs: No package offers what the configuration names.
-        LogsSpecsUnusable: What it names can't be loaded or made.
-        LogDirectoryUnusable: Files can't be written where they are to be.
-        PrivateDirectoryUnusable: There is no place for the agent's own.
+    Raises an `AgentError` if the configuration, or ``specs`` in its place, can't be used. Without
+    a ``directory`` of the agent, one is made that goes with `close`.
     """
 
     def __init__(
@@ -64,13 +54,13 @@ class WorkerOutput:
         directory: PrivateDirectory | None = None,
     ) -> None:
         self._config = config
-        # Somebody else's class knows itself what it keeps.
+        # A foreign class knows itself what it keeps.
         is_ours = specs is None and config.logs_specs is None
         self._is_kept = (
             not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
         )
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
-        self.directory = directory or PrivateDirectory(private_places())
+        self.directory = directory or PrivateDirectory()
         self._is_directory_ours = directory is None
         try:
             self._specs = specs or self._make_specs()
@@ -88,14 +78,8 @@ class WorkerOutput:
     def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
         """Make the files of a round; return each worker's stdout and stderr by local rank.
 
-        ``""`` stands for the agent's own. What a worker has to know is added to its environment.
-
-        Args:
-            round_id: The round.
-            envs: What the agent sets in each worker's environment, by local rank.
-
-        Raises:
-            OutputError: It does not work.
+        ``""`` stands for the agent's own. What a worker has to know is added to its environment in
+        ``envs``. Raises ``OutputError``.
         """
         self._end_round()
         self._round_id = round_id
@@ -150,10 +134,7 @@ class WorkerOutput:
         return self._relay.last_lines(local_rank) if self._relay is not None else ""
 
     def close(self) -> None:
-        """Show what is left, then remove what nobody wants.
-
-        Blocks until everything is shown, but not for a destination that takes nothing.
-        """
+        """Show all that is left, unless a destination takes nothing; then remove what is ours."""
         self._end_round()
         if self._relay is not None:
             self._relay.close(CLOSE_STALL_S)
@@ -186,7 +167,7 @@ class WorkerOutput:
     def _add_error_file(self, local_rank: int, env: dict[str, str], dest: LogsDest) -> None:
         text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
         if text in ("", os.devnull):
-            # Whoever wants no files still wants to know why a run failed.
+            # Without files users still want to know why a run failed.
             folder = self.directory.ensure("errors", str(self._round_id), str(local_rank))
             text = str(folder / "error.json")
         env[context.ERROR_FILE] = text

@@ -13,8 +13,7 @@ _READ_BYTES = 64 * 1024
 class Inotify:
     """Watches open files for writes. Its descriptor is readable after one.
 
-    Raises:
-        OSError: The system has no watcher left (``fs.inotify.max_user_instances``).
+    Raises ``OSError`` if the system has no watcher left (``fs.inotify.max_user_instances``).
     """
 
     def __init__(self) -> None:
@@ -35,8 +34,7 @@ class Inotify:
     def watch(self, fd: int) -> int:
         """Watch the file open as `fd`; return what `unwatch` takes.
 
-        Raises:
-            OSError: The system has no watch left (``fs.inotify.max_user_watches``).
+        Raises ``OSError`` if the system has no watch left (``fs.inotify.max_user_watches``).
         """
         # By this path it is the very file that is open, whatever has its name meanwhile.
         watch = int(self._add_watch(self._fd, f"/proc/self/fd/{fd}".encode(), _IN_MODIFY))

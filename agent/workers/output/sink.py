@@ -16,25 +16,21 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 1024 * 1024
-"""Above this a sink is full; whoever fills it should wait, the rest is safe in its file."""
+"""Above this a sink is full; the rest is safe in its file."""
 
 
 class Sink:
     """A destination and what it has not taken yet.
 
-    Attributes:
-        users: How many sources lead here; counted by their owner.
-        is_closed: `close` was called.
-
-    Args:
-        destination: A descriptor, of which a copy is kept until `close`; or a text stream
-            without one, as notebooks have, which is written to directly and may block.
+    Of a descriptor a copy is kept until `close`. A text stream without one, as notebooks have, is
+    written to directly and may block. ``users``, the sources that lead here, are counted by their
+    owner.
     """
 
     def __init__(self, destination: int | TextIO) -> None:
         self._fd = -1
         self._queue: deque[memoryview] = deque()
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._is_broken = False
         self.users = 0
         self.is_closed = False
@@ -45,18 +41,13 @@ class Sink:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is pending."""
+        """Whether nothing is pending."""
         return not self._queue
 
     @property
     def is_full(self) -> bool:
         """More should not be added now."""
-        return self._pending_bytes >= PENDING_BYTES_MAX
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that the destination has not taken yet."""
-        return self._pending_bytes
+        return self.pending_bytes >= PENDING_BYTES_MAX
 
     def fileno(self) -> int:
         """Return the descriptor that gets writable when the destination takes more."""
@@ -66,7 +57,7 @@ class Sink:
         """Append `data`; a destination that is gone loses it silently."""
         if data and not self._is_broken:
             self._queue.append(memoryview(data))
-            self._pending_bytes += len(data)
+            self.pending_bytes += len(data)
 
     def flush(self) -> int:
         """Write what the destination takes now; return how many bytes that was."""
@@ -82,17 +73,17 @@ class Sink:
         except BlockingIOError:
             pass
         except (OSError, ValueError) as error:
-            # Whoever read it has gone, or a disk is full: no reason to trouble the workers.
+            # Its reader has gone, or a disk is full: no reason to trouble the workers.
             _LOGGER.debug("the destination of a tee is gone: %s", error)
             self.discard()
             self._is_broken = True
-        self._pending_bytes = max(0, self._pending_bytes - taken)
+        self.pending_bytes = max(0, self.pending_bytes - taken)
         return taken
 
     def discard(self) -> None:
         """Forget what is pending."""
         self._queue.clear()
-        self._pending_bytes = 0
+        self.pending_bytes = 0
 
     def close(self) -> None:
         """Give the copy of the descriptor back."""
@@ -102,11 +93,7 @@ class Sink:
 
 
 def identity(destination: int | TextIO) -> tuple[int, ...]:
-    """Return what two descriptors have in common that lead to the same place.
-
-    Raises:
-        OSError: There is no such descriptor.
-    """
+    """Return what two descriptors have in common that lead to the same place; may raise OSError."""
     if not isinstance(destination, int):
         return (id(destination),)
     status = os.fstat(destination)

@@ -1,9 +1,8 @@
 """Shell. Passes workers' standard error on, byte by byte, and remembers the end of it.
 
-A worker writes to a pipe of its own, or to a terminal of its own if the agent has one: what it
-writes to is of the kind it always was, so that progress bars and colours stay. One thread passes
-the bytes on as they come. If the destination takes nothing, the pipe fills and the worker waits,
-as it would if it wrote there itself; nothing is lost and nothing grows.
+A worker writes to a pipe of its own, or to a terminal of its own if the agent has one, so that
+progress bars and colours stay. One thread passes the bytes on. If the destination takes nothing,
+the pipe fills and the worker waits, as if it wrote there itself; nothing is lost or grows.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PIPE_BYTES = 1024 * 1024
 """Asked of the kernel for each pipe, so that a worker need not wait for the thread."""
 
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
-"""Most that is read at once of what is left: all of it, unless somebody goes on writing."""
+"""Most that is read at once of what is left: all of it, unless a process goes on writing."""
 
 
 @dataclass(slots=True)
@@ -61,17 +60,10 @@ class _Channel:
 
 
 class StderrRelay:
-    """Passes the standard error of the workers of one round after another on.
+    """Passes the standard error of the workers of one round after another on to a descriptor.
 
-    Used by one thread; the passing is done by another, which starts with the first worker and ends
-    with `close`.
-
-    Args:
-        folder: Returns a private folder for pipes, which exists.
-        destination: Descriptor to pass to.
-
-    Raises:
-        OSError: There is no such descriptor.
+    Used by one thread; another one passes on, from the first worker to `close`. ``folder`` returns
+    a private folder for pipes. Raises ``OSError`` if there is no such descriptor.
     """
 
     def __init__(self, folder: Callable[[], Path], destination: int) -> None:
@@ -90,12 +82,8 @@ class StderrRelay:
     def add(self, local_rank: int, *, is_shown: bool) -> str:
         """Return the path that a worker of the new round is to have as its standard error.
 
-        Args:
-            local_rank: The worker.
-            is_shown: Whether to pass it on; else only its end is remembered.
-
-        Raises:
-            OSError: The system gives neither pipe nor terminal.
+        If it is not shown, only its end is remembered. Raises ``OSError`` if the system gives
+        neither pipe nor terminal.
         """
         open_channel = self._open_terminal if self._is_terminal else self._open_pipe
         channel = open_channel(local_rank, is_shown)
@@ -132,11 +120,7 @@ class StderrRelay:
             self._wake()
 
     def close(self, stall_s: float) -> None:
-        """End the round and pass everything on; blocks as long as the destination takes something.
-
-        Args:
-            stall_s: How long it may take nothing before the rest is given up, in seconds.
-        """
+        """End the round and pass on what is left, until the destination takes nothing for long."""
         self.end_round()
         with self._lock:
             self._stall_s = stall_s

@@ -1,7 +1,7 @@
 """Shell. The tee: follows the files that workers write, and shows their lines elsewhere.
 
-A worker writes to its file and to nothing else, so no reader can make it wait; the file is the
-buffer. One thread follows all files. The kernel tells it of every write.
+A worker writes to its file only, so no reader can make it wait; the file is the buffer. One
+thread follows all files. The kernel tells it of every write.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class _Source:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """Where it leads."""
         return (self.sink,) if self.filtered_sink is None else (self.sink, self.filtered_sink)
 
     def step(self) -> bool:
@@ -80,7 +79,7 @@ class _Source:
         return self._restart_if_cut()
 
     def _restart_if_cut(self) -> bool:
-        """Go back to the beginning of a file that somebody has cut, as log rotation does."""
+        """Go back to the beginning of a file that was cut, as log rotation does."""
         size = os.fstat(self.fd).st_size
         if size >= self.position:
             return False
@@ -97,9 +96,9 @@ class _Source:
 class Tail:
     """Shows what is appended to files, line by line and in order, until they are finished.
 
-    Lines of different files are mixed, but never within a line. Destinations may be slow or
-    closed: neither the caller nor whoever writes the files waits for them. Safe to use from any
-    thread. The thread that follows starts with the first file and ends with `close`.
+    Lines of different files are mixed, but never within a line. Neither the caller nor the writers
+    wait for a destination that is slow or closed. Any thread may call; the one that follows starts
+    with the first file and ends with `close`.
     """
 
     def __init__(self) -> None:
@@ -114,8 +113,8 @@ class Tail:
         self._selector = selectors.DefaultSelector()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+        # Stays readable once the thread has ended.
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Stays readable once the thread has ended."""
         self._commands: deque[Callable[[], None]] = deque()
         self._inotify: Inotify | None = None
         try:
@@ -137,17 +136,15 @@ class Tail:
     ) -> None:
         """Show the lines of a file, from its beginning, at `destination`.
 
+        Raises ``OSError`` if the file cannot be read, or there is no such destination.
+
         Args:
-            source_path: The file; made if missing. The worker may still empty it.
+            source_path: Made if missing. The worker may still empty it.
             destination: Descriptor, or a text stream that has none; may be closed afterwards.
             prefix: Written before each line.
-            filters: Lines that contain one of them are also written to `filtered`.
-            filtered: Destination of such lines; None leaves them out.
-            turn: A file waits for those of a lower turn that lead to the same place to be finished
-                and shown.
-
-        Raises:
-            OSError: The file cannot be read, or there is no such destination.
+            filters: Lines that contain one of them are also written to `filtered`, if given.
+            filtered: Destination of such lines.
+            turn: A file waits until those of lower turns that lead to the same place are shown.
         """
         fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -173,10 +170,7 @@ class Tail:
             raise
 
     def finish(self, source_path: str) -> None:
-        """Say that nobody writes to the file any more; returns at once.
-
-        It is still shown to its end, the last line also without a line end, and then closed.
-        """
+        """Show a file to its end, also a last line without a line end, and close it; no wait."""
         with self._lock:
             if not self._is_closing:
                 self._commands.append(lambda: self._finish(source_path))
@@ -185,11 +179,8 @@ class Tail:
     def close(self, stall_s: float = STALL_S) -> bool:
         """Finish all files, show them to their end, and give everything back.
 
-        Blocks as long as the destinations take something, and returns whether they took all.
-        Harmless if repeated.
-
-        Args:
-            stall_s: How long they may take nothing before the rest is given up, in seconds.
+        Blocks until the destinations have taken all or, for ``stall_s``, nothing; returns whether
+        they took all. Harmless if repeated.
         """
         with self._lock:
             is_first = not self._is_closing
@@ -207,10 +198,7 @@ class Tail:
         return not self._lost_bytes
 
     def hurry(self) -> None:
-        """Let a `close` that is under way give up what is not taken at once.
-
-        May be called by the handler of a signal.
-        """
+        """Let a `close` that is under way give up what is not taken at once."""
         if self._thread is not None and self._thread.is_alive():
             self._stall_s = 0.0
             self._wake()

@@ -15,7 +15,6 @@ import structlog
 from agent.runtime.own_process import own_process
 from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_children
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 
@@ -31,25 +30,10 @@ DRAIN_WAIT_S = 1.0
 """How long the connection of a dead supervisor may stay open; its last words need no time."""
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of what a dying supervisor leaves behind.
-
-    To be called once, before the first `SupervisorClient.start`.
-
-    Raises:
-        OSError: The kernel refuses.
-    """
-    ProcessControl().become_subreaper()
-
-
 def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
     """Start a supervisor; return its pid, to be reaped by the caller, and the connection to it.
 
-    Args:
-        pass_fds: Descriptors that it inherits under the same numbers, for its workers.
-
-    Raises:
-        OSError: The system cannot start a process.
+    It inherits ``pass_fds`` under the same numbers. Raises ``OSError``.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -73,13 +57,11 @@ class SupervisorClient:
     Args:
         on_event: Gets each event in order.
         on_death: Gets the exit code (negative: signal) of a supervisor that ended unexpectedly,
-            once, after its last event and after everything it left behind was killed. `start`
-            may then be called again.
-        on_mistake: Gets what one of the two above has raised. The supervisor, whose fault it is
-            not, and its workers go on.
+            after its last event and the end of all it left behind. `start` may be called again.
+        on_mistake: Gets what one of these two has raised. The supervisor and its workers go on.
         launch: Starts a supervisor; see `launch_supervisor`.
-        is_subreaper: Whether this process has called `become_subreaper`, and all its children but
-            those it had at `start` are leftovers when a supervisor has died.
+        is_subreaper: Whether this process is one: then all its children but those it had at
+            `start` are leftovers when a supervisor has died.
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
             SIGKILL.
     """
@@ -101,6 +83,7 @@ class SupervisorClient:
         self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
+        self._queued: list[Command] = []
         self._life: _Life | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -110,30 +93,36 @@ class SupervisorClient:
         return None if self._life is None else self._life.pid
 
     async def start(self) -> None:
-        """Start a supervisor; it takes commands at once.
-
-        Raises:
-            OSError: The system cannot start a process.
-        """
+        """Start a supervisor; it takes commands at once. Raises ``OSError``."""
         assert self._life is None, "a supervisor is running already"
-        self._older_children = list_children()
-        self._life = life = _Life(*self._launch(), self._take)
-        await life.connect()
+        self._older_children = list_children() if self._is_subreaper else set()
+        life = _Life(*self._launch(), self._take)
+        try:
+            await life.connect()
+        except BaseException:
+            life.discard()
+            raise
+        self._life = life
+        for command in self._queued:
+            life.write(protocol.encode(command))
+        self._queued.clear()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
     def send(self, command: Command) -> None:
-        """Send a command, in order and without blocking.
+        """Send a command, in order and without blocking; without a supervisor, to the next one.
 
-        Without a live supervisor it is dropped: `on_death` tells or has told. A supervisor that
-        leaves more than `OUTBOX_BYTES_MAX` unread is killed.
-
-        Raises:
-            ProtocolError: The command is longer than `LINE_BYTES_MAX`.
+        A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed. Raises
+        ``ProtocolError`` if the command is longer than `LINE_BYTES_MAX`.
         """
-        line = protocol.encode(command)
-        if self._life is not None:
-            self._life.write(line)
+        if self._life is None:
+            self._queued.append(command)
+        else:
+            self._life.write(protocol.encode(command))
+
+    def forget(self) -> None:
+        """Drop what the next supervisor was to be told."""
+        self._queued.clear()
 
     async def close(self) -> None:
         """End the supervisor and with it every worker; returns when they are gone.
@@ -198,8 +187,15 @@ class _Life(asyncio.Protocol):
         self._socket = connection
 
     async def connect(self) -> None:
+        self._exit = _Exit(self.pid)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+
+    def discard(self) -> None:
+        """Kill and reap a supervisor that was not connected: it has no workers."""
+        self._socket.close()
+        self._kill()
+        os.waitpid(self.pid, 0)
 
     def write(self, line: bytes) -> None:
         assert self._transport is not None, "written to before it was connected"
@@ -224,7 +220,7 @@ class _Life(asyncio.Protocol):
 
         Whichever end comes first, the other is waited for only for a bounded time.
         """
-        with _Exit(self.pid) as exit_:
+        with self._exit as exit_:
             await asyncio.wait({self._lost, exit_.future}, return_when=asyncio.FIRST_COMPLETED)
             if exit_.future.done():
                 await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)

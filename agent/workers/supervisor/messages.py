@@ -1,7 +1,7 @@
 """Pure. What an agent commands its supervisor, and what the supervisor reports.
 
 The core's effects and events, the messages on the socket and the worker group's input and
-output are these same values.
+output are these same values. Exit codes are negative for a signal.
 """
 
 from __future__ import annotations
@@ -19,25 +19,20 @@ CPU_INDEX_MAX = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """What is particular to one worker.
-
-    Attributes:
-        local_rank: Index of the worker on its host.
-        env: Variables set on top of the common environment.
-        cpus: CPUs it may run on; empty: those of the supervisor.
-        args: Arguments after the common command line.
-        stdout: File that takes its standard output, emptied first; "" leaves it as it is.
-        stderr: The same for its standard error.
-        fds: Descriptors of the supervisor that it inherits; nobody else keeps them.
-    """
+    """What is particular to one worker."""
 
     local_rank: int
     env: Mapping[str, str]
+    """Set on top of the common environment."""
     cpus: tuple[int, ...] = ()
+    """Those it may run on; empty: those of the supervisor."""
     args: tuple[str, ...] = ()
+    """After the common command line."""
     stdout: str = ""
+    """File that takes its standard output, emptied first; "" leaves it as it is."""
     stderr: str = ""
     fds: tuple[int, ...] = ()
+    """Descriptors of the supervisor that it inherits; the supervisor closes them."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a CPU has no possible number."""
@@ -47,22 +42,18 @@ class WorkerStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
-    """Start the workers of a round.
+    """Start the workers of a round, newer than every one before.
 
     Answered by `WorkersStarted` or `WorkerStartFailed`. Repeating it is harmless; a newer round
     may only be asked for when nothing of the older one is alive. A round whose processes are all
     gone is not started again: the answer is `WorkersStopped`.
-
-    Attributes:
-        round_id: The round; newer than every one before.
-        argv: Command line; the first item is looked up in the PATH of `env`.
-        env: The complete common environment.
-        workers: One entry for each worker.
     """
 
     round_id: int
     argv: tuple[str, ...]
+    """The first item is looked up in the PATH of ``env``."""
     env: Mapping[str, str]
+    """The complete common environment."""
     workers: tuple[WorkerStart, ...]
 
     def __post_init__(self) -> None:
@@ -78,12 +69,9 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopWorkers:
-    """Stop the workers of a round; answered by `WorkersStopped`, at once if nothing runs.
+    """Signal the process groups of a round's workers, and after the timeout SIGKILL everything.
 
-    Attributes:
-        round_id: The round.
-        signum: Sent to the process group of each worker.
-        timeout_s: After it everything gets SIGKILL. A repeated stop may only shorten it.
+    Answered by `WorkersStopped`, at once if nothing runs. Repeating it may shorten the timeout.
     """
 
     round_id: int
@@ -107,19 +95,14 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalWorkers:
-    """Send a signal to the workers themselves, without stopping; never answered.
-
-    Attributes:
-        round_id: The round; another than the running one is ignored.
-        signum: The signal.
-        local_rank: The only worker to get it; one that has ended is ignored. None: all.
-        is_for_group: Whether it goes to the worker's process group, not to the worker alone.
-    """
+    """Signal the workers of the running round, without stopping them; never answered."""
 
     round_id: int
     signum: int
     local_rank: int | None = None
+    """The only worker to get it, unless it has ended."""
     is_for_group: bool = False
+    """Whether it goes to the worker's process group, not to the worker alone."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if there is no such signal."""
@@ -136,42 +119,30 @@ class WorkersStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartFailed:
-    """A worker could not be started; the ones after it were not tried.
+    """A worker could not be started, for which ``message`` has a sentence.
 
-    The ones before it run until they are stopped; each of them still ends with `WorkerExit`.
-
-    Attributes:
-        round_id: The round.
-        local_rank: The worker.
-        message: A sentence that names the file or what else is wrong.
-        errno: The system's error number; 0 if the command itself is impossible.
+    Those after it were not tried. Those before it run until they are stopped.
     """
 
     round_id: int
     local_rank: int
     message: str
     errno: int = 0
+    """The system's error number; 0 if the command itself is impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:
-    """A worker ended.
-
-    Attributes:
-        round_id: The round.
-        local_rank: The worker.
-        pid: Its process.
-        exit_code: Its exit status; the negative signal number if a signal ended it.
-        is_stopped: A stop or kill had been requested before it ended.
-        ended_at: Monotonic seconds, comparable among the processes of this host.
-    """
+    """A worker ended."""
 
     round_id: int
     local_rank: int
     pid: int
     exit_code: int
     is_stopped: bool
+    """A stop or kill had been requested before."""
     ended_at: float
+    """Monotonic seconds, comparable among the processes of this host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,14 +20,13 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from agent.workers.supervisor import protocol
+from agent.workers.supervisor import prctl, protocol
 from agent.workers.supervisor.messages import (
     Command,
     StartWorkers,
     SupervisorEvent,
     WorkerStartFailed,
 )
-from agent.workers.supervisor.prctl import ProcessControl
 from agent.workers.supervisor.process_tree import kill_descendants, list_remaining
 from agent.workers.supervisor.spawn import Spawner, SpawnError, WorkerSpawner
 from agent.workers.supervisor.worker_group import (
@@ -53,22 +52,12 @@ _READ_BYTES = 256 * 1024
 _SELECT_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
 
-_KEPT_SIGNALS = frozenset(
-    {
-        signal.SIGKILL,
-        signal.SIGSTOP,
-        signal.SIGCONT,
-        signal.SIGCHLD,
-        # These say that this process itself is broken.
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGSEGV,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-    }
-)
+# The latter seven say that this process itself is broken.
+_KEPT_SIGNALS = {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD),
+    *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
+    *(signal.SIGSYS, signal.SIGTRAP),
+}
 """Signals left alone; all others are ignored, so that only the agent or SIGKILL ends us."""
 
 
@@ -77,13 +66,7 @@ class _AgentGone(Exception):
 
 
 class Supervisor:
-    """Serves one agent over its end of a socketpair.
-
-    Args:
-        agent: The connection.
-        spawner: Starts workers.
-        agent_pid: The agent, a fork of which may hold its end of the connection too.
-    """
+    """Serves the agent at the other end of a connection, which a fork of it may hold too."""
 
     def __init__(self, agent: socket.socket, spawner: WorkerSpawner, agent_pid: int) -> None:
         self._agent = agent
@@ -118,12 +101,7 @@ class Supervisor:
         os.close(self._signal_fd)
 
     def run(self) -> None:
-        """Serve until the agent's end is closed.
-
-        Raises:
-            ProtocolError: The agent sent nonsense.
-            InvalidTransition: The agent broke the order of commands.
-        """
+        """Serve until the agent is gone; raises what a broken agent causes."""
         with suppress(_AgentGone):
             self._serve()
 
@@ -269,16 +247,12 @@ def end_everything() -> bool:
 def serve(
     agent: socket.socket,
     agent_pid: int,
-    make_spawner: Callable[[ProcessControl, Mapping[int, Any]], WorkerSpawner],
+    make_spawner: Callable[[Mapping[int, Any]], WorkerSpawner],
 ) -> int:
-    """Make this process the supervisor of an agent.
+    """Make this process the supervisor of an agent, its parent.
 
-    Returns 0 when the agent is gone and with it every process below.
-
-    Args:
-        agent: The connection.
-        agent_pid: The agent, this process's parent.
-        make_spawner: Gets the dispositions that the signals had which are ignored from now on.
+    Returns 0 when the agent is gone and with it every process below. `make_spawner` gets the
+    dispositions that the signals had which are ignored from now on.
     """
     if os.getsid(0) != os.getpid():
         # A terminal's Ctrl-C is for the agent, which then ends the workers in its own way.
@@ -290,14 +264,13 @@ def serve(
     }
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    control = ProcessControl()
-    control.become_subreaper()
-    control.continue_with_parents_end()
+    prctl.become_subreaper()
+    prctl.continue_with_parents_end()
     with agent:
         supervisor = None
         try:
             if os.getppid() == agent_pid:
-                supervisor = Supervisor(agent, make_spawner(control, handlers), agent_pid)
+                supervisor = Supervisor(agent, make_spawner(handlers), agent_pid)
                 supervisor.run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
@@ -305,7 +278,7 @@ def serve(
             if supervisor is not None:
                 supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
-            control.die_with(agent_pid)
+            prctl.die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 

@@ -11,31 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.workers.supervisor import prctl
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-    from agent.workers.supervisor.prctl import ProcessControl
 
 _SCRIPT_LINE_BYTES_MAX = 256
 """What the kernel reads of a script's first line."""
 
 
 class SpawnError(Exception):
-    """A process could not be started.
-
-    Attributes:
-        errno: The system's error number; 0 if the command itself is impossible.
-        message: A sentence that names the file or what else is wrong.
-    """
+    """A process could not be started; fields as in `WorkerStartFailed`."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(number, message)
         self.errno = number
         self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class WorkerSpawner(Protocol):
@@ -44,8 +37,7 @@ class WorkerSpawner(Protocol):
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of a worker that has begun, and that the caller reaps.
 
-        Raises:
-            SpawnError: It could not be started; nothing is left of the attempt.
+        Raises ``SpawnError``; then nothing is left of the attempt.
         """
         ...
 
@@ -54,15 +46,11 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal.
-
-    Args:
-        control: Of this process.
-        handlers: Dispositions of signals before this process ignored them.
+    ``fds``, and has the default disposition of every signal. ``handlers`` are the dispositions
+    from before this process ignored them.
     """
 
-    def __init__(self, control: ProcessControl, handlers: Mapping[int, Any]) -> None:
-        self._control = control
+    def __init__(self, handlers: Mapping[int, Any]) -> None:
         self._pid = os.getpid()
         # An ignored signal stays ignored across exec, so a worker would never notice its stop.
         # nohup: what ignores a hangup from the start hands that on.
@@ -74,11 +62,7 @@ class Spawner:
         )
 
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
-        """Return the pid of a process that has begun to execute the command.
-
-        Raises:
-            SpawnError: It could not be started; nothing is left of the attempt.
-        """
+        """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         with opened_outputs(worker) as outputs:
             try:
@@ -110,16 +94,12 @@ class Spawner:
         for number in self._ignored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._control.die_with(self._pid)
+        prctl.die_with(self._pid)
 
 
 @contextmanager
 def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the files that a worker's streams lead to, by 1 and 2, for as long as the start takes.
-
-    Raises:
-        SpawnError: One cannot be written.
-    """
+    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``SpawnError``."""
     with ExitStack() as stack:
         outputs = {}
         for number, path in ((1, worker.stdout), (2, worker.stderr)):
@@ -134,10 +114,7 @@ def open_output(path: str) -> int:
 
     Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
     another process cuts meanwhile gets no hole. A terminal does not become that of this process's
-    session.
-
-    Raises:
-        SpawnError: It cannot be written.
+    session. Raises ``SpawnError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:
@@ -187,7 +164,7 @@ def _find(program: str, env: Mapping[str, str]) -> Path | None:
 
 
 def _interpreter(path: Path | None) -> str:
-    """Return the interpreter that the file names in its #! line, for people."""
+    """Return the interpreter that the file names in its #! line, as text."""
     if path is None:
         return "(unknown)"
     try:

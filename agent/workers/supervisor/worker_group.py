@@ -62,10 +62,7 @@ class SpawnFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildrenReaped:
-    """All children that had ended were reaped: exit codes by pid, and whether any is left.
-
-    The code of one that a signal ended is the negative number of the signal.
-    """
+    """All children that had ended were reaped: exit codes by pid, and whether any is left."""
 
     exit_codes: Mapping[int, int]
     is_any_left: bool
@@ -139,11 +136,7 @@ class State(Enum):
 class InvalidTransition(Exception):
     """An input the machine cannot get in its state: a mistake of our own.
 
-    Attributes:
-        machine: Name of the machine.
-        state: Name of its state.
-        input: The event.
-        history: What came before, oldest first: "STATE Event".
+    ``history`` has what came before, oldest first: "STATE Event".
     """
 
     def __init__(self, machine: str, state: str, event: object, history: tuple[str, ...]) -> None:
@@ -189,7 +182,15 @@ class WorkerGroup:
         if handler is None:
             raise self._invalid(event)
         entry = f"{self._state.name} {type(event).__name__}"
-        effects = handler(self, event, now)
+        match event:
+            case StopWorkers(round_id=round_id) if round_id != self._round_id:
+                effects: list[Effect] = [WorkersStopped(round_id=round_id)]
+            case StartWorkers(round_id=round_id) if round_id < self._round_id:
+                effects = [WorkersStopped(round_id=round_id)]
+            case SignalWorkers(round_id=round_id) if round_id != self._round_id:
+                effects = []
+            case _:
+                effects = handler(self, event, now)
         self._history.append(entry)
         return effects
 
@@ -203,14 +204,14 @@ class WorkerGroup:
         assert self._deadline is None or is_timed, f"a deadline in {self._state}"
         if self._state is State.STOPPING:
             assert self._deadline is not None, "a stop without a deadline"
-            assert self._ranks_alive, "a stop that waits for nobody"
+            assert self._ranks_alive, "a stop that waits for no worker"
         if self._state in (State.IDLE, State.STARTING):
             assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self._state}"
         for pid, local_rank in self._ranks_alive.items():
             assert self._pids[local_rank] == pid, f"process {pid} is not of worker {local_rank}"
 
     def _on_start(self, event: StartWorkers, _now: float) -> list[Effect]:
-        if event.round_id <= self._round_id:
+        if event.round_id == self._round_id:
             # Rounds are never reused: this is a late copy, and nothing of its round is alive.
             return [WorkersStopped(round_id=event.round_id)]
         self._state = State.STARTING
@@ -223,8 +224,6 @@ class WorkerGroup:
     def _on_start_again(self, event: StartWorkers, now: float) -> list[Effect]:
         if event.round_id > self._round_id:
             raise self._invalid(event)
-        if event.round_id < self._round_id:
-            return [WorkersStopped(round_id=event.round_id)]
         match self._state:
             case State.RUNNING:
                 return [self._start_report()]
@@ -245,14 +244,9 @@ class WorkerGroup:
             return self._failure
         return WorkersStarted(round_id=self._round_id, pids=dict(self._pids))
 
-    def _on_stop_idle(self, event: StopWorkers, _now: float) -> list[Effect]:
-        return [WorkersStopped(round_id=event.round_id)]
-
     def _on_stop(self, event: StopWorkers, now: float) -> list[Effect]:
-        if event.round_id != self._round_id:
-            return [WorkersStopped(round_id=event.round_id)]
         if not self._ranks_alive or event.signum == _SIGKILL:
-            # Orphans are not waited for: whoever could have asked them to end is gone.
+            # Orphans are not waited for: the worker that could have asked them to end is gone.
             return self._enter_killing(now)
         deadline = now + event.timeout_s
         self._state = State.STOPPING
@@ -263,20 +257,10 @@ class WorkerGroup:
         self._signal = event.signum
         return [_signal(self._ranks_alive, event.signum, is_for_group=True)]
 
-    def _on_stop_while_killing(self, event: StopWorkers, _now: float) -> list[Effect]:
-        if event.round_id != self._round_id:
-            return [WorkersStopped(round_id=event.round_id)]
-        return []
-
-    def _on_stop_while_stuck(self, event: StopWorkers, now: float) -> list[Effect]:
-        if event.round_id != self._round_id:
-            return [WorkersStopped(round_id=event.round_id)]
-        return self._enter_killing(now)
-
-    def _on_kill_idle(self, _event: KillWorkers, _now: float) -> list[Effect]:
+    def _on_stop_idle(self, _event: Event, _now: float) -> list[Effect]:
         return [WorkersStopped(round_id=self._round_id)]
 
-    def _on_kill(self, _event: KillWorkers, now: float) -> list[Effect]:
+    def _on_kill(self, _event: Event, now: float) -> list[Effect]:
         return self._enter_killing(now)
 
     def _on_signal(self, event: SignalWorkers, _now: float) -> list[Effect]:
@@ -285,7 +269,7 @@ class WorkerGroup:
             for pid, local_rank in self._ranks_alive.items()
             if event.local_rank in (None, local_rank)
         ]
-        if event.round_id != self._round_id or not pids:
+        if not pids:
             return []
         return [_signal(pids, event.signum, is_for_group=event.is_for_group)]
 
@@ -298,8 +282,8 @@ class WorkerGroup:
         assert not event.is_any_left, "a child without a round"
         return []
 
-    def _on_reaped_running(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        effects = self._take_exits(event, now, is_stopped=False)
+    def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
+        effects = self._take_exits(event, now, is_stopped=self._state is State.STUCK)
         if not event.is_any_left:
             self._enter_idle()
         return effects
@@ -318,12 +302,6 @@ class WorkerGroup:
             return [*effects, *self._finish_stop()]
         # What a process forked while the others were being killed shows up only now.
         return [*effects, KillDescendants()]
-
-    def _on_reaped_stuck(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        effects = self._take_exits(event, now, is_stopped=True)
-        if not event.is_any_left:
-            self._enter_idle()
-        return effects
 
     def _take_exits(self, event: ChildrenReaped, now: float, *, is_stopped: bool) -> list[Effect]:
         effects: list[Effect] = []
@@ -380,7 +358,7 @@ class WorkerGroup:
     TRANSITIONS: ClassVar[Mapping[tuple[State, type[Event]], Callable[..., list[Effect]]]] = {
         (State.IDLE, StartWorkers): _on_start,
         (State.IDLE, StopWorkers): _on_stop_idle,
-        (State.IDLE, KillWorkers): _on_kill_idle,
+        (State.IDLE, KillWorkers): _on_stop_idle,
         (State.IDLE, SignalWorkers): _ignore,
         (State.IDLE, ChildrenReaped): _on_reaped_idle,
         (State.IDLE, DescendantsListed): _ignore,
@@ -389,7 +367,7 @@ class WorkerGroup:
         (State.RUNNING, StopWorkers): _on_stop,
         (State.RUNNING, KillWorkers): _on_kill,
         (State.RUNNING, SignalWorkers): _on_signal,
-        (State.RUNNING, ChildrenReaped): _on_reaped_running,
+        (State.RUNNING, ChildrenReaped): _on_reaped,
         (State.STOPPING, StartWorkers): _on_start_again,
         (State.STOPPING, StopWorkers): _on_stop,
         (State.STOPPING, KillWorkers): _on_kill,
@@ -397,17 +375,17 @@ class WorkerGroup:
         (State.STOPPING, ChildrenReaped): _on_reaped_stopping,
         (State.STOPPING, DeadlineReached): _on_deadline_stopping,
         (State.KILLING, StartWorkers): _on_start_again,
-        (State.KILLING, StopWorkers): _on_stop_while_killing,
+        (State.KILLING, StopWorkers): _ignore,
         (State.KILLING, KillWorkers): _ignore,
         (State.KILLING, SignalWorkers): _ignore,
         (State.KILLING, ChildrenReaped): _on_reaped_killing,
         (State.KILLING, DescendantsListed): _on_listed,
         (State.KILLING, DeadlineReached): _on_deadline_killing,
         (State.STUCK, StartWorkers): _on_start_again,
-        (State.STUCK, StopWorkers): _on_stop_while_stuck,
+        (State.STUCK, StopWorkers): _on_kill,
         (State.STUCK, KillWorkers): _on_kill,
         (State.STUCK, SignalWorkers): _ignore,
-        (State.STUCK, ChildrenReaped): _on_reaped_stuck,
+        (State.STUCK, ChildrenReaped): _on_reaped,
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coordinator.core.failures.root_cause import make_report
-from coordinator.core.model import FailureRecord, Verdict
+from coordinator.core.model import FailureRecord, Verdict, VerdictCause
 from coordinator.core.run import reasons
 from coordinator.core.run.state import RunState
 
@@ -15,7 +15,7 @@ def make_verdict(
     failures: Iterable[FailureRecord],
     done: Mapping[str, int],
     *,
-    is_success: bool,
+    cause: VerdictCause,
     reason: str,
 ) -> Verdict:
     """Return the verdict on a run, with a report on its last round if that failed.
@@ -24,7 +24,7 @@ def make_verdict(
     had ended well before.
     """
     report = None
-    if state.round is not None and not is_success:
+    if state.round is not None and cause is not VerdictCause.SUCCEEDED:
         earlier = [e.reason for e in state.history if reasons.is_loss(e.decision, e.reason)]
         report = make_report(
             failures,
@@ -35,7 +35,7 @@ def make_verdict(
             earlier=earlier,
         )
     return Verdict(
-        is_success=is_success,
+        cause=cause,
         reason=reasons.with_budget(
             reason,
             used=state.restarts_used,

@@ -7,7 +7,7 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -15,7 +15,6 @@ from coordinator.core.inprocess import reasons
 from coordinator.core.inprocess.model import (
     FAULTS_NAMED_MAX,
     Fault,
-    InprocessDirective,
     InprocessReport,
     InprocessSpec,
     InprocessStep,
@@ -34,10 +33,13 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.inprocess.roster import Barrier, Host, Roster
 from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from coordinator.core.run.reasons import NAMES_SHOWN_MAX
 from drumbeat.format import count
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64
+# How old the sentence on a barrier that many are missing at may be: they come within moments.
+WORDED_S = 1.0
 
 Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
@@ -56,7 +58,7 @@ class Iterations:
     ) -> None:
         """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
         self.state = state
-        self._roster = Roster(current, state.order, state.active_world_size)
+        self.roster = Roster(current, state.order, state.active_world_size)
         # To complete the present iteration, to enter the next one.
         self._completion, self._entry = Barrier(), Barrier()
         # Of workers that are gone since the latest iteration began.
@@ -85,7 +87,7 @@ class Iterations:
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
-        host = self._roster.live.get(incarnation)
+        host = self.roster.live.get(incarnation)
         if host is None:
             return
         state, iteration, step = self.state, report.iteration, report.step
@@ -95,24 +97,27 @@ class Iterations:
         self._note_ahead(host, report, now)
         if iteration < state.next_iteration or step is InprocessStep.OUTSIDE:
             return
-        if incarnation not in self._roster.live:
+        if incarnation not in self.roster.live:
             self._is_deserted = True
         elif iteration > state.next_iteration or step not in (
             InprocessStep.ENTERED,
             InprocessStep.INTERRUPTED,
         ):
-            why = reasons.ahead(host.name, step, iteration, state.next_iteration)
+            where = f"{host.name} is {step} in iteration {iteration}, but the next one to begin is"
+            why = f"{where} {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
         elif self._early is None:
-            why = self._faults_of(host, report.interruptions)
-            self._early = (iteration, why or f"{host.name} did not wait for it to begin")
+            known = (i for i in report.interruptions if i.local_rank < host.size)
+            faults = [self.roster.fault(host, each) for each in islice(known, FAULTS_NAMED_MAX)]
+            why = reasons.faults_named(faults) or f"{host.name} did not wait for it to begin"
+            self._early = (iteration, why)
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
         """Go on without a host. Linear in its workers."""
-        host = self._roster.live.get(incarnation)
+        host = self.roster.live.get(incarnation)
         if host is not None:
             self._retire(host, InterruptionKind.HOST_LOST, why)
 
@@ -123,7 +128,7 @@ class Iterations:
             case IterationBegan():
                 self._leavers, self._faults, self._cause = {}, {}, ""
                 self._exited_since = None
-                self._roster.seat(self.state.order, self.state.active_world_size)
+                self.roster.seat(self.state.order, self.state.active_world_size)
                 self._expect_all()
             case IterationInterrupted():
                 self._interrupted_since, self._exited_since, self._cause = now, None, ""
@@ -142,7 +147,7 @@ class Iterations:
         if self._is_in_call() or self._is_any_entered():
             return True
         # None is left that could enter: what those did that ended is decided here, too.
-        is_over = self._is_deserted and not self._roster.live
+        is_over = self._is_deserted and not self.roster.live
         return is_over or self._early is not None or self._give_up is not None
 
     def decide(
@@ -163,29 +168,9 @@ class Iterations:
             return self._interrupted(iteration, why, now)
         return self._decide_barrier(find_address, now)
 
-    def directive_for(self, incarnation: str) -> InprocessDirective | None:
-        """Return what a participant's workers shall do; ``None`` before the first iteration.
-
-        Follows from the durable state alone. Linear in the host's workers.
-        """
-        return self._roster.directive_for(incarnation, self.state)
-
-    @property
-    def leader(self) -> str:
-        """The agent of the worker with rank 0 in the latest iteration."""
-        return self._roster.host_of(self.state.order[0]).incarnation
-
-    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
-        """Return a worker's rank in the latest iteration, ``None`` if it had none."""
-        host = self._roster.hosts.get(incarnation)
-        if host is None or not local_rank < host.size:
-            return None
-        rank = self._roster.ranks[host.first + local_rank]
-        return None if rank < 0 else rank
-
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in workers; for tests."""
-        state, roster = self.state, self._roster
+        state, roster = self.state, self.roster
         state.check_invariants()
         roster.check_invariants()
         for barrier in (self._completion, self._entry):
@@ -210,7 +195,7 @@ class Iterations:
                 done.missing.pop(host.incarnation, None)
                 # A host of spares has only heard that it began.
                 active = self.state.active_world_size
-                if done.since is None and self._roster.has_active(host, active):
+                if done.since is None and self.roster.has_active(host, active):
                     done.since = now
         elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
             self._add_faults(host, report.interruptions)
@@ -220,17 +205,17 @@ class Iterations:
         found = False
         for interruption in interruptions:
             worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or self._roster.ranks[worker] < 0:
+            if interruption.local_rank >= host.size or self.roster.ranks[worker] < 0:
                 continue
             found = True
             if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
-                self._faults[worker] = self._roster.fault(host, interruption)
+                self._faults[worker] = self.roster.fault(host, interruption)
         return found
 
     def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
         state, who, done = self.state, host.incarnation, self._completion
-        if not report.ahead or who not in self._roster.live:
+        if not report.ahead or who not in self.roster.live:
             return
         if report.step is InprocessStep.RUNNING:
             if who in done.missing and report.iteration == state.iteration:
@@ -247,9 +232,9 @@ class Iterations:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
         for interruption in terminated:
             worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or worker in self._roster.gone:
+            if interruption.local_rank >= host.size or worker in self.roster.gone:
                 continue
-            self._leavers[worker] = self._roster.fault(host, interruption)
+            self._leavers[worker] = self.roster.fault(host, interruption)
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
@@ -296,10 +281,10 @@ class Iterations:
         self, host: Host, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
     ) -> None:
         """Go on without a host's workers ``but`` some; if an iteration runs, it is over."""
-        left = [w for w in self._roster.left_of(host) if w - host.first not in but]
+        left = [w for w in self.roster.left_of(host) if w - host.first not in but]
         if not left:
             return
-        fault = self._roster.fault_of(left[0], kind, why, workers=len(left))
+        fault = self.roster.fault_of(left[0], kind, why, workers=len(left))
         self._leavers[left[0]] = fault
         self._remove(host, left)
         if self.state.phase is IterationPhase.RUNNING and len(self._faults) < FAULTS_KEPT_MAX:
@@ -307,7 +292,7 @@ class Iterations:
 
     def _remove(self, host: Host, workers: Iterable[int]) -> None:
         for worker in workers:
-            self._roster.remove(host, worker)
+            self.roster.remove(host, worker)
         self._ready = None
         if not host.alive:
             self._completion.forget(host)
@@ -317,10 +302,10 @@ class Iterations:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
         self._forget_entries()
         is_running = self.state.phase is IterationPhase.RUNNING
-        self._completion = Barrier(dict(self._roster.live) if is_running else {})
+        self._completion = Barrier(dict(self.roster.live) if is_running else {})
 
     def _forget_entries(self) -> None:
-        self._entry = Barrier(dict(self._roster.live))
+        self._entry = Barrier(dict(self.roster.live))
         self._spec = self._early = None
         self._is_deserted = False
 
@@ -334,7 +319,8 @@ class Iterations:
                     round_id=state.round_id, iteration=state.iteration, at_s=now
                 )
             if faults and now < (until := self._last_call_until()):
-                return _wait(reasons.exits(faults, until - now), until)
+                why = f"waiting for others to follow, {until - now:.1f} s left"
+                return _wait(f"{reasons.faults_named(faults)}; {why}", until)
             if not faults:
                 wait = self._wait_for_completion(now)
                 if not self._cause:
@@ -349,7 +335,7 @@ class Iterations:
             round_id=self.state.round_id,
             iteration=iteration,
             faults=faults,
-            reason=reasons.interrupted(iteration, why),
+            reason=f"iteration {iteration} was interrupted: {why}",
             at_s=now,
         )
 
@@ -360,7 +346,8 @@ class Iterations:
             return None
         limit = self._present_spec().completion_timeout_s
         if now >= done + limit:
-            self._cause = reasons.completion_over(limit, self._late(self._completion))
+            late = self._late(self._completion)
+            self._cause = f"not completed by {late} within {limit:g} s of the first that did"
             return None
         iteration, until = self.state.iteration, done + limit
         return self._wait_at(self._completion, "completed", iteration, until=until, now=now)
@@ -374,7 +361,7 @@ class Iterations:
         self, find_address: FindAddress, now: float
     ) -> IterationRecord | GiveUp | Wait:
         state, entry, leavers = self.state, self._entry, self._leavers.values()
-        is_deserted = not self._roster.live and bool(leavers) and bool(state.order)
+        is_deserted = not self.roster.live and bool(leavers) and bool(state.order)
         if is_deserted and all(fault.is_exit for fault in leavers):
             return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
         iteration, limit = state.next_iteration, self._present_spec().barrier_timeout_s
@@ -405,10 +392,10 @@ class Iterations:
         why = self._interrupted_why() if is_in_call else ""
         used = state.next_iteration - state.call_first if is_in_call else 0
         if spec.iterations_max and used >= spec.iterations_max:
-            return GiveUp(reason=reasons.iterations_spent(used, why))
+            return GiveUp(reason=f"{why}; all {used} iterations of the call are used")
         found = assign(
             state.workers,
-            gone=self._roster.gone,
+            gone=self.roster.gone,
             groups=self._groups,
             rules=spec.rules,
             world_size_min=spec.world_size_min,
@@ -417,13 +404,20 @@ class Iterations:
         discarded = found.discarded if isinstance(found, Ranking) else ()
         known = [fault for worker, fault in self._leavers.items() if worker in self._faults]
         others = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
-        others += self._discarded(discarded)
+        why_discarded = "its group {!r} has a size that is not allowed"
+        others += [
+            self.roster.fault_of(
+                w, InterruptionKind.DISCARDED, why_discarded.format(self._groups[w])
+            )
+            for w in discarded[:FAULTS_NAMED_MAX]
+        ]
         gone = len(self._leavers) + len(discarded)
-        begun = why or reasons.all_entered(len(self._roster.live), state.next_iteration)
+        hosts = count(len(self.roster.live), "host")
+        begun = why or f"{hosts} entered iteration {state.next_iteration}"
         reason = reasons.without(begun, known, others, gone)
         if isinstance(found, Shortage):
             return GiveUp(reason=f"{reason}; {found.reason}")
-        return self._roster.host_of(found.order[0]).incarnation, IterationBegan(
+        return self.roster.host_of(found.order[0]).incarnation, IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
             active_world_size=found.active_world_size,
@@ -436,32 +430,25 @@ class Iterations:
             exited=sum(fault.is_exit for fault in self._leavers.values()),
         )
 
-    def _discarded(self, workers: Sequence[int]) -> list[Fault]:
-        """Name the first of those that a rule sent away."""
-        return [
-            self._roster.fault_of(
-                worker,
-                InterruptionKind.DISCARDED,
-                f"its group {self._groups[worker]!r} has a size that is not allowed",
-            )
-            for worker in workers[:FAULTS_NAMED_MAX]
-        ]
-
     # What is asked above.
 
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
     ) -> Wait:
-        live = len(self._roster.live)
-        so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
-        what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
-        return _wait(f"{what}, {until - now:.0f} s left", until)
+        is_many = len(barrier.missing) > NAMES_SHOWN_MAX
+        if barrier.wait is None or not is_many or now >= barrier.worded_at + WORDED_S:
+            live = len(self.roster.live)
+            so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
+            what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
+            barrier.wait = _wait(f"{what}, {until - now:.0f} s left", until)
+            barrier.worded_at = now
+        return barrier.wait if barrier.wait.until == until else replace(barrier.wait, until=until)
 
     def _late(self, barrier: Barrier) -> str:
-        return reasons.hosts_named(self._roster.late(barrier), len(barrier.missing))
+        return reasons.hosts_named(self.roster.late(barrier), len(barrier.missing))
 
     def _is_any_entered(self) -> bool:
-        return bool(self._entry.ahead) or len(self._entry.missing) < len(self._roster.live)
+        return bool(self._entry.ahead) or len(self._entry.missing) < len(self.roster.live)
 
     def _is_in_call(self) -> bool:
         """Return whether the next iteration is of the same call as the present one."""
@@ -484,12 +471,7 @@ class Iterations:
         if not self._faults:
             return self.state.reason
         named = reasons.faults_named(tuple(self._faults.values()))
-        return reasons.interrupted(self.state.iteration, named)
-
-    def _faults_of(self, host: Host, interruptions: Iterable[Interruption]) -> str:
-        known = (i for i in interruptions if i.local_rank < host.size)
-        few = islice(known, FAULTS_NAMED_MAX)
-        return reasons.faults_named([self._roster.fault(host, found) for found in few])
+        return f"iteration {self.state.iteration} was interrupted: {named}"
 
 
 def _wait(reason: str, until: float) -> Wait:

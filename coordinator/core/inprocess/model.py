@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 
@@ -118,10 +119,10 @@ class Fault:
         return f"{self.workers} workers on {self.host}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessSeat:
+class InprocessSeat(NamedTuple):
     """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
 
+    A named tuple: a begin makes one for each worker of the fleet.
     Those of its role are counted as those in its rank are: active ones, if it is.
     """
 

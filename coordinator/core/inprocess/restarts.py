@@ -93,7 +93,7 @@ class InProcessRestarts:
             presence = self._run.members.presences.get(incarnation)
             if incarnation not in untold or incarnation in state.given_up or presence is None:
                 continue
-            directive = iterations.directive_for(incarnation)
+            directive = iterations.roster.directive_for(incarnation, iterations.state)
             if directive is not None and presence.session_id is not None:
                 effects.append(Instruct(session_id=presence.session_id, directive=directive))
         self._untold = set()
@@ -103,7 +103,7 @@ class InProcessRestarts:
         """Return a worker's rank now, ``None`` if it takes no part any more."""
         if self._iterations is None or not self._iterations.state.order:
             return self._round.seats[incarnation].rank_first + local_rank
-        return self._iterations.rank_of(incarnation, local_rank)
+        return self._iterations.roster.rank_of(incarnation, local_rank)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in workers; for tests."""
@@ -126,7 +126,7 @@ class InProcessRestarts:
         iterations.noted(record, now=now)
         self._untold.update(self._round.seats)
         if isinstance(record, IterationBegan):
-            leader = iterations.leader
+            leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
             self._run.members.presences[leader].master_port_spent = record.master_port
             self._run.publisher.one(leader)
             self._leader_port = LeaderPort(self._run.state, self._run.members)

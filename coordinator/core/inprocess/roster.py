@@ -20,6 +20,7 @@ from coordinator.core.inprocess.model import (
 )
 from coordinator.core.inprocess.records import IterationPhase, IterationState
 from coordinator.core.model import Round
+from coordinator.core.phases.rendezvous import Wait
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -41,6 +42,9 @@ class Barrier:
     ahead: dict[str, Collection[int]] = field(default_factory=dict)
     since: float | None = None
     """When the first one did it."""
+    wait: Wait | None = None
+    """The sentence on those that are missing, as of ``worded_at``."""
+    worded_at: float = 0.0
 
     def forget(self, host: Host) -> None:
         """Wait for a host no more."""
@@ -111,8 +115,17 @@ class Roster:
         """Return the ranks of a host's workers in the latest iteration, -1 for none."""
         return self.ranks[host.first : host.first + host.size]
 
+    def rank_of(self, incarnation: str, local_rank: int) -> int | None:
+        """Return a worker's rank in the latest iteration, ``None`` if it had none."""
+        host = self.hosts.get(incarnation)
+        ranks = self.ranks_of(host)[local_rank:] if host is not None else ()
+        return ranks[0] if ranks and ranks[0] >= 0 else None
+
     def directive_for(self, incarnation: str, state: IterationState) -> InprocessDirective | None:
-        """Return what a host's workers shall do; ``None`` before the first iteration."""
+        """Return what a host's workers shall do; ``None`` before the first iteration.
+
+        Follows from the durable state alone. Linear in the host's workers.
+        """
         host = self.hosts.get(incarnation)
         if host is None or state.phase is IterationPhase.NONE:
             return None

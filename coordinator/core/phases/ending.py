@@ -21,16 +21,13 @@ class Ending(RunPhase):
         self._lost_before: str | None = None
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
-        """Stop waiting for a member that has nothing left to stop or to say."""
         self.recorded(incarnation)
 
     def recorded(self, incarnation: str) -> None:
-        """Stop waiting for a member that has nothing left to stop or to say."""
         if self._is_finished(incarnation):
             self._unfinished.discard(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        """Stop waiting for a member that is given up."""
         self._unfinished.discard(incarnation)
         return False
 
@@ -50,7 +47,7 @@ class Ending(RunPhase):
             return None
         causes = root_causes(known_failures(self.state, self.members), current.round_id)
         reason = reasons.run_failed(self.state.reason, causes, self.state.where)
-        return End(is_success=False, reason=reason)
+        return End(cause=self.state.failing_cause, reason=reason)
 
     def _is_finished(self, incarnation: str) -> bool:
         presence = self.members.presences.get(incarnation)

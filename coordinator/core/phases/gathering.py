@@ -25,15 +25,12 @@ class Gathering(RunPhase):
         self._progress_at: float | None = None
 
     def admitted(self, *, now: float) -> None:
-        """Tell the others before long."""
         self._schedule_progress(now)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
-        """Tell the others before long."""
         self._schedule_progress(now)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        """Tell the others before long."""
         self._schedule_progress(now)
         return False
 
@@ -49,8 +46,8 @@ class Gathering(RunPhase):
         match result:
             case Lineup() as lineup:
                 return StartRound(lineup, closing)
-            case GiveUp(reason):
-                return End(is_success=False, reason=reason)
+            case GiveUp(reason, cause):
+                return End(cause=cause, reason=reason)
             case Wait() as wait:
                 self.wait = wait
                 instants = (wait.until, self._progress_at)

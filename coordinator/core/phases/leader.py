@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import AgentIdentity
+from coordinator.core.model import AgentIdentity, VerdictCause
 from coordinator.core.phases.ranks import next_order
 from coordinator.core.phases.rendezvous import GiveUp, Wait
 from coordinator.core.run.state import RunState
@@ -62,5 +62,8 @@ class LeaderPort:
             self._portless, self._portless_since = leader, now  # its own time, not its forerunner's
         until = self._portless_since + limit
         if now >= until:
-            return GiveUp(f"{host}, which leads {what}, held no free port for {limit:g} s")
+            return GiveUp(
+                f"{host}, which leads {what}, held no free port for {limit:g} s",
+                VerdictCause.PORT_MISSING,
+            )
         return Wait(reason=f"waiting for a free port of {host}", agents_wanted=0, until=until)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.core.effects import Instruct
-from coordinator.core.model import Beat
+from coordinator.core.model import Beat, VerdictCause
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.leader import Lineup
 from coordinator.core.phases.rendezvous import Wait
@@ -41,13 +41,14 @@ class Fail:
 
     reason: str
     where: Standings
+    cause: VerdictCause = VerdictCause.WORKER_FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The verdict is due."""
 
-    is_success: bool
+    cause: VerdictCause
     reason: str
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.core.model import RunSpec
+from coordinator.core.model import RunSpec, VerdictCause
 from drumbeat.format import are, count
 
 # Agents that lost their connection a moment ago, or are silent, are waited for, but
@@ -52,6 +52,7 @@ class GiveUp:
     """The join timeout is over."""
 
     reason: str
+    cause: VerdictCause = VerdictCause.AGENTS_MISSING
 
 
 def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | Wait | GiveUp:

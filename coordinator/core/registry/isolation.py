@@ -12,7 +12,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.leases import Membership
 from coordinator.core.membership.pace import PaceRules
-from coordinator.core.model import Verdict
+from coordinator.core.model import Verdict, VerdictCause
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import RunCreated, RunEnded
 from coordinator.core.run.run import Run
@@ -167,7 +167,7 @@ def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:
     if state.phase is Phase.ENDED:
         return []
     verdict = Verdict(
-        is_success=False,
+        cause=VerdictCause.INTERNAL,
         reason=_reason(error),
         restart_count=state.restart_count,
         round_id=state.round_id,

@@ -60,7 +60,13 @@ def _while_running(
 ) -> Standby | Assignment:
     seat = current.seats.get(incarnation)
     if seat is not None and incarnation not in state.given_up:
-        return Assignment(seat=seat, round=current, round_id=current.round_id)
+        return Assignment(
+            seat=seat,
+            round=current,
+            round_id=current.round_id,
+            restarts_used=state.restarts_used,
+            restarts_max=state.spec.restarts_max,
+        )
     left = len(current.seats) - len(state.given_up)
     reason = f"round {current.round_id} runs on {count(left, 'agent')}; this one stands by"
     more = f"; {wait.reason}" if wait is not None else ""

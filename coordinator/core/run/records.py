@@ -2,7 +2,7 @@
 
 A run's durable state is the fold of its records (see ``run_state``), both when
 they are written and when they are loaded, so the two can't disagree. Records of
-what people call a decision say when it was taken, ``at_s`` on the coordinator's
+what the history calls a decision say when it was taken, ``at_s`` on the coordinator's
 clock: a run's history is read from them and needs no records of its own.
 """
 
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from coordinator.core.failures.root_cause import NO_LIMIT
 from coordinator.core.inprocess.records import IterationRecord
-from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdict
+from coordinator.core.model import AgentIdentity, FailureRecord, RunSpec, Verdict, VerdictCause
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
 
@@ -122,6 +122,7 @@ class EndingStarted:
     reason: str
     at_s: float = 0.0
     where: Standings = NOWHERE
+    cause: VerdictCause = VerdictCause.WORKER_FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

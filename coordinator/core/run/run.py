@@ -16,6 +16,7 @@ from coordinator.core.failures.verdict import make_verdict
 from coordinator.core.membership.admission import Names, refusal
 from coordinator.core.membership.leases import Membership
 from coordinator.core.membership.pace import PaceRules, RunPace
+from coordinator.core.model import VerdictCause
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
@@ -82,7 +83,7 @@ class Run:
             case ev.FailureReported():
                 self._on_failure(event, now)
             case ev.RunSuperseded():
-                self._follow(End(is_success=False, reason=event.reason), now)
+                self._follow(End(cause=VerdictCause.SUPERSEDED, reason=event.reason), now)
             case ev.LimitsReset():
                 self._on_limits_reset(event)
             case ev.DeadlineReached():
@@ -248,9 +249,11 @@ class Run:
                 self._start_round(transition, now)
             case EndRound():
                 self._end_round(transition, now)
-            case Fail(reason, where):
+            case Fail(reason, where, cause):
                 self._note_silent(charged=0)
-                self._context.decide(rec.EndingStarted(reason=reason, at_s=now, where=where))
+                self._context.decide(
+                    rec.EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
+                )
             case End():
                 self._end(transition, now)
         self._phase = PHASES[self.state.phase](self._context, now=now, done=self._phase.done)
@@ -295,7 +298,7 @@ class Run:
             self.state,
             known_failures(self.state, self.members),
             self._phase.done,
-            is_success=end.is_success,
+            cause=end.cause,
             reason=end.reason,
         )
         self._context.decide(rec.RunEnded(verdict=verdict, at_s=now))

@@ -266,7 +266,7 @@ class IterationInterrupt(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Who and why, for people."""
+    """Who and why."""
     def __init__(
         self,
         *,

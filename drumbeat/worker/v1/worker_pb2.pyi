@@ -409,7 +409,7 @@ class WorkerAbort(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why, for people."""
+    """Why."""
     def __init__(
         self,
         *,

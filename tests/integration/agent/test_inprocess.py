@@ -22,7 +22,7 @@ WORKER = "tests.support.workers.iterating_by_calls"
 ENTERED = inprocess_pb2.INPROCESS_STEP_ENTERED
 INTERRUPTED = inprocess_pb2.INPROCESS_STEP_INTERRUPTED
 COMPLETED = inprocess_pb2.INPROCESS_STEP_COMPLETED
-SUCCESS = session_pb2.Exit(verdict=session_pb2.Verdict(is_success=True, reason="done"))
+SUCCESS = session_pb2.Exit(verdict=failure_pb2.Verdict(is_success=True, reason="done"))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def spend(session: Session, round_port: int, port: int) -> None:
         master_addr="127.0.0.1",
         master_port=round_port,
     )
-    session.say(desired=session_pb2.Desired(run=assignment, master_port_spent=port))
+    session.say(desired=session_pb2.DesiredState(run=assignment, master_port_spent=port))
 
 
 async def begin(session: Session, iteration: int, local_ranks: list[int], spent: int) -> int:
@@ -97,7 +97,7 @@ def interrupt(session: Session, iteration: int) -> None:
 async def succeed(session: Session, process: asyncio.subprocess.Process) -> str:
     """Wait for the success of the workers and hand out the verdict; return the log."""
     await session.wait_for(lambda beat: beat.state == session_pb2.GROUP_STATE_SUCCEEDED)
-    session.say(desired=session_pb2.Desired(exit=SUCCESS))
+    session.say(desired=session_pb2.DesiredState(exit=SUCCESS))
     async with asyncio.timeout(DEADLINE_S):
         _, log = await process.communicate()
     assert process.returncode == 0, log.decode()
@@ -197,7 +197,7 @@ async def test_workers_that_the_others_go_on_without_are_ended(folder: Path) -> 
         for _ in kinds:
             assert (await coordinator.record()).signal_name in ("SIGTERM", "SIGKILL")
         session.direct(0, complete=iteration_pb2.IterationComplete())
-        session.say(desired=session_pb2.Desired(exit=SUCCESS))
+        session.say(desired=session_pb2.DesiredState(exit=SUCCESS))
         async with asyncio.timeout(DEADLINE_S):
             await process.communicate()
         assert process.returncode == 0

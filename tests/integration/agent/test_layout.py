@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime import preflight
 from agent.runtime import private_directory as layout
 from agent.runtime.private_directory import (
     SOCKET_NAME_BYTES_MAX,
@@ -192,13 +191,13 @@ def test_the_runtime_directory_of_a_login_is_taken_only_if_it_is_private(
 ) -> None:
     temporary = tempfile.gettempdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    assert preflight.private_places() == [str(place), temporary]
+    assert layout.private_places() == [str(place), temporary]
     place.chmod(0o755)
-    assert preflight.private_places() == [temporary]
+    assert layout.private_places() == [temporary]
     place.chmod(0o700)
     os.chown(place, ANOTHER_USER, ANOTHER_USER)
-    assert preflight.private_places() == [temporary]
+    assert layout.private_places() == [temporary]
     for path in ("", "relative", str(place / "missing")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", path)
-        assert preflight.private_places() == [temporary]
+        assert layout.private_places() == [temporary]
     os.chown(place, os.getuid(), os.getgid())

@@ -131,9 +131,9 @@ async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: R
 
     server = grpc.aio.server()
     handler: Any = grpc.stream_stream_rpc_method_handler(cancel)
-    name = session_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name
+    name = session_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(name, {"Open": handler}),)
+        (grpc.method_handlers_generic_handler(name, {"OpenSession": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -216,11 +216,11 @@ async def answers(transport: GrpcTransport) -> list[str | None]:
     heard: list[str | None] = []
     has_answer = asyncio.Event()
 
-    async def requests() -> AsyncGenerator[session_pb2.OpenRequest, None]:
-        yield session_pb2.OpenRequest(hello=session_pb2.Hello(host="h"))
+    async def requests() -> AsyncGenerator[session_pb2.AgentReport, None]:
+        yield session_pb2.AgentReport(hello=session_pb2.Hello(host="h"))
         await has_answer.wait()
 
-    def take(response: session_pb2.OpenResponse) -> None:
+    def take(response: session_pb2.Directive) -> None:
         heard.append(response.WhichOneof("kind"))
         has_answer.set()
 

@@ -47,7 +47,7 @@ class Life:
 
 
 def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Spooled:
-    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation=incarnation)
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation=incarnation)
     record = failure_pb2.FailureRecord(
         fence=fence, sequence=sequence, host="alice", exit_code=1, message=message
     )
@@ -57,7 +57,7 @@ def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Sp
 
 
 def files(place: Path) -> list[str]:
-    return sorted(path.name for path in place.rglob("*.json"))
+    return sorted(path.name for path in place.rglob("*.record"))
 
 
 def leave_behind(
@@ -77,7 +77,7 @@ def test_a_record_is_on_disk_until_it_is_delivered(place: Path) -> None:
     assert life.spool.write(spooled(1))
     assert life.spool.write(spooled(2))
     life.spool.remove(("me", 1))
-    assert files(place) == ["me-000000000002.json"]
+    assert files(place) == ["me-000000000002.record"]
     life.spool.remove(("me", 1))  # harmless
     life.spool.remove(("me", 2))
     life.end()
@@ -112,7 +112,7 @@ def test_records_of_a_living_agent_are_left_alone(place: Path) -> None:
     alive.spool.write(spooled(1, "alive"))
     assert other.adopt() == []
     other.end()
-    assert files(place) == ["alive-000000000001.json"]
+    assert files(place) == ["alive-000000000001.record"]
     alive.end()
 
 
@@ -123,7 +123,7 @@ def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: P
     me = Life(place)
     assert me.adopt() == []
     assert [path.name for path in left.iterdir()] == [SPOOL]
-    (record,) = left.rglob("*.json")
+    (record,) = left.rglob("*.record")
     long_ago = time.time() - KEPT_S - 1
     os.utime(record, (long_ago, long_ago))
     assert me.adopt() == []
@@ -139,7 +139,7 @@ from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])
 spool = Spool(directory, "r", "killed")
-fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="killed")
+fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
     spool.write(Spooled(incarnation="killed", sequence=number, happened_at=1.0, record=record))
@@ -161,7 +161,7 @@ def test_a_killed_process_leaves_its_records_and_nothing_after_the_next(place: P
 
 def test_a_write_that_was_cut_off_is_no_record_and_leaves_nothing(place: Path) -> None:
     leave_behind(place)
-    (record,) = place.rglob("*.json")
+    (record,) = place.rglob("*.record")
     record.with_name("dead-000000000002.new").write_bytes(b'{"boot_id"')
     heir = Life(place, "heir")
     assert heir.adopt() == [("dead", 1)]
@@ -201,7 +201,7 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
         (folder / f"{name}-000000000001.new").mkdir()  # stands for any failure of a write
     assert not life.spool.write(spooled(1))
     assert life.adopt() == [("dead", 1)]
-    assert files(place) == ["dead-000000000001.json"], "it is not where it was"
+    assert files(place) == ["dead-000000000001.record"], "it is not where it was"
     life.end()
 
 
@@ -218,36 +218,41 @@ def test_a_spool_that_a_cleaner_took_is_made_again(place: Path) -> None:
     life.spool.write(spooled(1))
     shutil.rmtree(life.directory.path)
     assert life.spool.write(spooled(2))
-    assert files(place) == ["me-000000000002.json"]
+    assert files(place) == ["me-000000000002.record"]
     life.end()
+
+
+def an_entry(**fields: object) -> bytes:
+    given: dict[str, object] = {"boot_id": "b", "happened_at": 1.0, "record": b""}
+    return msgspec.msgpack.encode(given | fields)
 
 
 UNREADABLE = {
     "empty": b"",
-    "no JSON": b"{",
-    "no entry": b"{}",
-    "no base64": b'{"boot_id":"b","happened_at":1.0,"record":"!"}',
-    "no record": b'{"boot_id":"b","happened_at":1.0,"record":"/////w=="}',
-    "no time": b'{"boot_id":"b","happened_at":"now","record":""}',
+    "no MessagePack": b"\xc1",
+    "no entry": msgspec.msgpack.encode({}),
+    "no bytes": an_entry(record=1),
+    "no record": an_entry(record=b"\xff\xff\xff\xff"),
+    "no time": an_entry(happened_at="now"),
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_an_unreadable_entry_is_dropped_and_the_others_are_adopted(place: Path, name: str) -> None:
     leave_behind(place, "dead", 2)
-    first = min(place.rglob("*.json"))
-    first.with_name("dead-000000000000.json").write_bytes(UNREADABLE[name])
+    first = min(place.rglob("*.record"))
+    first.with_name("dead-000000000000.record").write_bytes(UNREADABLE[name])
     heir = Life(place, "heir")
     assert heir.adopt() == [("dead", 1), ("dead", 2)]
-    assert files(place) == ["dead-000000000001.json", "dead-000000000002.json"]
+    assert files(place) == ["dead-000000000001.record", "dead-000000000002.record"]
     heir.end()
 
 
 def test_an_entry_that_names_another_agent_is_dropped(place: Path) -> None:
     """It could never be removed again: its name is not where it lies."""
     leave_behind(place)
-    (record,) = place.rglob("*.json")
-    record.rename(record.with_name("dead-000000000009.json"))
+    (record,) = place.rglob("*.record")
+    record.rename(record.with_name("dead-000000000009.record"))
     heir = Life(place, "heir")
     assert heir.adopt() == []
     heir.end()
@@ -257,11 +262,11 @@ def test_an_entry_that_names_another_agent_is_dropped(place: Path) -> None:
 @pytest.mark.parametrize("kind", ["file", "directory in place of an entry"])
 def test_strange_things_in_the_spool_are_passed_over(place: Path, kind: str) -> None:
     leave_behind(place)
-    (record,) = place.rglob("*.json")
+    (record,) = place.rglob("*.record")
     if kind == "file":
         (record.parent.parent / "readme").write_text("not a directory")
     else:
-        record.with_name("dead-000000000000.json").mkdir()
+        record.with_name("dead-000000000000.record").mkdir()
     heir = Life(place, "heir")
     assert heir.adopt() == [("dead", 1)]
     heir.end()
@@ -272,8 +277,8 @@ def test_the_age_of_a_record_from_before_a_reboot_is_the_greatest(
 ) -> None:
     monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "first boot")
     leave_behind(place)
-    (path,) = place.rglob("*.json")
-    assert msgspec.json.decode(path.read_bytes(), type=Entry).boot_id == "first boot"
+    (path,) = place.rglob("*.record")
+    assert msgspec.msgpack.decode(path.read_bytes(), type=Entry).boot_id == "first boot"
     monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "second boot")
     heir = Life(place, "heir")
     (record,) = heir.spool.adopt()

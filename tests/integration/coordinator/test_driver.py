@@ -41,10 +41,11 @@ from coordinator.journal.journal import MemoryJournal
 from coordinator.journal.runs import RECORDS_PER_SNAPSHOT, Change, Compact
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
+from coordinator.shell.queries import Queries
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS, wait_until
 from tests.support.wire import spec
 
@@ -269,17 +270,17 @@ async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None
 
 async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
     async with Scene() as scene:
-        sessions = Sessions(scene.driver, Limits())
+        queries = Queries(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
         answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        asked = run_pb2.GetRunRequest(run_id="r")
+        asked = query_pb2.GetRunRequest(run_id="r")
         assert scene.driver.registry.runs["r"].state.failures_count == 1
-        assert sessions.get_run(asked).run.failures_count == 0
+        assert queries.get_run(asked).run.failures_count == 0
         scene.journal.gate.set()
         await asyncio.wait_for(answer, DEADLINE_S)
-        assert sessions.get_run(asked).run.failures_count == 1
+        assert queries.get_run(asked).run.failures_count == 1
 
 
 async def test_beats_cost_no_write() -> None:
@@ -358,12 +359,17 @@ async def unheard(_: object) -> None:
     pass
 
 
-async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
+async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
     beat = session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)
-    yield session_pb2.OpenRequest(
+    yield session_pb2.AgentReport(
         fence=common_pb2.Fence(run_id="q", incarnation="i"),
         hello=session_pb2.Hello(
-            spec=spec(), host="h", address="a", role="r", local_world_size=1, beat=beat
+            run=session_pb2.RunPurpose(run_id="q", spec=spec()),
+            host="h",
+            address="a",
+            role="r",
+            local_world_size=1,
+            beat=beat,
         ),
     )
     await asyncio.Event().wait()
@@ -412,9 +418,9 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
         scene.shut()
         await scene.driver.submit_failure(failure(1, request_id=1_000))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
-        heard: list[failure_pb2.ReportResponse] = []
+        heard: list[session_pb2.ReportFailuresResponse] = []
 
-        async def hear(response: failure_pb2.ReportResponse) -> None:
+        async def hear(response: session_pb2.ReportFailuresResponse) -> None:
             heard.append(response)
 
         given_up = asyncio.create_task(sessions.report(records(1, 9), hear))
@@ -428,8 +434,8 @@ async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
         assert scene.driver.registry.runs["r"].state.failures_count == 8
 
 
-async def records(first: int, end: int) -> AsyncIterator[failure_pb2.ReportRequest]:
-    fence = common_pb2.Fence(run_id="r", has_round=True, incarnation="a1")
+async def records(first: int, end: int) -> AsyncIterator[session_pb2.ReportFailuresRequest]:
+    fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="a1")
     for sequence in range(first, end):
         record = failure_pb2.FailureRecord(fence=fence, sequence=sequence, host="alice")
-        yield failure_pb2.ReportRequest(record=record)
+        yield session_pb2.ReportFailuresRequest(record=record)

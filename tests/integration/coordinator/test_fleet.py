@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.scale.fake_agents import Fleet
-from drumbeat.v1 import run_pb2, session_pb2
+from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import coordinator
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ async def test_a_thousand_agents_in_one_instant_are_all_seated(tmp_path: Path) -
         async with Fleet(f"127.0.0.1:{client.port}", COUNT, run_id="run") as fleet:
             await fleet.time_to_assign()
             run = await client.run()
-            assert run.phase == run_pb2.RUN_PHASE_RUNNING
+            assert run.phase == query_pb2.RUN_PHASE_RUNNING
             assert (run.round_id, run.restart_count) == (0, 0)
             assert len(run.agents) == COUNT
-            assert [agent.group_rank for agent in run.agents] == list(range(COUNT))
-            assert [agent.rank_first for agent in run.agents] == list(range(COUNT))
+            assert [agent.seat.group_rank for agent in run.agents] == list(range(COUNT))
+            assert [agent.seat.rank_first for agent in run.agents] == list(range(COUNT))
             assert len({agent.host for agent in run.agents}) == COUNT
-            assert all(agent.is_participant for agent in run.agents)
+            assert all(agent.HasField("seat") for agent in run.agents)
         assert await client.is_serving()
         # A run of its own goes on beside the wreck of the large one.
         agent = await client.agent(run_id="small").join()

@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.v1 import inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
+from tests.support.status import kind
 from tests.support.wire import Client, FakeAgent, coordinator, spec
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ async def again(client: Client, agent: FakeAgent) -> FakeAgent:
     back.hello.CopyFrom(agent.hello)
     back.hello.beat.CopyFrom(agent.beat)
     back.beat.CopyFrom(agent.beat)
-    back.fence.round_id, back.fence.has_round = agent.fence.round_id, True
+    back.fence.round_id = agent.fence.round_id
     return await back.join()
 
 
@@ -96,8 +97,8 @@ async def test_an_iteration_from_its_first_word_to_its_last(tmp_path: Path) -> N
             await report(agent, 1, COMPLETED)
         assert (await directive(a, "complete")).iteration == 1
         run = await client.run()
-        assert (run.has_iteration, run.iteration, run.iterations_restarted) == (True, 1, 1)
-        assert [event.decision for event in run.history[-4:]] == [
+        assert (run.HasField("iteration"), run.iteration, run.iterations_restarted) == (True, 1, 1)
+        assert [kind(event) for event in run.history[-4:]] == [
             "iteration began",
             "iteration interrupted",
             "iteration began",

@@ -6,20 +6,21 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.support.proxy import Proxy
+from tests.support.status import kind
 from tests.support.waiting import MS
 from tests.support.wire import Client, coordinator, spec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from drumbeat.v1 import run_pb2
+    from tests.support.status import RunStatus
     from tests.support.wire import FakeAgent
 
 DEADLINE_S = 30_000 * MS
 LEASE: dict[str, Any] = {"heartbeat_interval": 200 * MS, "lease": 2_000 * MS}
 
 
-async def settled(client: Client) -> run_pb2.Run:
+async def settled(client: Client) -> RunStatus:
     """Return the run once it has nobody left."""
     async with asyncio.timeout(DEADLINE_S):
         while (run := await client.run()).agents:  # noqa: ASYNC110 - it is asked over the network
@@ -27,8 +28,9 @@ async def settled(client: Client) -> run_pb2.Run:
     return run
 
 
-def end_of(run: run_pb2.Run) -> str:
-    (reason,) = (entry.reason for entry in run.history if entry.decision == "agent removed")
+def end_of(run: RunStatus) -> str:
+    reason: str
+    (reason,) = (entry.reason for entry in run.history if kind(entry) == "agent removed")
     return reason
 
 

@@ -228,16 +228,16 @@ async def unheard(_: object) -> None:
     pass
 
 
-async def one_hello() -> AsyncIterator[session_pb2.OpenRequest]:
+async def one_hello() -> AsyncIterator[session_pb2.AgentReport]:
     hello = session_pb2.Hello(
-        spec=wire.spec(),
+        run=session_pb2.RunPurpose(run_id="n", spec=wire.spec()),
         host="h",
         address="a",
         role="r",
         local_world_size=1,
         beat=session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE),
     )
-    yield session_pb2.OpenRequest(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=hello)
+    yield session_pb2.AgentReport(fence=common_pb2.Fence(run_id="n", incarnation="i"), hello=hello)
 
 
 async def test_a_decision_that_is_not_written_is_not_shown() -> None:

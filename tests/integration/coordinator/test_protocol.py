@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from coordinator.config import Limits
-from drumbeat.v1 import common_pb2, failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec
 
@@ -26,7 +26,7 @@ GARBAGE = b"\xff\xff\xff garbage \x00"
 # Field 15, a string, of a message that has no such field: what a newer agent might say.
 UNKNOWN_FIELD = b"\x7a\x04soon"
 
-SERVICES = ("drumbeat.v1.SessionService", "drumbeat.v1.FailureService", "drumbeat.v1.RunService")
+SERVICES = tuple(f"drumbeat.v1.{name}Service" for name in ("Agent", "Query", "Control"))
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def assert_invalid(refused: Refused, *words: str) -> None:
 # Hello.
 
 
-def changed(**changes: Any) -> Callable[[session_pb2.OpenRequest], None]:
-    """Return a change of fields named like ``hello__spec__agents_min``."""
+def changed(**changes: Any) -> Callable[[session_pb2.AgentReport], None]:
+    """Return a change of fields named like ``hello__run__spec__agents_min``."""
 
-    def change(message: session_pb2.OpenRequest) -> None:
+    def change(message: session_pb2.AgentReport) -> None:
         for path, value in changes.items():
             *parents, name = path.split("__")
             place: Any = message
@@ -64,10 +64,10 @@ def changed(**changes: Any) -> Callable[[session_pb2.OpenRequest], None]:
     return change
 
 
-def replaced(name: str, value: Any) -> Callable[[session_pb2.OpenRequest], None]:
+def replaced(name: str, value: Any) -> Callable[[session_pb2.AgentReport], None]:
     """Return a change of what the message is."""
 
-    def change(message: session_pb2.OpenRequest) -> None:
+    def change(message: session_pb2.AgentReport) -> None:
         message.ClearField("kind")
         if value is not None:
             getattr(message, name).CopyFrom(value)
@@ -75,19 +75,19 @@ def replaced(name: str, value: Any) -> Callable[[session_pb2.OpenRequest], None]
     return change
 
 
-BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
+BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.AgentReport], None], str]] = {
     "nothing": (replaced("hello", None), "hello as the first message"),
     "a beat": (
         replaced("beat", session_pb2.Beat(state=session_pb2.GROUP_STATE_IDLE)),
         "hello as the first message",
     ),
     "a goodbye": (replaced("goodbye", session_pb2.Goodbye()), "hello as the first message"),
-    "an empty hello": (replaced("hello", session_pb2.Hello()), "local_world_size"),
-    "no run": (changed(fence__run_id=""), "run_id"),
-    "a path for a run": (changed(fence__run_id="../../etc"), "run_id"),
-    "a newline in the run": (changed(fence__run_id="a\n"), "run_id"),
-    "a long run": (changed(fence__run_id="x" * 129), "run_id"),
-    "a run of dots": (changed(fence__run_id=".."), "run_id"),
+    "an empty hello": (replaced("hello", session_pb2.Hello()), "hello.purpose"),
+    "no run": (changed(hello__run__run_id=""), "run_id"),
+    "a path for a run": (changed(hello__run__run_id="../../etc"), "run_id"),
+    "a newline in the run": (changed(hello__run__run_id="a\n"), "run_id"),
+    "a long run": (changed(hello__run__run_id="x" * 129), "run_id"),
+    "a run of dots": (changed(hello__run__run_id=".."), "run_id"),
     "no incarnation": (changed(fence__incarnation=""), "incarnation"),
     "a long incarnation": (changed(fence__incarnation="x" * 257), "incarnation"),
     "no host": (changed(hello__host=""), "hello.host"),
@@ -97,18 +97,18 @@ BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
     "no role": (changed(hello__role=""), "hello.role"),
     "no workers": (changed(hello__local_world_size=0), "hello.local_world_size"),
     "too many workers": (changed(hello__local_world_size=2**32 - 1), "hello.local_world_size"),
-    "no state": (changed(hello__beat__state=0), "beat.state"),
-    "an unheard state": (changed(hello__beat__state=99), "beat.state"),
-    "a port that is none": (changed(hello__beat__master_port=65536), "beat.master_port"),
-    "no agents": (changed(hello__spec__agents_min=0), "spec.agents_min"),
+    "no agents": (changed(hello__run__spec__agents_min=0), "spec.agents_min"),
     "4:2 agents": (
-        changed(hello__spec__agents_min=4, hello__spec__agents_max=2),
+        changed(hello__run__spec__agents_min=4, hello__run__spec__agents_max=2),
         "spec.agents_max",
     ),
-    "a master port that is none": (changed(hello__spec__master_port=70000), "spec.master_port"),
-    "a negative wait": (changed(hello__spec__join_timeout__seconds=-1), "spec.join_timeout"),
-    "an endless wait": (changed(hello__spec__last_call__seconds=2**62), "spec.last_call"),
-    "a long master address": (changed(hello__spec__master_addr="x" * 257), "spec.master_addr"),
+    "a master port that is none": (
+        changed(hello__run__spec__master_port=70000),
+        "spec.master_port",
+    ),
+    "a negative wait": (changed(hello__run__spec__join_timeout__seconds=-1), "spec.join_timeout"),
+    "an endless wait": (changed(hello__run__spec__last_call__seconds=2**62), "spec.last_call"),
+    "a long master address": (changed(hello__run__spec__master_addr="x" * 257), "spec.master_addr"),
 }
 
 
@@ -116,11 +116,13 @@ BAD_HELLOS: dict[str, tuple[Callable[[session_pb2.OpenRequest], None], str]] = {
 async def test_a_bad_hello_is_refused_by_its_field(client: Client, name: str) -> None:
     change, word = BAD_HELLOS[name]
     agent = client.agent()
-    message = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
+    message = session_pb2.AgentReport(fence=agent.fence, hello=agent.hello)
     change(message)
     await agent.send(message)
-    assert_invalid(await agent.refused(), word)
-    assert not (await client.runs.ListRuns(run_pb2.ListRunsRequest())).runs
+    refused = await agent.refused()
+    assert_invalid(refused, word)
+    assert refused.detail.violation.field in refused.details
+    assert not (await client.runs.ListRuns(query_pb2.ListRunsRequest())).runs
 
 
 @pytest.mark.parametrize("first", [b"", UNKNOWN_FIELD, GARBAGE])
@@ -162,6 +164,13 @@ async def test_another_spec_is_refused_with_both_values(client: Client) -> None:
     assert "--max-restarts: the run has 0, not 7" in said
     assert "--join-timeout: the run has 600, not 9" in said
     assert "minimum" not in said
+    found = {each.field: (each.run, each.agent) for each in refused.detail.differences}
+    assert found == {
+        "agents_max": ("'3'", "'4'"),
+        "restarts_max": ("'0'", "'7'"),
+        "join_timeout": ("'600'", "'9'"),
+    }
+    assert not refused.detail.is_retryable
 
 
 async def test_an_ended_run_takes_nobody_new(client: Client) -> None:
@@ -191,6 +200,8 @@ async def test_limits_are_named(tmp_path: Path) -> None:
             assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert refused.reason == "LIMIT_REACHED"
             assert name in refused.details
+            assert (refused.detail.limit.name, refused.detail.limit.value) == (name, 1)
+            assert refused.detail.is_retryable
 
 
 # Later messages.
@@ -199,21 +210,10 @@ async def test_limits_are_named(tmp_path: Path) -> None:
 async def refused_later(client: Client, **changes: Any) -> Refused:
     """Change the second message of a session; return how the session ends."""
     agent = await client.agent().join()
-    message = session_pb2.OpenRequest(fence=agent.fence, beat=agent.beat)
+    message = session_pb2.AgentReport(fence=agent.fence, beat=agent.beat)
     changed(**changes)(message)
     await agent.send(message)
     return await agent.refused()
-
-
-async def test_a_second_hello_is_refused(client: Client) -> None:
-    agent = await client.agent().join()
-    await agent.say_hello()
-    assert_invalid(await agent.refused(), "kind", "beat or goodbye")
-
-
-async def test_another_run_or_agent_than_in_the_hello_is_refused(client: Client) -> None:
-    assert_invalid(await refused_later(client, fence__run_id="other"), "fence.run_id")
-    assert_invalid(await refused_later(client, fence__incarnation="x"), "fence.incarnation")
 
 
 @pytest.mark.parametrize("session_id", ["", "0" * 32, "x" * 100_000])
@@ -235,48 +235,67 @@ async def test_naming_the_session_of_another_harms_only_the_one_who_does(client:
     await wait_until_state(client, victim.incarnation, session_pb2.GROUP_STATE_RUNNING)
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [(b"", "run_id"), (UNKNOWN_FIELD, "run_id"), (GARBAGE, "OpenRequest")],
-    ids=["empty", "unknown", "garbage"],
-)
-async def test_bytes_that_are_no_beat_end_the_session(
-    client: Client, message: bytes, words: str
-) -> None:
-    agent = client.agent()
-    call = client.raw(OPEN)
-    hello = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
-    await call.send(hello.SerializeToString())
-    welcome = session_pb2.OpenResponse.FromString(await call.read())
-    assert welcome.HasField("welcome")
-    await call.send(message)
-    assert_invalid(await call.refused(), words)
+NOT_UNDERSTOOD: dict[str, Callable[[session_pb2.AgentReport], None]] = {
+    "a second hello": replaced("hello", session_pb2.Hello()),
+    "a kind of a later version": replaced("beat", None),
+    "another run": changed(fence__run_id="other"),
+    "another agent": changed(fence__incarnation="x"),
+    "a state of a later version": changed(beat__state=99),
+    "no state": changed(beat__state=0),
+    "a port that is none": changed(beat__master_port=65536),
+    "a round beyond all": changed(fence__round_id=2**63),
+    "a report of iterations of a later version": changed(beat__inprocess__step=99),
+    "too large a number of workers": changed(beat__workers_done=2**32 - 1),
+}
 
 
-async def test_an_unknown_kind_is_refused(client: Client) -> None:
+@pytest.mark.parametrize("name", NOT_UNDERSTOOD)
+async def test_what_is_not_understood_is_passed_over(client: Client, name: str) -> None:
+    agent = await client.agent(spec=spec(2, 2)).join()
+    message = session_pb2.AgentReport(fence=agent.fence, beat=agent.beat)
+    NOT_UNDERSTOOD[name](message)
+    await agent.send(message)
+    await agent.say(session_pb2.GROUP_STATE_IDLE)
+    await client.agent(spec=spec(2, 2)).join()
+    await agent.run()
+    await wait_until_state(client, agent.incarnation, session_pb2.GROUP_STATE_RUNNING)
+
+
+async def test_bytes_that_are_no_message_are_passed_over(client: Client) -> None:
     agent = client.agent()
     call = client.raw(OPEN)
-    hello = session_pb2.OpenRequest(fence=agent.fence, hello=agent.hello)
+    hello = session_pb2.AgentReport(fence=agent.fence, hello=agent.hello)
     await call.send(hello.SerializeToString())
-    welcome = session_pb2.OpenResponse.FromString(await call.read())
+    welcome = session_pb2.Directive.FromString(await call.read())
     agent.fence.session_id = welcome.welcome.session_id
-    fence = session_pb2.OpenRequest(fence=agent.fence).SerializeToString()
-    await call.send(fence + UNKNOWN_FIELD)
-    assert_invalid(await call.refused(), "kind", "unknown")
+    await call.send(GARBAGE)
+    agent.beat.state, agent.fence.round_id = session_pb2.GROUP_STATE_RUNNING, 0
+    beat = session_pb2.AgentReport(fence=agent.fence, beat=agent.beat).SerializeToString()
+    await call.send(beat + UNKNOWN_FIELD)
+    await wait_until_state(client, agent.incarnation, session_pb2.GROUP_STATE_RUNNING)
 
 
 async def test_a_new_session_of_an_agent_ends_its_old_one(client: Client) -> None:
     old = await client.agent().join()
     await old.run()
     new = client.agent(incarnation=old.incarnation)
-    new.fence.MergeFrom(common_pb2.Fence(round_id=old.fence.round_id, has_round=True))
+    new.fence.MergeFrom(common_pb2.Fence(round_id=old.fence.round_id))
     new.hello.beat.CopyFrom(old.beat)
     await new.join()
     refused = await old.refused()
-    assert (refused.code, refused.reason) == (grpc.StatusCode.ABORTED, "UNAVAILABLE")
+    assert (refused.code, refused.reason) == (grpc.StatusCode.ABORTED, "SESSION_REPLACED")
     assert (await new.desired("run")).round_id == old.fence.round_id
     (agent,) = (await client.run()).agents
     assert agent.is_connected
+
+
+async def test_an_agent_that_has_seen_a_later_leader_leaves_this_one(client: Client) -> None:
+    agent = client.agent(term=2)
+    await agent.say_hello()
+    refused = await agent.refused()
+    assert (refused.code, refused.reason) == (grpc.StatusCode.ABORTED, "DEPOSED")
+    assert refused.detail.is_retryable
+    await client.agent(term=1).join()
 
 
 async def test_an_agent_cannot_become_another(client: Client) -> None:
@@ -292,7 +311,7 @@ async def test_a_burst_of_beats_is_read_to_its_end(client: Client) -> None:
     for number in range(1, 5_001):
         await agent.say(session_pb2.GROUP_STATE_IDLE, failures_written=number % 7)
     await agent.send(
-        session_pb2.OpenRequest(fence=agent.fence, goodbye=session_pb2.Goodbye(reason="tired"))
+        session_pb2.AgentReport(fence=agent.fence, goodbye=session_pb2.Goodbye(reason="tired"))
     )
 
     async def is_gone() -> bool:
@@ -317,8 +336,7 @@ async def test_agents_that_never_read_disturb_nobody(client: Client) -> None:
 BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "no sequence": ({"sequence": 0}, "record.sequence"),
     "no round": ({"fence": common_pb2.Fence(run_id="run", incarnation="i")}, "record.fence"),
-    "no run": ({"fence": common_pb2.Fence(has_round=True, incarnation="i")}, "run_id"),
-    "no incarnation": ({"fence": common_pb2.Fence(run_id="run", has_round=True)}, "incarnation"),
+    "no incarnation": ({"fence": common_pb2.Fence(run_id="run", round_id=0)}, "incarnation"),
     "no host": ({"host": ""}, "record.host"),
     "too large": ({"stderr_tail": "x" * Limits().failure_record_bytes_max}, "262144 bytes"),
     "an age below zero": ({"age": Duration(seconds=-5)}, "record.age"),
@@ -338,8 +356,8 @@ async def test_a_bad_record_is_refused_and_counts_nothing(client: Client, name: 
             record.fence.CopyFrom(value)
         elif not value:
             record.ClearField(field)  # type: ignore[arg-type]
-    call = client.failures.Report()
-    await call.write(failure_pb2.ReportRequest(record=record))
+    call = client.sessions.ReportFailures()
+    await call.write(session_pb2.ReportFailuresRequest(record=record))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert_invalid(Refused.of(caught.value), word)
@@ -357,9 +375,9 @@ async def test_bytes_that_are_no_record_are_refused(client: Client, message: byt
 
 async def test_a_record_beyond_the_message_limit_is_refused(client: Client) -> None:
     agent = await client.agent().join()
-    call = client.failures.Report()
+    call = client.sessions.ReportFailures()
     record = agent.failure(1, message="x" * Limits().message_bytes_max)
-    await call.write(failure_pb2.ReportRequest(record=record))
+    await call.write(session_pb2.ReportFailuresRequest(record=record))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -433,7 +451,7 @@ async def test_a_connection_that_says_nothing_disturbs_nobody(client: Client) ->
 
 
 async def test_an_unknown_method_is_told_so(client: Client) -> None:
-    call = client.raw("/drumbeat.v1.SessionService/Close")
+    call = client.raw("/drumbeat.v1.AgentService/Close")
     assert (await call.refused()).code is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.config import Limits
-from drumbeat.v1 import run_pb2, session_pb2
+from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import Client, coordinator, spec
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def test_an_explanation_is_told_and_an_over_long_one_is_cut(client: Client
     await agent.say(session_pb2.GROUP_STATE_FAILED, workers_alive=0, failures_written=1)
     end = await agent.desired("exit")
     assert (end.is_report_cut, end.shows_report, end.generation) == (True, True, 1)
-    whole = await client.runs.GetVerdict(run_pb2.GetVerdictRequest(run_id="run"))
+    whole = await client.runs.GetReport(query_pb2.GetReportRequest(run_id="run"))
     (cause,) = whole.verdict.report.root_causes
     assert cause.explanation == long[: len(cause.explanation)]
     assert 0 < len(cause.explanation) <= Limits().failure_message_bytes_max

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from drumbeat.v1 import run_pb2, session_pb2
+from drumbeat.v1 import query_pb2, session_pb2
 from tests.support.wire import coordinator
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ async def test_a_run_id_that_is_used_again_leads_to_both_runs(tmp_path: Path) ->
             assert (end.verdict.is_success, end.generation) == (False, life + 1)
             await agent.call.done_writing()
     async with coordinator(tmp_path) as client:
-        listed = (await client.runs.ListRuns(run_pb2.ListRunsRequest())).runs
+        listed = (await client.runs.ListRuns(query_pb2.ListRunsRequest())).runs
         assert [(run.run_id, run.generation) for run in listed] == [("run", 1), ("run", 2)]
         assert all(run.HasField("ended_age") for run in listed)
         for generation, wanted in ((0, 2), (1, 1), (2, 2)):
-            request = run_pb2.GetRunRequest(run_id="run", generation=generation)
+            request = query_pb2.GetRunRequest(run_id="run", generation=generation)
             run = (await client.runs.GetRun(request)).run
             assert (run.generation, run.verdict.is_success) == (wanted, False)
-            asked = run_pb2.GetVerdictRequest(run_id="run", generation=generation)
-            assert (await client.runs.GetVerdict(asked)).verdict == run.verdict
+            asked = query_pb2.GetReportRequest(run_id="run", generation=generation)
+            assert (await client.runs.GetReport(asked)).verdict == run.verdict
         with pytest.raises(grpc.aio.AioRpcError, match="there is no run 'run' of generation 3"):
-            await client.runs.GetRun(run_pb2.GetRunRequest(run_id="run", generation=3))
+            await client.runs.GetRun(query_pb2.GetRunRequest(run_id="run", generation=3))
 
 
 async def test_a_run_that_has_not_ended_has_no_verdict(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as client:
         await (await client.agent().join()).run()
         with pytest.raises(grpc.aio.AioRpcError, match="there is no run 'run' that has ended"):
-            await client.runs.GetVerdict(run_pb2.GetVerdictRequest(run_id="run"))
+            await client.runs.GetReport(query_pb2.GetReportRequest(run_id="run"))

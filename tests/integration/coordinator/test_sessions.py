@@ -44,12 +44,12 @@ async def a_driver(
             await task
 
 
-async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.OpenRequest]:
+async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.AgentReport]:
     """Say hello, and then nothing or something that can't be read."""
-    yield session_pb2.OpenRequest(
+    yield session_pb2.AgentReport(
         fence=common_pb2.Fence(run_id="r", incarnation="i"),
         hello=session_pb2.Hello(
-            spec=spec(2, 2),
+            run=session_pb2.RunPurpose(run_id="r", spec=spec(2, 2)),
             host="h",
             address="a",
             role="r",
@@ -127,7 +127,7 @@ async def test_a_beat_that_says_nothing_new_renews_the_lease_and_wakes_no_driver
 
 
 async def test_a_reader_that_breaks_ends_its_session_at_once() -> None:
-    async def send(_: session_pb2.OpenResponse) -> None:
+    async def send(_: session_pb2.Directive) -> None:
         pass
 
     async with a_driver() as driver:
@@ -143,7 +143,7 @@ async def test_a_reader_that_breaks_ends_its_session_at_once() -> None:
 async def test_an_error_reaches_a_session_whose_agent_reads_nothing() -> None:
     is_stuck = asyncio.Event()
 
-    async def send(_: session_pb2.OpenResponse) -> None:
+    async def send(_: session_pb2.Directive) -> None:
         is_stuck.set()
         await asyncio.Event().wait()
 

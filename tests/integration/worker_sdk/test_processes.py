@@ -274,7 +274,7 @@ def test_what_was_acquired_before_the_interpreter_is_blocked_is_seen_and_so_are_
             process.kill()
 
 
-def test_a_signal_for_stacks_that_comes_too_late_ends_nobody(board: BoardDirectory) -> None:
+def test_a_signal_for_stacks_that_comes_too_late_does_no_harm(board: BoardDirectory) -> None:
     printed = run(
         """
         import faulthandler, signal

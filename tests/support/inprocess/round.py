@@ -177,7 +177,7 @@ class IterationStory:
         return self.latest
 
     def directive(self, name: str) -> InprocessDirective | None:
-        return self.iterations.directive_for(f"{name}.1")
+        return self.iterations.roster.directive_for(f"{name}.1", self.state)
 
     def begin(self, name: str) -> IterationBegin:
         """Return what a host was told when the iteration began."""

@@ -17,6 +17,7 @@ from agent.session import convert
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.report import FailedWorker, FailureReport
+from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 
@@ -39,38 +40,38 @@ MESSAGE_RUN = session_pb2.Assignment(
     ("message", "state"),
     [
         (
-            session_pb2.Desired(standby=session_pb2.Standby(reason="waiting")),
+            session_pb2.DesiredState(standby=session_pb2.Standby(reason="waiting")),
             Standby(reason="waiting"),
         ),
         (
-            session_pb2.Desired(
-                standby=session_pb2.Standby(reason="waiting", time_left=convert.duration(2.5))
+            session_pb2.DesiredState(
+                standby=session_pb2.Standby(reason="waiting", time_left=duration(2.5))
             ),
             Standby(reason="waiting", time_left_s=2.5),
         ),
-        (session_pb2.Desired(run=MESSAGE_RUN), an_assignment(3)),
-        (session_pb2.Desired(stop=session_pb2.Stop(reason="failed")), Stop(reason="failed")),
+        (session_pb2.DesiredState(run=MESSAGE_RUN), an_assignment(3)),
+        (session_pb2.DesiredState(stop=session_pb2.Stop(reason="failed")), Stop(reason="failed")),
         (
-            session_pb2.Desired(
+            session_pb2.DesiredState(
                 exit=session_pb2.Exit(
-                    verdict=session_pb2.Verdict(is_success=True, reason="all succeeded")
+                    verdict=failure_pb2.Verdict(is_success=True, reason="all succeeded")
                 )
             ),
             Exit(is_success=True, reason="all succeeded"),
         ),
         (
-            session_pb2.Desired(release=session_pb2.Release(reason="60 s are over")),
+            session_pb2.DesiredState(release=session_pb2.Release(reason="60 s are over")),
             Exit(is_success=True, reason="60 s are over", is_released=True),
         ),
     ],
 )
-def test_every_desired_state_is_read(message: session_pb2.Desired, state: object) -> None:
+def test_every_desired_state_is_read(message: session_pb2.DesiredState, state: object) -> None:
     assert convert.desired_from(message) == state
 
 
 def test_a_failed_verdict_comes_with_its_report() -> None:
-    verdict = session_pb2.Verdict(is_success=False, reason="round 0 failed")
-    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    verdict = failure_pb2.Verdict(is_success=False, reason="round 0 failed")
+    message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
     read = convert.desired_from(message)
     assert isinstance(read, Exit)
     assert read.report == FailureReport(reason="round 0 failed")
@@ -85,8 +86,8 @@ def test_a_failed_verdict_names_its_root_causes() -> None:
         message="m",
         traceback="t",
     )
-    verdict = session_pb2.Verdict(report=failure_pb2.FailureReport(root_causes=[record]))
-    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    verdict = failure_pb2.Verdict(report=failure_pb2.FailureReport(root_causes=[record]))
+    message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
     read = convert.desired_from(message)
     assert isinstance(read, Exit)
     assert read.report is not None
@@ -98,13 +99,11 @@ def test_a_failed_verdict_names_its_root_causes() -> None:
 
 
 def test_a_kind_of_a_later_version_is_nothing() -> None:
-    assert convert.desired_from(session_pb2.Desired()) is None
+    assert convert.desired_from(session_pb2.DesiredState()) is None
 
 
 def test_a_pace_is_read_in_seconds() -> None:
-    message = session_pb2.Pace(
-        heartbeat_interval=convert.duration(0.25), reconnect_delay_max=convert.duration(4)
-    )
+    message = session_pb2.Pace(heartbeat_interval=duration(0.25), reconnect_delay_max=duration(4))
     pace = Pace(heartbeat_interval_s=0.25, reconnect_delay_max_s=4.0)
     assert convert.pace_from(message) == pace
 
@@ -129,11 +128,11 @@ def test_the_spec_is_what_the_command_line_said(barrier: float | None) -> None:
         agents_min=2,
         agents_max=4,
         restarts_max=3,
-        join_timeout=convert.duration(1.5),
-        last_call=convert.duration(2.5),
-        exit_barrier_timeout=None if barrier is None else convert.duration(barrier),
-        shutdown_timeout=convert.duration(3.5),
-        coordinator_grace=convert.duration(4.5),
+        join_timeout=duration(1.5),
+        last_call=duration(2.5),
+        exit_barrier_timeout=None if barrier is None else duration(barrier),
+        shutdown_timeout=duration(3.5),
+        coordinator_grace=duration(4.5),
         master_addr="m",
         master_port=9,
     )
@@ -176,7 +175,7 @@ def test_a_failure_is_written_whole_but_for_its_age() -> None:
     )
     message = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
     assert message == failure_pb2.FailureRecord(
-        fence=common_pb2.Fence(run_id="job", round_id=0, has_round=True, incarnation="i"),
+        fence=common_pb2.Fence(run_id="job", round_id=0, incarnation="i"),
         sequence=2,
         host="h",
         worker=failure_pb2.WorkerRanks(rank=5, local_rank=1, group_rank=2, role_rank=3, role="r"),
@@ -196,7 +195,7 @@ def test_signals_have_names(code: int, name: str) -> None:
 
 
 def test_durations_are_exact_to_the_nanosecond() -> None:
-    message = convert.duration(1.000000001)
+    message = duration(1.000000001)
     assert (message.seconds, message.nanos) == (1, 1)
 
 
@@ -214,7 +213,7 @@ def test_a_beat_names_a_failure_in_one_line_with_its_age() -> None:
     assert message.workers_done == 3
     assert message.failure == failure_pb2.FailureRecord(
         sequence=2,
-        age=convert.duration(2.5),
+        age=duration(2.5),
         host="gpu7",
         worker=failure_pb2.WorkerRanks(rank=5, local_rank=1, group_rank=2, role_rank=5),
         pid=77,

@@ -7,6 +7,7 @@ from agent.core.model import Beat, GroupState, WorkerError
 from agent.session import convert
 from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing
 from agent.workers.failures.records import ended_by
+from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import an_assignment
 
@@ -66,18 +67,18 @@ def test_a_hang_is_written_with_its_ages() -> None:
     progress = failure_pb2.WorkerProgress(
         local_rank=1,
         step=41,
-        step_time=convert.duration(0.5),
-        heartbeat_age=convert.duration(10.0),
-        runtime_age=convert.duration(1.0),
+        step_time=duration(0.5),
+        heartbeat_age=duration(10.0),
+        runtime_age=duration(1.0),
         scope="all-reduce",
-        scope_age=convert.duration(5.0),
+        scope_age=duration(5.0),
         scopes_open=2,
     )
     assert record.hang == failure_pb2.Hang(
         kind=failure_pb2.HANG_KIND_TIMER,
         scope="all-reduce",
-        limit=convert.duration(5.0),
-        elapsed=convert.duration(5.25),
+        limit=duration(5.0),
+        elapsed=duration(5.25),
         progress=progress,
         stacks="File x",
         evidence="process 7: sleeping",
@@ -101,24 +102,24 @@ def test_a_beat_says_where_workers_stand_and_how_long_things_took() -> None:
     )
     assert list(message.workers) == [failure_pb2.WorkerProgress(local_rank=3)]
     assert list(message.observations) == [
-        session_pb2.Observation(samples=2**63 - 1, longest=convert.duration(1.5)),
-        session_pb2.Observation(section="save", samples=1, longest=convert.duration(2.0)),
+        session_pb2.Observation(samples=2**63 - 1, longest=duration(1.5)),
+        session_pb2.Observation(section="save", samples=1, longest=duration(2.0)),
     ]
 
 
 def test_impossible_instants_are_still_durations() -> None:
     standing = Standing(local_rank=0, heartbeat_at=1e18, beat_at=-1e18, scope="é" * 100)
     message = convert.progress_message(standing, now=0.0)
-    assert message.heartbeat_age == convert.duration(0.0)
-    assert message.runtime_age == convert.duration(convert.AGE_MAX_S)
+    assert message.heartbeat_age == duration(0.0)
+    assert message.runtime_age == duration(convert.AGE_MAX_S)
     assert message.scope == "é" * 64
 
 
 def test_learned_limits_are_read_in_seconds() -> None:
     message = session_pb2.LearnedLimits(
         limits=[
-            session_pb2.LearnedLimit(limit=convert.duration(3.0)),
-            session_pb2.LearnedLimit(section="save", limit=convert.duration(4.5)),
+            session_pb2.LearnedLimit(limit=duration(3.0)),
+            session_pb2.LearnedLimit(section="save", limit=duration(4.5)),
         ]
     )
     assert convert.limits_from(message) == {"": 3.0, "save": 4.5}

@@ -43,8 +43,8 @@ def test_nobody_to_tell_and_no_place_for_it_change_nothing(tmp_path: Path) -> No
 
 def told(*causes: failure_pb2.FailureRecord, is_success: bool = False) -> WorkerError | None:
     report = failure_pb2.FailureReport(root_causes=causes)
-    verdict = session_pb2.Verdict(is_success=is_success, reason="r", report=report)
-    message = session_pb2.Desired(exit=session_pb2.Exit(verdict=verdict))
+    verdict = failure_pb2.Verdict(is_success=is_success, reason="r", report=report)
+    message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
     desired = desired_from(message)
     assert desired is not None
     assert isinstance(desired, Exit)

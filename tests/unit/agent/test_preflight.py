@@ -51,10 +51,6 @@ def test_without_devices_nothing_is_visible(tmp_path: Path, visible: str | None)
     assert visible_gpus(visible, device_dir=tmp_path / "missing") == 0
 
 
-def test_cores_are_those_of_the_affinity() -> None:
-    assert preflight.usable_cores() == len(os.sched_getaffinity(0))
-
-
 def test_a_readable_script_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     preflight.check_script(str(tmp_path / "train.py"))

@@ -19,7 +19,7 @@ def a_record(rank: int, **fields: object) -> failure_pb2.FailureRecord:
 
 
 def rendered(**report: object) -> list[str]:
-    verdict = session_pb2.Verdict(
+    verdict = failure_pb2.Verdict(
         reason="round 0 failed",
         report=failure_pb2.FailureReport(**report),  # type: ignore[arg-type]
     )
@@ -114,11 +114,11 @@ def test_a_worker_that_hung_shows_what_was_seen_of_it() -> None:
         stacks="Thread 1:\n  File a\n",
         evidence="process 7: sleeping",
     )
-    standing = failure_pb2.Standing(rank=3, host="node-1")
+    standing = failure_pb2.RankProgress(rank=3, host="node-1")
     lines = rendered(
         root_causes=[a_record(3, signal_name="SIGTERM", message="timer expired", hang=hang)],
-        standings=[standing],
-        standings_count=1,
+        progress=[standing],
+        progress_count=1,
         world_size=1,
     )
     at = lines.index("  message   : timer expired")

@@ -12,12 +12,12 @@ from agent.session.convert import desired_from
 from agent.session.transport import TransportError
 from agent.workers.failures.report import render_report
 from agent.workers.failures.verdict import complete, is_to_be_completed
-from drumbeat.v1 import failure_pb2, run_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-WHOLE = session_pb2.Verdict(
+WHOLE = failure_pb2.Verdict(
     reason="too bad",
     report=failure_pb2.FailureReport(
         root_causes=[failure_pb2.FailureRecord(host="h", message="all of it")]
@@ -29,10 +29,10 @@ class FakeConnection:
     """A coordinator that has, or has not, the rest."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.asked: list[run_pb2.GetVerdictRequest] = []
+        self.asked: list[query_pb2.GetReportRequest] = []
         self._error = error
 
-    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+    async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         self.asked.append(request)
         if self._error is not None:
             raise self._error
@@ -40,15 +40,15 @@ class FakeConnection:
 
     async def open(
         self,
-        requests: AsyncGenerator[session_pb2.OpenRequest, None],
-        take: Callable[[session_pb2.OpenResponse], None],
+        requests: AsyncGenerator[session_pb2.AgentReport, None],
+        take: Callable[[session_pb2.Directive], None],
     ) -> None:
         raise NotImplementedError
 
     async def report(
         self,
-        requests: AsyncGenerator[failure_pb2.ReportRequest, None],
-        take: Callable[[failure_pb2.ReportResponse], None],
+        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
+        take: Callable[[session_pb2.ReportFailuresResponse], None],
     ) -> None:
         raise NotImplementedError
 
@@ -59,7 +59,7 @@ class FakeConnection:
 class SilentConnection(FakeConnection):
     """A coordinator that never answers."""
 
-    async def verdict(self, request: run_pb2.GetVerdictRequest) -> session_pb2.Verdict:
+    async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         self.asked.append(request)
         await asyncio.Event().wait()
         return WHOLE
@@ -67,7 +67,7 @@ class SilentConnection(FakeConnection):
 
 def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
     return session_pb2.Exit(
-        verdict=session_pb2.Verdict(reason="too bad"),
+        verdict=failure_pb2.Verdict(reason="too bad"),
         is_report_cut=is_cut,
         shows_report=shows,
         shown_on="first-host",
@@ -76,7 +76,7 @@ def an_exit(*, is_cut: bool, shows: bool) -> session_pb2.Exit:
 
 
 def shown(message: session_pb2.Exit) -> str:
-    desired = desired_from(session_pb2.Desired(exit=message))
+    desired = desired_from(session_pb2.DesiredState(exit=message))
     assert desired is not None
     assert isinstance(desired, Exit)
     assert desired.report is not None
@@ -87,7 +87,7 @@ async def test_who_shows_a_cut_report_asks_for_all_of_it() -> None:
     message, connection = an_exit(is_cut=True, shows=True), FakeConnection()
     assert is_to_be_completed(message)
     await complete(message, connection, run_id="r")
-    assert connection.asked == [run_pb2.GetVerdictRequest(run_id="r", generation=3)]
+    assert connection.asked == [query_pb2.GetReportRequest(run_id="r", generation=3)]
     assert "all of it" in shown(message)
     assert "Cut" not in shown(message)
 

@@ -10,7 +10,7 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.membership.admission import ROUNDS_AHEAD_MAX, differences, refusal
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict, VerdictCause
 from coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
 from coordinator.core.run.state import RunState
 from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
@@ -29,7 +29,9 @@ def a_state(*, has_ended: bool = False) -> RunState:
     state = RunState.created(RunCreated(run_id="run", spec=SPEC))
     state.apply(AgentAdmitted(agent=an_agent("a")))
     if has_ended:
-        verdict = Verdict(is_success=False, reason="too bad", restart_count=0, round_id=None)
+        verdict = Verdict(
+            cause=VerdictCause.WORKER_FAILED, reason="too bad", restart_count=0, round_id=None
+        )
         state.apply(RunEnded(verdict=verdict))
     return state
 

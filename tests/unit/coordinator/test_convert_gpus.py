@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.session.convert import gpu_message
+from agent.session.convert import GPU
 from agent.workers.devices.model import Gpu
 from coordinator.errors import InvalidRequest
 from coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
@@ -20,14 +20,14 @@ def a_gpu(index: int, name: str = "NVIDIA H200") -> Gpu:
     )
 
 
-def a_hello(*gpus: session_pb2.GpuInfo) -> session_pb2.OpenRequest:
+def a_hello(*gpus: session_pb2.GpuInfo) -> session_pb2.AgentReport:
     spec = common_pb2.RunSpec(agents_min=1, agents_max=1)
     for name in ("join_timeout", "last_call", "shutdown_timeout", "coordinator_grace"):
         getattr(spec, name).FromSeconds(10)
-    return session_pb2.OpenRequest(
+    return session_pb2.AgentReport(
         fence=common_pb2.Fence(run_id="r", incarnation="i"),
         hello=session_pb2.Hello(
-            spec=spec,
+            run=session_pb2.RunPurpose(run_id="r", spec=spec),
             host="h",
             address="a",
             role="x",
@@ -39,19 +39,19 @@ def a_hello(*gpus: session_pb2.GpuInfo) -> session_pb2.OpenRequest:
 
 
 def test_a_gpu_is_told_as_it_is() -> None:
-    assert gpu_message(a_gpu(3)) == session_pb2.GpuInfo(
+    assert GPU.write(a_gpu(3)) == session_pb2.GpuInfo(
         index=3, uuid="GPU-3", name="NVIDIA H200", memory_bytes=1 << 37
     )
 
 
 def test_gpus_change_nothing_of_what_the_core_is_told() -> None:
     plain = session_opened(a_hello(), session_id="s")
-    gpus = [gpu_message(a_gpu(index)) for index in range(8)]
+    gpus = [GPU.write(a_gpu(index)) for index in range(8)]
     assert session_opened(a_hello(*gpus), session_id="s") == plain
 
 
 def test_gpus_are_summed_up_for_people() -> None:
-    gpus = [gpu_message(a_gpu(i, "A" if i else "B\x1b[31m\n")) for i in range(3)]
+    gpus = [GPU.write(a_gpu(i, "A" if i else "B\x1b[31m\n")) for i in range(3)]
     assert gpu_summary(a_hello(*gpus)) == "1 B[31m, 2 A"
     assert gpu_summary(a_hello()) == ""
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.model import DURATION_MAX_S, Hang, HangKind
+from coordinator.core.model import GroupState, Hang, HangKind
 from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, LearnedLimit
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
-from coordinator.errors import InvalidRequest
-from coordinator.wire.progress import (
-    hang_message,
-    hang_of,
-    limits_message,
-    observations_of,
-    progress_message,
-    workers_of,
-)
-from drumbeat.v1 import failure_pb2, session_pb2
+from coordinator.wire.failure import PROGRESS, limits_message, read_record, record_message
+from coordinator.wire.session import read_beat
+from drumbeat.mapping import refuse
+from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+
+if TYPE_CHECKING:
+    from coordinator.core.model import Beat, FailureRecord
+    from drumbeat.violation import InvalidField
 
 FULL = WorkerProgress(
     local_rank=1,
@@ -34,49 +33,63 @@ FULL = WorkerProgress(
 BARE = WorkerProgress(local_rank=0)
 
 
-def beat(*workers: failure_pb2.WorkerProgress, **fields: Any) -> session_pb2.Beat:
-    return session_pb2.Beat(workers=workers, **fields)
+def read(*workers: failure_pb2.WorkerProgress, **fields: Any) -> tuple[Beat, list[str]]:
+    """Return what is read of the beat of a host with two workers, and what is passed over."""
+    problems: list[InvalidField] = []
+    fields = {"state": session_pb2.GROUP_STATE_RUNNING, **fields}
+    beat = session_pb2.Beat(workers=workers, **fields)
+    found = read_beat(beat, common_pb2.Fence(round_id=0), 2, problems.append)
+    return found, [problem.field for problem in problems]
 
 
 def seconds(value: float) -> Duration:
     return Duration(seconds=int(value), nanos=int((value - int(value)) * 1e9))
 
 
+def a_record(hang: Hang | None) -> FailureRecord:
+    message = failure_pb2.FailureRecord(sequence=1, host="h")
+    found = read_record(
+        message, incarnation="i", round_id=0, text_characters_max=100, on_problem=refuse
+    )
+    return replace(found, hang=hang)
+
+
 def test_progress_is_read_as_it_was_written_and_unset_stays_unset() -> None:
-    message = beat(progress_message(FULL), progress_message(BARE))
-    assert workers_of(message, 2) == (FULL, BARE)
-    assert not progress_message(BARE).HasField("step")
-    assert workers_of(beat(), 1) == ()
+    bare = failure_pb2.WorkerProgress(local_rank=0)
+    assert read(PROGRESS.write(FULL), bare)[0].workers == (FULL, BARE)
+    assert PROGRESS.write(BARE) == bare
+    assert read()[0].workers == ()
 
 
 @pytest.mark.parametrize(
-    ("ranks", "named"),
-    [
-        ([0, 1, 2], "beat.workers: 3"),
-        ([0, 0], "beat.workers[1].local_rank: 0"),
-        ([2], "beat.workers[0].local_rank: 2"),
-        ([1, 2**32 - 1], "beat.workers[1].local_rank"),
-    ],
+    ("ranks", "kept"), [([0, 1, 2], [0, 1]), ([0, 0], [0]), ([2], []), ([1, 2**32 - 1], [1])]
 )
-def test_who_is_not_there_is_refused_by_name(ranks: list[int], named: str) -> None:
-    messages = [failure_pb2.WorkerProgress(local_rank=rank) for rank in ranks]
-    with pytest.raises(InvalidRequest) as refused:
-        workers_of(beat(*messages), 2)
-    assert str(refused.value).startswith(named)
+def test_workers_that_the_host_does_not_have_are_passed_over(
+    ranks: list[int], kept: list[int]
+) -> None:
+    beat, passed = read(*(failure_pb2.WorkerProgress(local_rank=rank) for rank in ranks))
+    assert [worker.local_rank for worker in beat.workers] == kept
+    assert passed == ["beat.workers.local_rank"]
 
 
 def test_a_long_scope_is_cut_at_a_whole_character() -> None:
-    message = failure_pb2.WorkerProgress(scope="x" + "é" * SCOPE_BYTES_MAX)
-    (worker,) = workers_of(beat(message), 1)
-    assert worker.scope == "x" + "é" * ((SCOPE_BYTES_MAX - 1) // 2)
+    beat, _ = read(failure_pb2.WorkerProgress(scope="x" + "é" * SCOPE_BYTES_MAX))
+    assert beat.workers[0].scope == "x" + "é" * ((SCOPE_BYTES_MAX - 1) // 2)
 
 
-def test_an_age_that_cannot_be_is_put_right() -> None:
+def test_an_age_that_cannot_be_is_unknown() -> None:
     message = failure_pb2.WorkerProgress(
-        heartbeat_age=seconds(-5), scope_age=Duration(seconds=10**11)
+        heartbeat_age=seconds(-5), scope_age=Duration(seconds=10**11), runtime_age=seconds(1.5)
     )
-    (worker,) = workers_of(beat(message), 1)
-    assert (worker.heartbeat_age_s, worker.scope_age_s) == (0.0, DURATION_MAX_S)
+    beat, passed = read(message)
+    (worker,) = beat.workers
+    assert (worker.heartbeat_age_s, worker.scope_age_s, worker.runtime_age_s) == (None, None, 1.5)
+    assert passed == ["beat.workers[0].heartbeat_age", "beat.workers[0].scope_age"]
+
+
+def test_a_state_of_a_later_version_is_that_of_workers_that_run() -> None:
+    beat, passed = read(state=99, workers_alive=2)
+    assert (beat.state, beat.workers_alive, passed) == (GroupState.RUNNING, 2, ["beat.state"])
 
 
 def observation(section: str = "", longest_s: float = 1.0) -> session_pb2.Observation:
@@ -84,26 +97,23 @@ def observation(section: str = "", longest_s: float = 1.0) -> session_pb2.Observ
 
 
 def test_observations_are_read() -> None:
-    message = session_pb2.Beat(observations=[observation(), observation("save", 2.5)])
-    found = observations_of(message)
+    found = read(observations=[observation(), observation("save", 2.5)])[0].observations
     assert [(o.section, o.longest_s, o.samples) for o in found] == [("", 1.0, 7), ("save", 2.5, 7)]
 
 
 @pytest.mark.parametrize(
-    ("messages", "named"),
+    ("messages", "kept"),
     [
-        ([observation(f"s{i}") for i in range(NAMES_MAX + 1)], "beat.observations: 66"),
-        ([observation("a"), observation("a")], "beat.observations[1].section"),
-        ([observation("é" * SCOPE_BYTES_MAX)], "beat.observations[0].section"),
-        ([observation(longest_s=-1.0)], "beat.observations[0].longest"),
+        ([observation(f"s{i}") for i in range(NAMES_MAX + 1)], NAMES_MAX),
+        ([observation("a"), observation("a")], 1),
+        ([observation("é" * SCOPE_BYTES_MAX), observation("é" * 100)], 1),
+        ([observation(longest_s=-1.0)], 0),
     ],
 )
-def test_observations_that_cannot_be_are_refused_by_name(
-    messages: list[session_pb2.Observation], named: str
+def test_observations_that_cannot_be_are_passed_over(
+    messages: list[session_pb2.Observation], kept: int
 ) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        observations_of(session_pb2.Beat(observations=messages))
-    assert str(refused.value).startswith(named)
+    assert len(read(observations=messages)[0].observations) == kept
 
 
 @pytest.mark.parametrize("kind", list(HangKind))
@@ -118,23 +128,25 @@ def test_a_hang_is_read_as_it_was_written(kind: HangKind, progress: WorkerProgre
         stacks="File\n",
         evidence="D",
     )
-    record = failure_pb2.FailureRecord(hang=hang_message(hang))
-    assert hang_of(record, text_characters_max=100) == hang
-    assert hang_of(failure_pb2.FailureRecord(), text_characters_max=100) is None
+    record = record_message(a_record(hang))
+    found = read_record(
+        record, incarnation="i", round_id=0, text_characters_max=100, on_problem=refuse
+    )
+    assert found.hang == hang
 
 
-def test_texts_of_a_hang_are_cut_and_what_it_decides_by_is_checked() -> None:
+def test_texts_of_a_hang_are_cut() -> None:
     message = failure_pb2.Hang(
         kind=failure_pb2.HANG_KIND_TIMER, scope="s" * 9999, stacks="x" * 99, evidence="y" * 99
     )
-    hang = hang_of(failure_pb2.FailureRecord(hang=message), text_characters_max=10)
+    record = failure_pb2.FailureRecord(sequence=1, host="h", hang=message)
+    hang = read_record(
+        record, incarnation="i", round_id=0, text_characters_max=10, on_problem=refuse
+    ).hang
     assert hang is not None
     assert (len(hang.scope), hang.stacks, hang.evidence) == (512, "x" * 10, "y" * 10)
-    for wrong in (failure_pb2.Hang(), failure_pb2.Hang(kind=1, limit=seconds(-1))):  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match=r"record\.hang\."):
-            hang_of(failure_pb2.FailureRecord(hang=wrong), text_characters_max=10)
 
 
 def test_limits_are_written() -> None:
-    message = limits_message([LearnedLimit(section="save", limit_s=2.5, samples=4)])
+    message = limits_message((LearnedLimit(section="save", limit_s=2.5, samples=4),))
     assert [(at.section, at.limit.ToMilliseconds()) for at in message.limits] == [("save", 2500)]

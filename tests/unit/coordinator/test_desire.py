@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict
+from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.desired_state import desired_state
 from coordinator.core.run.records import EndingStarted, RunEnded
@@ -48,7 +48,9 @@ def test_a_participant_is_told_its_seat_and_others_stand_by() -> None:
 def test_a_failing_run_stops_everyone_and_an_ended_one_tells_the_verdict() -> None:
     state = state_of(started(), EndingStarted(reason="too bad"))
     assert desire(state) == desire(state, "c.1") == Stop(reason="too bad")
-    verdict = Verdict(is_success=False, reason="too bad", restart_count=0, round_id=0)
+    verdict = Verdict(
+        cause=VerdictCause.WORKER_FAILED, reason="too bad", restart_count=0, round_id=0
+    )
     state.apply(RunEnded(verdict=verdict))
     end = Exit(verdict=verdict, shown_on="a")
     assert desire(state) == end

@@ -37,7 +37,7 @@ REFUSALS = [
     ),
     (
         errors.RunMissesAgents("r", (Difference("agents_max", 4, 2),)),
-        ("ABORTED", "UNAVAILABLE", True),
+        ("ABORTED", "AGENTS_MISSING", True),
         (
             "run 'r' was started with other settings: --nnodes (maximum): the run has 2, not 4; "
             "its agents are missing, and it ends if none of them returns"
@@ -50,8 +50,13 @@ REFUSALS = [
     ),
     (
         errors.SessionReplaced(),
-        ("ABORTED", "UNAVAILABLE", True),
+        ("ABORTED", "SESSION_REPLACED", True),
         "the session is over: the agent opened another one",
+    ),
+    (
+        errors.Deposed(2),
+        ("ABORTED", "DEPOSED", True),
+        "this coordinator was deposed: the agent has seen one of term 2",
     ),
     (
         errors.LimitReached("runs_max", 1000),
@@ -69,6 +74,7 @@ STARTUP = [
     (errors.InvalidConfiguration((Violation("a", 1, "2"),)), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
+    (errors.LostLeadership("/x"), "the state directory /x is in use by another coordinator"),
     (
         errors.StateDirectoryUnusable("/x", "Permission denied"),
         "the state directory /x cannot be used: Permission denied",

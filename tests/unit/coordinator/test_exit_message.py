@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.model import Desired, Exit, FailureReport, Hang, HangKind, Verdict
+from coordinator.core.model import (
+    Desired,
+    Exit,
+    FailureReport,
+    Hang,
+    HangKind,
+    Verdict,
+    VerdictCause,
+)
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
 from coordinator.wire.exit_message import EXIT_BYTES_MAX
-from coordinator.wire.session import desired_message, verdict_message
+from coordinator.wire.failure import verdict_message
+from coordinator.wire.session import desired_message
 from drumbeat.v1 import session_pb2
 from tests.support.world import a_record, a_story
 
@@ -33,7 +42,9 @@ def a_verdict(
         standings=(where,) * standings,
         standings_count=standings,
     )
-    return Verdict(is_success=False, reason=reason, restart_count=3, round_id=7, report=report)
+    return Verdict(
+        cause=VerdictCause.WORKER_FAILED, reason=reason, restart_count=3, round_id=7, report=report
+    )
 
 
 def test_a_report_that_fits_is_sent_as_it_is() -> None:
@@ -75,7 +86,13 @@ def test_nothing_makes_it_larger(letter: str, is_hung: bool) -> None:
         )
         causes = [a_record(n, hang=hang, host=name, **texts) for n in range(4)]
         report = FailureReport(root_causes=tuple(causes), victims=(), victims_count=1, world_size=2)
-        verdict = Verdict(is_success=False, reason=long, restart_count=0, round_id=0, report=report)
+        verdict = Verdict(
+            cause=VerdictCause.WORKER_FAILED,
+            reason=long,
+            restart_count=0,
+            round_id=0,
+            report=report,
+        )
     end = an_exit(verdict, shown_on=name)
     assert end.is_report_cut
     assert end.ByteSize() <= EXIT_BYTES_MAX

@@ -11,8 +11,7 @@ from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.state import HistoryEntry
 from coordinator.journal.runs import Change, Compact
 from coordinator.journal.sqlite import SqliteFile
-from coordinator.wire.run_status import run_page
-from drumbeat.v1 import run_pb2
+from tests.support.status import kind, status_of
 from tests.support.world import RUN, START, Story, a_running_story, a_spec
 
 if TYPE_CHECKING:
@@ -44,9 +43,16 @@ def test_the_history_is_what_was_told() -> None:
 
     def watch(effects: list[fx.Effect]) -> None:
         seen.extend(
-            HistoryEntry(at_s=story.now, decision=e.decision, reason=e.reason, round_id=e.round_id)
-            for e in effects
-            if isinstance(e, fx.Decided)
+            HistoryEntry(
+                at_s=story.now,
+                decision=e.decision,
+                reason=e.reason,
+                round_id=e.round_id,
+                sequence=place,
+            )
+            for place, e in enumerate(
+                (e for e in effects if isinstance(e, fx.Decided)), len(seen) + 1
+            )
         )
 
     story.watch = watch
@@ -123,8 +129,8 @@ def test_the_history_is_shown_with_ages() -> None:
     story = a_running_story(1)
     story.advance(2.5)
     run = story.run(RUN)
-    message = run_page(run_pb2.GetRunRequest(), run.state, run, now=story.now).run
-    assert [(e.decision, e.age.ToMilliseconds(), e.has_round) for e in message.history] == [
+    message = status_of(run.state, run, now=story.now)
+    assert [(kind(e), e.age.ToMilliseconds(), e.HasField("round_id")) for e in message.history] == [
         ("agent admitted", 2500, False),
         ("round started", 2500, True),
     ]

@@ -16,10 +16,9 @@ from coordinator.core.run.records import RunEnded
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
 from coordinator.errors import RunClosed, Unavailable
-from coordinator.wire.run_status import run_page
-from drumbeat.v1 import run_pb2
 from tests.support import breaks
 from tests.support.journal import fold, round_trip
+from tests.support.status import status_of
 from tests.support.world import Story, a_spec
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def test_a_run_that_breaks_again_ends_with_a_reason_its_users_can_read(
         assert not verdict.is_success
         assert "internal error of the coordinator, Bug: of the test" in verdict.reason
     run = story.run("x")
-    shown = run_page(run_pb2.GetRunRequest(), run.state, run, now=story.now).run
+    shown = status_of(run.state, run, now=story.now)
     assert "Bug: of the test" in shown.verdict.reason
     assert fold(round_trip(story.journal))["x"].phase is Phase.ENDED
     assert story.state("y").phase is Phase.RUNNING

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from coordinator.core.model import Verdict
+from coordinator.core.model import Verdict, VerdictCause
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -24,7 +24,7 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import (
     HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
-    STORY_MAX,
+    TRANSITION_HISTORY_MAX,
     TRANSITIONS,
     HistoryEntry,
     InvalidTransition,
@@ -53,7 +53,9 @@ def ended(round_id: int = 0, count: int = 1) -> RoundEnded:
     )
 
 
-FAILED = RunEnded(verdict=Verdict(is_success=False, reason="no", restart_count=0, round_id=0))
+FAILED = RunEnded(
+    verdict=Verdict(cause=VerdictCause.WORKER_FAILED, reason="no", restart_count=0, round_id=0)
+)
 # The record that enters a phase, and the records that lead to it.
 ENTERS: dict[Phase, Record] = {
     Phase.GATHERING: ended(),
@@ -171,7 +173,7 @@ def test_history_and_spent_addresses_are_bounded() -> None:
 
 
 def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
-    failed = Verdict(is_success=False, reason="no", restart_count=1, round_id=0)
+    failed = Verdict(cause=VerdictCause.WORKER_FAILED, reason="no", restart_count=1, round_id=0)
     state = state_of(
         AgentAdmitted(agent=an_agent("c"), at_s=1.0),
         AgentRemoved(incarnation="c.1", reason="left", at_s=2.0),
@@ -196,7 +198,7 @@ def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
         (5.0, "run failing", "spent", 4),
         (6.0, "run failed", "no", 4),
     ]
-    won = Verdict(is_success=True, reason="all", restart_count=0, round_id=0)
+    won = Verdict(cause=VerdictCause.SUCCEEDED, reason="all", restart_count=0, round_id=0)
     state = state_of(started(), RunEnded(verdict=won))
     assert state.history[-1].decision == "run succeeded"
 
@@ -209,21 +211,21 @@ def test_a_reason_in_the_history_is_bounded() -> None:
 
 
 def test_a_broken_transition_tells_the_latest_decisions() -> None:
-    rounds = [r for n in range(STORY_MAX) for r in (started(n), ended(n, count=0))]
+    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended(n, count=0))]
     state = state_of(*rounds)
     with pytest.raises(InvalidTransition) as caught:
         state.apply(ended())
     story = str(caught.value).partition("history: ")[2].split("; ")
-    assert story.count("round ended: failed") == STORY_MAX // 2
+    assert story.count("round ended: failed") == TRANSITION_HISTORY_MAX // 2
     assert story[-1] == "round ended: failed"
-    assert len(state.history) == 2 + 2 * STORY_MAX, "a refused record leaves no entry"
+    assert len(state.history) == 2 + 2 * TRANSITION_HISTORY_MAX, "a refused record leaves no entry"
 
 
 def test_a_journal_from_before_there_was_a_history_is_read() -> None:
     old = json_round_trip(AgentRemoved(incarnation="a.1", reason="left"))
     state = state_of(old)
     assert state.history[-1] == HistoryEntry(
-        at_s=0.0, decision="agent removed", reason="a: left", round_id=None
+        at_s=0.0, decision="agent removed", reason="a: left", round_id=None, sequence=3
     )
 
 

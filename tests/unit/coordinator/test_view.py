@@ -7,19 +7,25 @@ import pytest
 from coordinator.core.model import AgentIdentity
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.errors import InvalidRequest
-from coordinator.wire.run_status import PAGE_SIZE_MAX, run_page
-from drumbeat.v1 import run_pb2
+from coordinator.wire.run_status import PAGE_SIZE_MAX, agents_page
+from drumbeat.v1 import query_pb2
+from tests.support.status import RunStatus, status_of
 from tests.support.world import Story, a_running_story, a_story
 
 GRPC_DEFAULT_LIMIT = 4 * 1024 * 1024
 
 
-def page(story: Story, *, token: str = "", size: int = 0) -> run_pb2.GetRunResponse:
-    request = run_pb2.GetRunRequest(page_size=size, page_token=token)
-    return run_page(request, story.state(), story.run(), now=story.now)
+def page(story: Story, *, token: str = "", size: int = 0) -> query_pb2.ListAgentsResponse:
+    view = query_pb2.VIEW_FULL
+    request = query_pb2.ListAgentsRequest(page_size=size, page_token=token, view=view)
+    return agents_page(request, story.state(), story.run(), now=story.now)
 
 
-def pages(story: Story, *, size: int = 0) -> list[run_pb2.GetRunResponse]:
+def status(story: Story) -> RunStatus:
+    return status_of(story.state(), story.run(), now=story.now)
+
+
+def pages(story: Story, *, size: int = 0) -> list[query_pb2.ListAgentsResponse]:
     found = [page(story, size=size)]
     while found[-1].next_page_token:
         found.append(page(story, token=found[-1].next_page_token, size=size))
@@ -36,14 +42,20 @@ def two_agents(local_world_size: int) -> Story:
 
 def test_a_run_tells_its_round_and_the_ranks_of_each_agent() -> None:
     story = two_agents(local_world_size=4)
-    run = page(story).run
+    run = status(story)
     current = run.round
     assert (current.round_id, current.world_size, current.group_world_size) == (0, 8, 2)
     assert current.master_addr == story.assignment("a").round.master_addr
     assert current.master_port == story.assignment("a").round.master_port
     assert (current.restart_count, run.generation, run.agents_count) == (0, 1, 2)
     assert [
-        (a.group_rank, a.rank_first, a.role_rank_first, a.role_world_size, a.local_world_size)
+        (
+            a.seat.group_rank,
+            a.seat.rank_first,
+            a.seat.role_rank_first,
+            a.seat.role_world_size,
+            a.local_world_size,
+        )
         for a in run.agents
     ] == [(0, 0, 0, 8, 4), (1, 4, 4, 8, 4)]
 
@@ -51,7 +63,7 @@ def test_a_run_tells_its_round_and_the_ranks_of_each_agent() -> None:
 def test_before_its_first_round_a_run_has_none() -> None:
     story = a_story(2)
     story.join("a")
-    assert not page(story).run.HasField("round")
+    assert not status(story).HasField("round")
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
@@ -60,12 +72,11 @@ def test_pages_hold_every_agent_once_participants_first(size: int) -> None:
     for index in range(9):
         story.join(f"n{index}")
     found = pages(story, size=size)
-    agents = [agent for each in found for agent in each.run.agents]
-    assert [agent.is_participant for agent in agents] == [True] * 4 + [False] * 5
-    assert [agent.group_rank for agent in agents[:4]] == [0, 1, 2, 3]
+    agents = [agent for each in found for agent in each.agents]
+    assert [agent.HasField("seat") for agent in agents] == [True] * 4 + [False] * 5
+    assert [agent.seat.group_rank for agent in agents[:4]] == [0, 1, 2, 3]
     assert sorted(agent.host for agent in agents) == [f"n{index}" for index in range(9)]
-    assert {each.run.agents_count for each in found} == {9}
-    assert [each.run.HasField("spec") for each in found] == [True] + [False] * (len(found) - 1)
+    assert status(story).agents_count == 9
 
 
 def test_agents_that_come_and_go_between_pages_hide_no_other() -> None:
@@ -76,7 +87,7 @@ def test_agents_that_come_and_go_between_pages_hide_no_other() -> None:
     story.leave("n1")
     story.join("m0")
     second = page(story, token=first.next_page_token, size=100)
-    seen = [agent.host for each in (first, second) for agent in each.run.agents]
+    seen = [agent.host for each in (first, second) for agent in each.agents]
     assert {f"n{index}" for index in range(6)} - set(seen) == set()
     assert len(seen) == len(set(seen))
 
@@ -106,8 +117,8 @@ def test_every_page_fits_the_default_limit_of_grpc_at_10_000_agents() -> None:
         assert presence is None
         run.members.presences[incarnation].whereabouts.take(0, workers, now=story.now)
     found = pages(story)
-    assert sum(len(each.run.agents) for each in found) == 10_000
-    assert max(len(each.run.agents) for each in found) <= PAGE_SIZE_MAX
+    assert sum(len(each.agents) for each in found) == 10_000
+    assert max(len(each.agents) for each in found) <= PAGE_SIZE_MAX
     assert max(each.ByteSize() for each in found) < GRPC_DEFAULT_LIMIT
 
 
@@ -119,4 +130,4 @@ def test_a_single_agent_larger_than_a_page_still_comes() -> None:
     for name in ("a", "b"):
         story.beat(name, workers=progress)
     found = pages(story)
-    assert [len(each.run.agents) for each in found] == [0, 1, 1]
+    assert [len(each.agents) for each in found] == [1, 1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Index:
-    """An integer of somebody else's."""
+    """An integer of another library's."""
 
     def __index__(self) -> int:
         return 7
@@ -87,7 +87,7 @@ def test_the_time_of_a_step(board: BoardDirectory) -> None:
     assert gap(board, 11) == board[layout.STEP_TIME]
     assert gap(board, 15) // 4 == board[layout.STEP_TIME]
     known = board[layout.STEP_TIME]
-    heartbeat(3)  # counted anew: nobody knows how many steps that were
+    heartbeat(3)  # counted anew: how many steps that were is not known
     assert board[layout.STEP_TIME] == known
 
 

@@ -1,4 +1,4 @@
-"""Waits of the main thread: any signal ends them, and nobody else's wakeup is lost."""
+"""Waits of the main thread: any signal ends them, and no other wakeup is lost."""
 
 from __future__ import annotations
 

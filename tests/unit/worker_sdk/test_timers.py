@@ -148,7 +148,7 @@ def test_a_function_that_runs_after_its_call_is_refused() -> None:
         section("s")(later)
 
 
-def test_the_same_scope_within_and_beside_cancels_nobody_else_s(board: BoardDirectory) -> None:
+def test_the_same_scope_within_and_beside_cancels_no_other(board: BoardDirectory) -> None:
     opened, done = threading.Event(), threading.Event()
 
     def other() -> None:

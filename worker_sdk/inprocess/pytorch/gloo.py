@@ -1,4 +1,4 @@
-"""Shell. The TCP connections of this process that belong to collectives.
+"""Shell. The TCP connections of this process that belong to collectives of gloo.
 
 torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping the
 group all leave a thread in a collective until its peer goes or its timeout is over.
@@ -29,6 +29,7 @@ import fcntl
 import os
 import re
 import socket
+import stat
 import sys
 import termios
 import time
@@ -36,13 +37,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SELF = Path("/proc/self")
 _LOOP_THREAD = "gloo_tcp_loop"
 _EVENTPOLL = "anon_inode:[eventpoll]"
 _MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(/.*)")
-_WORD_BYTES = 8
+_FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
+_WATCHED = re.compile(r"^tfd:\s*(\d+)\s+events:\s*\w+\s+data:\s*([0-9a-f]+)", re.MULTILINE)
 
 LIBRARIES = ("libtorch", "libgloo")
 """Where gloo's code is: names of libraries begin like this."""
@@ -52,8 +54,8 @@ QUIET_WITHIN_S = 0.5
 QUIET_CHECK_S = 0.001
 QUIET_CHECKS = 2
 """In a row. The kernel does not tell when the last byte has gone."""
-_BYTES_NOT_READ = termios.FIONREAD
-_BYTES_NOT_SENT = 0x894B  # SIOCOUTQNSD; SIOCOUTQ counts those whose receipt is told 40 ms later
+# Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
+_QUEUES = (termios.FIONREAD, 0x894B)
 
 
 class Kept:
@@ -70,15 +72,10 @@ class Kept:
 
 def shut_down_gloo() -> int:
     """Shut the connections of all gloo groups down; return how many there were."""
-    if not _has_loop():
+    if not any(name.strip() == _LOOP_THREAD for name in _told("task", "comm")):
         return 0
-    with contextlib.closing(_Memory()) as memory:
-        descriptors = {
-            descriptor
-            for poll in _polls()
-            for descriptor, served_by in _watched_by(poll)
-            if memory.is_of_torch(served_by)
-        }
+    with _objects_of_torch() as is_of_torch:
+        descriptors = {fd for fd, served_by in _watched() if is_of_torch(served_by)}
     found = [each for each in map(_connection, descriptors) if each is not None]
     Kept.connections += found
     _wait_until_quiet(found)
@@ -89,133 +86,103 @@ def shut_down_to(host: str, port: int) -> int:
     """Shut all connections to a TCP port of a host down, from both sides; return how many.
 
     Meant for a place that serves one purpose only: that of the store of an iteration,
-    where a thread may wait for a key that nobody will ever set.
+    where a thread may wait for a key that will never be set.
     """
-    hosts, is_ours, count = _addresses(host), _is_listening(port), 0
-    for descriptor, _ in _descriptors("socket:"):
-        connection = _connection(descriptor)
-        if connection is None:
-            continue
-        with connection:
-            peer = _peer(connection)
-            is_client = peer is not None and peer[1] == port and peer[0] in hosts
-            if is_client or (is_ours and connection.getsockname()[1] == port):
-                count += _shut_down(connection, socket.SHUT_RDWR)
-    return count
-
-
-class _Memory:
-    """What stands in this process's memory, read so that a wrong address does no harm."""
-
-    def __init__(self) -> None:
-        self._ranges = [
-            (int(found[1], 16), int(found[2], 16))
-            for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
-            if found is not None and Path(found[3]).name.startswith(LIBRARIES)
-        ]
-        self._file: int | None = None
-        with contextlib.suppress(OSError):  # where that is not allowed every one counts
-            self._file = os.open(_SELF / "mem", os.O_RDONLY | os.O_CLOEXEC)
-
-    def is_of_torch(self, address: int) -> bool:
-        """Return whether the object there has its code in torch's library."""
-        if self._file is None:
-            return True
-        try:
-            word = os.pread(self._file, _WORD_BYTES, address)
-        except (OSError, OverflowError):
-            return False
-        code = int.from_bytes(word, sys.byteorder)
-        return any(first <= code < end for first, end in self._ranges)
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-
-
-def _addresses(host: str) -> set[str]:
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError):
-        return set()
-    return {_plain(str(place[0])) for *_, place in found}
+        found = []
+    hosts = {_plain(str(place[0])) for *_, place in found}
+    sockets = [each for each in map(_tcp_socket, _descriptors("socket:")) if each is not None]
+    is_ours = any(_is_listener(each) and each.getsockname()[1] == port for each in sockets)
+    count = 0
+    for each in sockets:
+        with each:
+            peer = _peer(each)
+            is_client = peer is not None and peer[1] == port and peer[0] in hosts
+            is_accepted = is_ours and peer is not None and each.getsockname()[1] == port
+            if is_client or is_accepted:
+                count += _shut_down(each, socket.SHUT_RDWR)
+    return count
 
 
-def _plain(address: str) -> str:
-    """Return an address as it is without IPv6 around it."""
-    return address.removeprefix("::ffff:")
+@contextlib.contextmanager
+def _objects_of_torch() -> Iterator[Callable[[int], bool]]:
+    """Give a function that says whether the object at an address has its code in torch's library.
 
+    Memory is read so that a wrong address does no harm; where that is not allowed all count.
+    """
+    code = [
+        range(int(found[1], 16), int(found[2], 16))
+        for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
+        if found is not None and Path(found[3]).name.startswith(LIBRARIES)
+    ]
 
-def _is_listening(port: int) -> bool:
-    for descriptor, _ in _descriptors("socket:"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
-            is_tcp = found.family in (socket.AF_INET, socket.AF_INET6)
-            is_listener = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            if is_tcp and is_listener and found.getsockname()[1] == port:
-                return True
-    return False
-
-
-def _has_loop() -> bool:
-    for task in (_SELF / "task").iterdir():
+    def is_of_torch(address: int) -> bool:
         try:
-            if (task / "comm").read_text().strip() == _LOOP_THREAD:
-                return True
-        except OSError:  # it has ended meanwhile
-            continue
-    return False
+            word = int.from_bytes(os.pread(memory.fileno(), 8, address), sys.byteorder)
+        except (OSError, OverflowError):
+            return False
+        return any(word in each for each in code)
+
+    try:
+        memory = (_SELF / "mem").open("rb", buffering=0)
+    except OSError:
+        yield lambda _: True
+        return
+    with memory:
+        yield is_of_torch
 
 
-def _polls() -> Iterator[str]:
-    """Yield what the kernel tells of each epoll instance that may be gloo's."""
-    for descriptor, target in _descriptors(_EVENTPOLL):
-        try:
-            told = (_SELF / "fdinfo" / str(descriptor)).read_text()
-        except OSError:
-            continue
-        flags = re.search(r"^flags:\s*([0-7]+)", told, re.MULTILINE)
-        if target == _EVENTPOLL and flags and not int(flags[1], 8) & os.O_CLOEXEC:
-            yield told
+def _watched() -> Iterator[tuple[int, int]]:
+    """Yield what epoll instances watch that may be gloo's: descriptors, what is told with each."""
+    polls = set(map(str, _descriptors(_EVENTPOLL)))
+    for told in _told("fdinfo", "", polls):
+        flags = _FLAGS.search(told)
+        if flags and not int(flags[1], 8) & os.O_CLOEXEC:
+            yield from ((int(fd), int(data, 16)) for fd, data in _WATCHED.findall(told))
 
 
-def _watched_by(poll: str) -> Iterator[tuple[int, int]]:
-    """Yield each descriptor, and what is told with it."""
-    pattern = r"^tfd:\s*(\d+)\s+events:\s*\w+\s+data:\s*([0-9a-f]+)"
-    for found in re.finditer(pattern, poll, re.MULTILINE):
-        yield int(found[1]), int(found[2], 16)
+def _told(folder: str, file: str, names: set[str] | None = None) -> Iterator[str]:
+    """Yield what the kernel tells of each thread or descriptor; some may be gone meanwhile."""
+    for path in (_SELF / folder).iterdir():
+        if names is None or path.name in names:
+            with contextlib.suppress(OSError):
+                yield (path / file).read_text()
 
 
-def _descriptors(kind: str) -> list[tuple[int, str]]:
-    found = []
-    for link in (_SELF / "fd").iterdir():
-        try:
-            target = str(link.readlink())
-        except OSError:
-            continue
-        if target.startswith(kind):
-            found.append((int(link.name), target))
-    return found
+def _descriptors(kind: str) -> Iterator[int]:
+    for link in list((_SELF / "fd").iterdir()):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(kind):
+                yield int(link.name)
+
+
+def _tcp_socket(descriptor: int) -> socket.socket | None:
+    """Return another descriptor of a TCP socket, ``None`` if it is something else."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        found = socket.fromfd(descriptor, -1, -1)
+    except OSError:  # it is closed meanwhile
+        return None
+    if found.family in (socket.AF_INET, socket.AF_INET6):
+        return found
+    found.close()
+    return None
 
 
 def _connection(descriptor: int) -> socket.socket | None:
-    """Return another descriptor of a TCP connection, ``None`` if it is something else.
+    """Return the same for one that is connected: a listener's end would make gloo end all."""
+    found = _tcp_socket(descriptor)
+    if found is not None and _peer(found) is None:
+        found.close()
+        return None
+    return found
 
-    Its owner's stays open; one that only listens is none: gloo would end the process.
-    """
-    try:
-        copy = os.dup(descriptor)
-    except OSError:
-        return None
-    try:
-        connection = socket.socket(fileno=copy)
-    except OSError:  # no socket
-        os.close(copy)
-        return None
-    is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-    if is_tcp and _peer(connection) is not None:
-        return connection
-    connection.close()
-    return None
+
+def _is_listener(each: socket.socket) -> bool:
+    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _peer(connection: socket.socket) -> tuple[str, int] | None:
@@ -226,30 +193,30 @@ def _peer(connection: socket.socket) -> tuple[str, int] | None:
     return _plain(host), int(port)
 
 
+def _plain(address: str) -> str:
+    """Return an address as it is without IPv6 around it."""
+    return address.removeprefix("::ffff:")
+
+
 def _wait_until_quiet(connections: list[socket.socket]) -> None:
     """Return when no byte is under way, or has been for too long."""
     deadline = time.monotonic() + QUIET_WITHIN_S
     quiet = 0
-    while True:
+    while time.monotonic() < deadline:
         quiet = 0 if any(map(_is_busy, connections)) else quiet + 1
-        if quiet == QUIET_CHECKS or time.monotonic() >= deadline:
+        if quiet == QUIET_CHECKS:
             return
         time.sleep(QUIET_CHECK_S)
 
 
 def _is_busy(connection: socket.socket) -> bool:
     """Return whether there are bytes that were not read, or not sent."""
-    if _peer(connection) is None:
-        return False
-    return any(_bytes_in(connection, queue) for queue in (_BYTES_NOT_READ, _BYTES_NOT_SENT))
-
-
-def _bytes_in(connection: socket.socket, queue: int) -> int:
     try:
-        told = fcntl.ioctl(connection, queue, bytes(4))
-    except OSError:
-        return 0
-    return int.from_bytes(told, sys.byteorder)
+        connection.getpeername()
+        queues = [fcntl.ioctl(connection, queue, bytes(4)) for queue in _QUEUES]
+    except OSError:  # not connected any more
+        return False
+    return any(map(any, queues))
 
 
 def _shut_down(connection: socket.socket, how: int) -> bool:

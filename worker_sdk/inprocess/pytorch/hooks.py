@@ -1,4 +1,4 @@
-"""Shell. Hooks for torch. Imports it when they run, and only if the program has done so."""
+"""Shell. Hooks for torch. They import nothing: it is used if the program has imported it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class AbortTorchDistributed(Abort):
 
     def __call__(self, state: State) -> State:
         """Abort; nothing to do where torch is not used."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available():
+        distributed = _distributed()
+        if distributed is None:
             return state
         if distributed.is_initialized():
             Kept.groups += distributed.distributed_c10d._world.pg_names  # noqa: SLF001
-            _abort_backends(distributed)
+            _abort_groups(list(distributed.distributed_c10d._world.pg_names))  # noqa: SLF001
             gloo.shut_down_gloo()
             _destroy(distributed)
         host, port = environment.master()
@@ -58,8 +58,8 @@ class AbortTorchDistributed(Abort):
         It may have made a group while the others were aborted. And one that it failed
         to make has been counted: the next would have another name than on the other workers.
         """
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available():
+        distributed = _distributed()
+        if distributed is None:
             return
         if distributed.is_initialized():
             _destroy(distributed)
@@ -73,11 +73,7 @@ class AbortTorchDistributed(Abort):
 
 
 class CudaHealthCheck(HealthCheck):
-    """Fails if the GPU of this worker does not come to rest, or reports an error.
-
-    Args:
-        timeout: How long all that was issued to it may take.
-    """
+    """Fails if the GPU of this worker is not done within ``timeout``, or reports an error."""
 
     def __init__(self, timeout: Duration = timedelta(seconds=30)) -> None:
         self.timeout_s = seconds("timeout", timeout)
@@ -98,9 +94,13 @@ class CudaHealthCheck(HealthCheck):
         return state
 
 
-def _abort_backends(distributed: Any) -> None:
+def _distributed() -> Any:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed is not None and distributed.is_available() else None
+
+
+def _abort_groups(groups: list[Any]) -> None:
     """Abort each group's backends, all at once: one may wait for another's peers."""
-    groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
     threads = [
         threading.Thread(target=_abort, args=(group,), name="worker_sdk abort", daemon=True)
         for group in groups

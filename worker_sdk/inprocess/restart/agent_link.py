@@ -14,7 +14,7 @@ from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
     from drumbeat.worker.v1 import worker_pb2
-    from worker_sdk.attach import Attachment, Receiver
+    from worker_sdk.attach import Attachment
 
 FLUSH_TIMEOUT_S = 2.0
 """How long a worker that ends may try to tell why. The agent learns of its end anyway."""
@@ -29,7 +29,7 @@ class Link:
     """What this process has with its agent, over all its calls of wrappers."""
 
     def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
-        self._attachment = attachment
+        self.attachment = attachment
         self.limits = limits
         self.iteration = 0
         """The next one; it goes on from call to call."""
@@ -41,12 +41,11 @@ class Link:
     def begin(self) -> None:
         """Learn where this process begins: it may not be the first one of its worker.
 
-        Raises:
-            RestartError: The agent does not answer, or lets the worker take no part any more.
+        Raises ``RestartError`` if the agent does not answer, or the worker's part is over.
         """
         if self._is_greeted:
             return
-        greeted = self._attachment.greeting(GREETING_TIMEOUT_S)
+        greeted = self.attachment.greeting(GREETING_TIMEOUT_S)
         if greeted is None:
             raise RestartError(f"the agent did not answer within {GREETING_TIMEOUT_S:g} s")
         if greeted.left:
@@ -57,18 +56,14 @@ class Link:
         """Send a step, unless the last one was sent."""
         with self._lock:
             if not self.is_ended:
-                self._attachment.send_step(step)
-
-    def on_order(self, receiver: Receiver | None) -> None:
-        """Hand orders to ``receiver``, on another thread; the latest so far first."""
-        self._attachment.on_order(receiver)
+                self.attachment.send_step(step)
 
     def end(self, step: worker_pb2.WorkerStep) -> None:
         """Tell that this process takes no part any more; it may end right after."""
         with self._lock:
             self.is_ended = True
-            self._attachment.send_step(step)
-        self._attachment.confirm(FLUSH_TIMEOUT_S)
+            self.attachment.send_step(step)
+        self.attachment.confirm(FLUSH_TIMEOUT_S)
 
 
 class BoardLimits:
@@ -78,14 +73,7 @@ class BoardLimits:
         self._main = runtime.start().threads.mine
 
     def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
-        """Start one, or start it again.
-
-        Args:
-            scope: ``HARD_SCOPE`` or ``HEARTBEAT_SCOPE``.
-            after_s: Time until it expires; above 0.
-            grace_s: Time from SIGTERM to SIGKILL, if that of the agent is longer; 0: the
-                agent's.
-        """
+        """Start one anew; ``grace_s`` counts from SIGTERM to SIGKILL if the agent's is longer."""
         board = runtime.start()
         if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
@@ -99,10 +87,9 @@ class BoardLimits:
 
     def disarm(self, scope: str) -> None:
         """Forget one."""
-        board = runtime.start()
-        slot = board.own.pop(scope, REFUSED)
+        slot = runtime.start().own.pop(scope, REFUSED)
         if slot != REFUSED:
-            board.close_slot(slot)
+            runtime.start().close_slot(slot)
 
     def clear(self) -> None:
         """Forget all timers and sections of the process; for the main thread."""
@@ -117,7 +104,6 @@ class BoardLimits:
 class Current:
     """The link of this process, once it was asked for; a forked child has none."""
 
-    lock = threading.Lock()
     link: Link | None = None
     pid = 0
 
@@ -130,10 +116,9 @@ def why_none() -> str:
 
 
 def of_process() -> Link | None:
-    """Return the link of this process, ``None`` if no agent listens to it."""
-    with Current.lock:
-        if Current.link is None or Current.pid != os.getpid():
-            if not runtime.is_attached():
-                return None
-            Current.link, Current.pid = Link(runtime.attachment(), BoardLimits()), os.getpid()
-        return Current.link
+    """Return the link of this process, ``None`` if no agent listens to it; for the main thread."""
+    if Current.link is None or Current.pid != os.getpid():
+        if not runtime.is_attached():
+            return None
+        Current.link, Current.pid = Link(runtime.attachment(), BoardLimits()), os.getpid()
+    return Current.link

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker_sdk")
 
-_OUR_PACKAGE = __name__.rpartition(".")[0]
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 
 
@@ -74,7 +73,7 @@ class Call:
 
     def run(self) -> Any:
         """Return what the function returned in the iteration that all completed."""
-        Current.call, Current.pid = self._call, os.getpid()
+        Current.call = self._call
         try:
             self._monitor.start()
             self._ticker.start()
@@ -162,11 +161,7 @@ class Call:
         self._monitor.silent(cause)
 
     def _clean_up(self, error: Exception | None) -> None:
-        """Run the hooks that come after an interruption.
-
-        Raises:
-            HealthCheckError: One of them failed, so this worker can't go on.
-        """
+        """Run the hooks that come after an interruption; one that fails ends this worker."""
         for part in self._torch_aborts:
             part.settle()
         state = replace(self._call.state, fn_exception=error)
@@ -222,14 +217,10 @@ def _check_goes_on(answer: Answer) -> None:
 def _drop_our_frames(error: BaseException) -> None:
     """Let the traceback of what the user's code raised begin with the user's code."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__name__", "")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
         trace = trace.tb_next
     if trace is not None:
         error.__traceback__ = trace
-
-
-def _is_ours(module: str) -> bool:
-    return module.startswith(f"{_OUR_PACKAGE}.")
 
 
 def _stack_of_user() -> str:

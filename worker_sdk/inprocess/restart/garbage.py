@@ -10,15 +10,13 @@ import contextlib
 import gc
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
 
 COLLECTIONS_MAX = 3
 """A collection may make more garbage; a program that always does must not hold us up."""
-
 
 CHAIN_MAX = 64
 """Exceptions whose frames are emptied: one, what it came from, and so on."""
@@ -36,18 +34,15 @@ def free(remains: list[BaseException]) -> None:
     """
     with _loaders_freed_quickly():
         while remains:
-            _empty_frames(remains.pop())
+            error: BaseException | None = remains.pop()
+            for _ in range(CHAIN_MAX):
+                if error is not None:
+                    traceback.clear_frames(error.__traceback__)
+                    error = error.__cause__ or error.__context__
+        error = None
         collect()
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.active_children()  # takes note of those that have ended
-
-
-def _empty_frames(error: BaseException | None) -> None:
-    for _ in range(CHAIN_MAX):
-        if error is None:
-            return
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager
@@ -57,20 +52,20 @@ def _loaders_freed_quickly() -> Iterator[None]:
     Source: ``_MultiProcessingDataLoaderIter._shutdown_workers`` of torch 2.13, which looks
     the time up when it waits.
     """
-    utils: ModuleType | None = sys.modules.get("torch.utils.data._utils")
+    utils: Any = sys.modules.get("torch.utils.data._utils")
     wait_s = getattr(utils, "MP_STATUS_CHECK_INTERVAL", None)
-    if utils is None or wait_s is None:
+    if wait_s is None:
         yield
         return
-    utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S  # type: ignore[attr-defined]
+    utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S
     try:
         yield
     finally:
-        utils.MP_STATUS_CHECK_INTERVAL = wait_s  # type: ignore[attr-defined]
+        utils.MP_STATUS_CHECK_INTERVAL = wait_s
 
 
 def collect() -> None:
-    """Free what nobody can reach."""
+    """Free what is in cycles that nothing refers to."""
     for _ in range(COLLECTIONS_MAX):
         if not gc.collect():
             return

@@ -42,11 +42,9 @@ class Outcome:
 class Gate:
     """Where the main thread may be interrupted.
 
-    Args:
-        on_raised: Called in the main thread when the exception is raised. It, and the
-            next, may interrupt anything: they must be reentrant.
-        on_dropped: Called, by any thread, when the exception is gone: unless the main
-            thread has left the gate by then, the user's code stopped it.
+    ``on_raised`` is called in the main thread when the exception is raised, ``on_dropped`` by
+    any thread when it is gone: unless the main thread has left the gate by then, the user's
+    code stopped it. Both may interrupt anything, so they must be reentrant.
     """
 
     def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:

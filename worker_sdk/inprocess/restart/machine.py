@@ -38,27 +38,21 @@ class Step(enum.StrEnum):
 class Phase(enum.Enum):
     """Where the main thread is."""
 
-    OUTSIDE = enum.auto()
-    """It cleans up, or is between two iterations."""
-    ENTERING = enum.auto()
-    """It waits for the iteration to begin."""
-    RUNNING = enum.auto()
-    LOCKING = enum.auto()
-    """The iteration is interrupted, as soon as no atomic code runs."""
-    RAISING = enum.auto()
-    """It is brought out of the function."""
-    COMPLETED = enum.auto()
-    """It waits for the other workers."""
-    OVER = enum.auto()
+    OUTSIDE = "it cleans up, or is between two iterations"
+    ENTERING = "it waits for the iteration to begin"
+    RUNNING = "it is in the function"
+    LOCKING = "the iteration is interrupted as soon as no atomic code runs"
+    RAISING = "it is brought out of the function"
+    COMPLETED = "it waits for the other workers"
+    OVER = "the call has ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why this worker interrupts the iteration."""
+    """Why this worker interrupts the iteration; the content is for the agent."""
 
     reason: str
     content: object
-    """For the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +94,11 @@ class Silent:
 class Notice(enum.Enum):
     """An event that is no more than that."""
 
-    AGENT_LOST = enum.auto()
-    """The agent will give no more orders."""
-    LOCKED = enum.auto()
-    """``Act.LOCK`` was carried out."""
-    RAISED = enum.auto()
-    """The exception was raised in the main thread."""
-    DROPPED = enum.auto()
-    """The exception is gone."""
-    DEADLINE = enum.auto()
-    """``next_deadline`` is over."""
+    AGENT_LOST = "the agent will give no more orders"
+    LOCKED = "`Act.LOCK` was carried out"
+    RAISED = "the exception was raised in the main thread"
+    DROPPED = "the exception is gone"
+    DEADLINE = "`next_deadline` is over"
 
 
 Event = Enter | Left | Ordered | Silent | Notice
@@ -136,12 +125,9 @@ class Answer:
 class Act(enum.Enum):
     """An effect that is no more than that."""
 
-    LOCK = enum.auto()
-    """Wait until no atomic code runs, and let none begin. Ends as ``Notice.LOCKED``."""
-    UNLOCK = enum.auto()
-    """Let atomic code run; raise nothing any more."""
-    ABORT = enum.auto()
-    """Run the user's hook."""
+    LOCK = "wait until no atomic code runs, and let none begin; ends as `Notice.LOCKED`"
+    UNLOCK = "let atomic code run, and raise nothing any more"
+    ABORT = "run the user's hook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +141,7 @@ Effect = Send | Answer | Raise | Act
 
 
 class WorkerIteration:
-    """See the module.
-
-    Args:
-        cleanup_s: How long the main thread may clean up after the exception was raised in it
-            before it is raised again.
-    """
+    """See the module. After ``cleanup_s`` the exception is raised again in code that cleans up."""
 
     def __init__(self, cleanup_s: float) -> None:
         self.phase = Phase.OUTSIDE
@@ -187,6 +168,10 @@ class WorkerIteration:
     def next_deadline(self) -> float | None:
         """Return when ``Notice.DEADLINE`` is due."""
         return self._deadline
+
+    def check_invariants(self) -> None:
+        """Assert that the exception is raised again exactly while it is wanted."""
+        assert (self._deadline is not None) == (self.phase is Phase.RAISING)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Return what is to be done, in this order."""

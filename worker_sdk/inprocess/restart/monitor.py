@@ -14,25 +14,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.worker.v1 import worker_pb2
+from worker_sdk.inprocess.restart import machine
 from worker_sdk.inprocess.restart.interrupt import Atomic, Gate, Interrupter
-from worker_sdk.inprocess.restart.machine import (
-    Act,
-    Answer,
-    Cause,
-    Effect,
-    Enter,
-    Event,
-    Left,
-    Notice,
-    Ordered,
-    Phase,
-    Raise,
-    Send,
-    Silent,
-    Step,
-    Word,
-    WorkerIteration,
-)
 from worker_sdk.interpreter.signal_wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -44,22 +27,16 @@ log = logging.getLogger("worker_sdk")
 
 
 class Monitor:
-    """See the module; made and closed by the main thread.
-
-    Args:
-        link: To the agent.
-        abort: The user's hook, without arguments; called on this thread.
-        cleanup_s: See ``WorkerIteration``.
-    """
+    """See the module; made and closed by the main thread. ``abort`` is called on this thread."""
 
     def __init__(self, link: Link, abort: Callable[[], None], *, cleanup_s: float) -> None:
         self._link = link
         self._abort = abort
-        self._iteration = WorkerIteration(cleanup_s)
-        self._events: SimpleQueue[Event] = SimpleQueue()
-        self._answers: Mailbox[Answer] = Mailbox()
+        self._iteration = machine.WorkerIteration(cleanup_s)
+        self._events: SimpleQueue[machine.Event] = SimpleQueue()
+        self._answers: Mailbox[machine.Answer] = Mailbox()
         put = self._events.put
-        self.gate = Gate(lambda: put(Notice.RAISED), lambda: put(Notice.DROPPED))
+        self.gate = Gate(lambda: put(machine.Notice.RAISED), lambda: put(machine.Notice.DROPPED))
         self.atomic = Atomic(self.gate)
         self._interrupter = Interrupter(self.gate)
         self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
@@ -68,38 +45,37 @@ class Monitor:
         """Start the thread, and hear orders."""
         self._answers.open()
         self._thread.start()
-        self._link.on_order(lambda order: self._events.put(_ordered(order)))
+        self._link.attachment.on_order(lambda order: self._events.put(_ordered(order)))
 
     def close(self) -> None:
         """End the thread; harmless if it was not started."""
-        self._link.on_order(None)
+        self._link.attachment.on_order(None)
         if self._thread.ident is not None:
-            self._events.put(Left(is_final=True))
+            self._events.put(machine.Left(is_final=True))
             self._thread.join()
         self._answers.close()
         self._interrupter.close()
 
-    def enter(self, iteration: int, step: worker_pb2.Entered) -> Answer:
+    def enter(self, iteration: int, step: worker_pb2.Entered) -> machine.Answer:
         """Wait for an iteration to begin, or to be interrupted before it does."""
-        self._events.put(Enter(iteration, step))
+        self._events.put(machine.Enter(iteration, step))
         return self._answers.get()
 
-    def leave(self, cause: Cause | None) -> Answer:
+    def leave(self, cause: machine.Cause | None) -> machine.Answer:
         """Tell what the function came to, and wait for the others.
 
-        Returns:
-            That all completed; or that the iteration is interrupted, everything was
-            aborted, and nothing will be raised any more.
+        Once this says that the iteration is interrupted, all is aborted, and nothing will
+        be raised any more.
         """
-        self._events.put(Left(cause))
+        self._events.put(machine.Left(cause))
         return self._answers.get()
 
-    def silent(self, cause: Cause) -> None:
+    def silent(self, cause: machine.Cause) -> None:
         """Tell that the soft timeout is over; for any thread."""
-        self._events.put(Silent(self._iteration.iteration, cause))
+        self._events.put(machine.Silent(self._iteration.iteration, cause))
 
     def _run(self) -> None:
-        while self._iteration.phase is not Phase.OVER:
+        while self._iteration.phase is not machine.Phase.OVER:
             self._handle_next()  # what it tells of lives no longer than that
 
     def _handle_next(self) -> None:
@@ -108,47 +84,47 @@ class Monitor:
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
             event = self._events.get(timeout=left_s)
         except Empty:
-            event = Notice.DEADLINE
+            event = machine.Notice.DEADLINE
         for effect in self._iteration.handle(event, now=monotonic()):
             self._execute(effect)
 
-    def _execute(self, effect: Effect) -> None:
+    def _execute(self, effect: machine.Effect) -> None:
         match effect:
-            case Send(step, iteration, content):
+            case machine.Send(step, iteration, content):
                 self._link.send_step(_step(step, iteration, content))
-            case Answer():
+            case machine.Answer():
                 self._answers.put(effect)
-            case Raise(reason):
+            case machine.Raise(reason):
                 self.gate.reason = reason
                 self._interrupter.send()
-            case Act.LOCK:
+            case machine.Act.LOCK:
                 self.atomic.lock.acquire()
-                self._events.put(Notice.LOCKED)
-            case Act.UNLOCK:
+                self._events.put(machine.Notice.LOCKED)
+            case machine.Act.UNLOCK:
                 self.gate.reason = None
                 self.atomic.lock.release()
-            case Act.ABORT:
+            case machine.Act.ABORT:
                 try:
                     self._abort()
                 except BaseException:  # whatever it is, this thread must go on
                     log.exception("abort failed; the restart goes on")
 
 
-def _ordered(order: worker_pb2.WorkerOrder | None) -> Event:
+def _ordered(order: worker_pb2.WorkerOrder | None) -> machine.Event:
     if order is None:
-        return Notice.AGENT_LOST
+        return machine.Notice.AGENT_LOST
     name = order.WhichOneof("kind")
     if name is None:  # something newer than this code
-        return Ordered(order.iteration, None)
+        return machine.Ordered(order.iteration, None)
     content = getattr(order, name)
     reason = getattr(content, "reason", "") or f"the agent orders: {name}"
-    return Ordered(order.iteration, Word(name), reason, content)
+    return machine.Ordered(order.iteration, machine.Word(name), reason, content)
 
 
-def _step(step: Step, iteration: int, content: Any) -> worker_pb2.WorkerStep:
-    if step is Step.ENTERED:
+def _step(step: machine.Step, iteration: int, content: Any) -> worker_pb2.WorkerStep:
+    if step is machine.Step.ENTERED:
         return worker_pb2.WorkerStep(iteration=iteration, entered=content)
-    if step is Step.COMPLETED:
+    if step is machine.Step.COMPLETED:
         return worker_pb2.WorkerStep(iteration=iteration, completed=worker_pb2.Completed())
     interrupted = worker_pb2.Interrupted(interruption=content)
     return worker_pb2.WorkerStep(iteration=iteration, interrupted=interrupted)

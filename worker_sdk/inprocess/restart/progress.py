@@ -33,12 +33,11 @@ class Progress:
     __slots__ = ("auto_at", "ping_at")
 
     def __init__(self) -> None:
-        self.auto_at = monotonic()
-        self.ping_at: float | None = None
+        self.start()
 
     def start(self) -> None:
         """Begin anew: pings are not expected before the first."""
-        self.ping_at = None
+        self.ping_at: float | None = None
         self.auto_at = monotonic()
 
     @property
@@ -47,15 +46,11 @@ class Progress:
         ping_at = self.ping_at
         return self.auto_at if ping_at is None else min(self.auto_at, ping_at)
 
-    def renew(self) -> None:
-        """Count all expected signs as given."""
-        self.excuse(monotonic() - self.since)
-
-    def excuse(self, lateness_s: float) -> None:
+    def excuse(self, time_s: float) -> None:
         """Leave out a time in which no sign could be given."""
-        self.auto_at += lateness_s
+        self.auto_at += time_s
         if self.ping_at is not None:
-            self.ping_at += lateness_s
+            self.ping_at += time_s
 
 
 class _Sign:
@@ -94,14 +89,9 @@ UNINTERRUPTIBLE.add(_give_sign.__code__)
 
 
 class Ticker:
-    """Asks for signs, judges the soft timeout, and moves the limits that the agent keeps.
+    """A thread that asks for signs, judges the soft timeout and moves the agent's limits.
 
-    Args:
-        timing: The intervals and limits.
-        limits: Those of the agent.
-        progress: Where signs are noted.
-        on_silence: Called once per iteration, on the ticker's thread, when the soft
-            timeout is over.
+    ``on_silence`` is called once per iteration, on this thread, when the soft timeout is over.
     """
 
     def __init__(
@@ -158,11 +148,10 @@ class Ticker:
     def _arm(self) -> None:
         """Move the limits to the latest sign; without a new one they stay, and say how long."""
         since = self._progress.since
-        if since == self._armed_since:
-            return
-        self._armed_since = since
-        left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
-        self._limits.arm(HARD_SCOPE, left_s, self._timing.termination_grace_time)
+        if since != self._armed_since:
+            self._armed_since = since
+            left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
+            self._limits.arm(HARD_SCOPE, left_s, self._timing.termination_grace_time)
 
     def _tick(self) -> None:
         due = monotonic()
@@ -184,14 +173,14 @@ class Ticker:
         if lateness_s > STALL_S:
             self._progress.excuse(lateness_s)
         if self._limits.is_suspended():
-            self._progress.renew()
+            self._progress.excuse(monotonic() - self._progress.since)
         _Sign.ask()
         self._arm()
         if not self._is_judging:
             return interval_s
         left_s = self._progress.since + self._timing.soft_timeout - now
-        if left_s <= 0:
-            self._is_judging = False
-            self._on_silence()
-            return interval_s
-        return min(interval_s, left_s)
+        if left_s > 0:
+            return min(interval_s, left_s)
+        self._is_judging = False
+        self._on_silence()
+        return interval_s

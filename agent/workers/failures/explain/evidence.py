@@ -5,21 +5,16 @@ All is read from files that the kernel makes up in memory, so that reading never
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.explain import (
-    Ending,
-    Evidence,
-    MemoryGroup,
-    SharedMemory,
-    explain,
-)
+from agent.workers.failures.explain.explain import Evidence, MemoryGroup, explain
 from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
 
@@ -70,10 +65,16 @@ class Explainer:
                 self._cgroups[pid] = cgroup
 
     def explain(
-        self, exit_code: int, pid: int, *, is_stopped: bool, error: WorkerError | None, stacks: str
+        self,
+        exit_code: int,
+        pid: int = 0,
+        *,
+        is_stopped: bool = False,
+        error: WorkerError | None = None,
+        stacks: str = "",
     ) -> str:
-        """Return why a worker likely ended; empty if it ended well."""
-        ending = Ending(
+        """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
+        evidence = Evidence(
             exit_code=exit_code,
             pid=pid,
             is_stopped=is_stopped,
@@ -81,27 +82,26 @@ class Explainer:
             has_error=error is not None and not (stacks and error.traceback == stacks),
             has_stacks=bool(stacks),
         )
-        return explain(ending, Evidence() if is_stopped else self._gather(exit_code, pid))
-
-    def explain_supervisor(self, exit_code: int) -> str:
-        """Return why the supervisor likely died; its workers died with it."""
-        return self.explain(exit_code, 0, is_stopped=False, error=None, stacks="")
+        return explain(evidence if is_stopped else self._completed(evidence))
 
     def close(self) -> None:
         """Close what is open."""
         self._kernel_log.close()
 
-    def _gather(self, exit_code: int, pid: int) -> Evidence:
-        signal = signal_within(exit_code)
+    def _completed(self, evidence: Evidence) -> Evidence:
+        signal = signal_within(evidence.exit_code)
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
-            return Evidence(missing_script=str(self._script) if is_missing else "")
-        words = self._kernel_log.words()
+            return replace(evidence, missing_script=str(self._script) if is_missing else "")
+        evidence = replace(evidence, kernel_lines=self._kernel_log.lines())
         if signal is Signals.SIGKILL:
             kills = _rise(host_oom_kills(self._roots.proc), self._host_before)
-            return Evidence(memory=self._memory(pid), host_oom_kills=kills, kernel_words=words)
-        shared = self._shared_memory() if signal is Signals.SIGBUS else None
-        return Evidence(kernel_words=words, shared_memory=shared)
+            return replace(evidence, memory=self._memory(evidence.pid), host_oom_kills=kills)
+        if signal is Signals.SIGBUS:
+            with suppress(OSError):
+                usage = shutil.disk_usage(self._roots.shared_memory)
+                return replace(evidence, shared_memory=(usage.total, usage.free))
+        return evidence
 
     def _look_up(self, pid: int | str) -> Cgroup | None:
         cgroup = find_cgroup(pid, proc=self._roots.proc, cgroup_root=self._roots.cgroup)
@@ -113,19 +113,9 @@ class Explainer:
         cgroup = self._cgroups.get(pid, self._own)
         if cgroup is None:
             return None
-        before = self._before[cgroup.directory]
-        kills, hits = map(_rise, cgroup.counters(), before)
+        kills, hits = map(_rise, cgroup.counters(), self._before[cgroup.directory])
         limit = cgroup.limit_bytes()
         return MemoryGroup(name=cgroup.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
-
-    def _shared_memory(self) -> SharedMemory | None:
-        try:
-            state = os.statvfs(self._roots.shared_memory)
-        except OSError:
-            return None
-        return SharedMemory(
-            size_bytes=state.f_frsize * state.f_blocks, free_bytes=state.f_frsize * state.f_bavail
-        )
 
 
 def _rise(now: int | None, before: int | None) -> int | None:

@@ -25,21 +25,6 @@ _OOM_KILLER = "the kernel's out-of-memory killer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a worker ended.
-
-    ``exit_code`` is negative for a signal. ``is_stopped``: its agent was stopping it.
-    ``has_error``: it left an error file. ``has_stacks``: its crash left stacks.
-    """
-
-    exit_code: int
-    pid: int
-    is_stopped: bool = False
-    has_error: bool = False
-    has_stacks: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGroup:
     """A worker's cgroup. Its counters are since the round began; ``None``: not told."""
 
@@ -50,7 +35,7 @@ class MemoryGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWord:
+class KernelLine:
     """A line of the kernel log about process ``pid``, as the host numbers processes."""
 
     pid: int
@@ -59,26 +44,26 @@ class KernelWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemory:
-    """State of /dev/shm."""
-
-    size_bytes: int
-    free_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the host told right after a worker's end; nothing of it is certain to be there.
+    """How a worker ended, and what the host told right after; nothing of that is certain.
 
+    ``exit_code`` is negative for a signal. ``is_stopped``: its agent was stopping it.
+    ``has_error``: it left an error file. ``has_stacks``: its crash left stacks.
     ``host_oom_kills``: processes the kernel's out-of-memory killer has ended anywhere on
-    the host since the round began. ``kernel_words``: since then; ``None``: not readable.
+    the host since the round began. ``kernel_lines``: since then; ``None``: not readable.
+    ``shared_memory``: bytes of /dev/shm, and how many are free.
     ``missing_script``: the script, if it is not there any more.
     """
 
+    exit_code: int
+    pid: int = 0
+    is_stopped: bool = False
+    has_error: bool = False
+    has_stacks: bool = False
     memory: MemoryGroup | None = None
     host_oom_kills: int | None = None
-    kernel_words: tuple[KernelWord, ...] | None = None
-    shared_memory: SharedMemory | None = None
+    kernel_lines: tuple[KernelLine, ...] | None = None
+    shared_memory: tuple[int, int] | None = None
     missing_script: str = ""
 
 
@@ -114,12 +99,12 @@ _SHELLS = {
 }
 
 
-def explain(ending: Ending, evidence: Evidence) -> str:
+def explain(evidence: Evidence) -> str:
     """Return why the worker likely ended as it did; empty if it ended well."""
-    code, signal = ending.exit_code, signal_within(ending.exit_code)
+    code, signal = evidence.exit_code, signal_within(evidence.exit_code)
     if code == 0:
         return ""
-    if ending.is_stopped:
+    if evidence.is_stopped:
         why = "its agent was stopping it"
         if signal is Signals.SIGKILL:
             why += (
@@ -127,24 +112,24 @@ def explain(ending: Ending, evidence: Evidence) -> str:
                 "or the agent was told to hurry"
             )
     elif signal is not None:
-        why = _signalled(signal, ending, evidence)
+        why = _signalled(signal, evidence)
         if code > 0:
             told = f"a shell or launcher in between tells of {signal.name} with exit code {code}"
             why = f"{told}: {why}"
     elif code < 0:
         why = f"signal {-code} has no name here: something else sent it"
     else:
-        why = _exited(ending, evidence)
+        why = _exited(evidence)
     return why[:EXPLANATION_CHARACTERS_MAX]
 
 
-def _signalled(signal: Signals, ending: Ending, evidence: Evidence) -> str:
+def _signalled(signal: Signals, evidence: Evidence) -> str:
     if signal is Signals.SIGKILL:
-        return _killed(ending, evidence)
+        return _killed(evidence)
     if signal is Signals.SIGBUS:
-        return _bus_error(ending, evidence)
+        return _bus_error(evidence)
     if signal in _CRASHES:
-        return "; ".join([_CRASHES[signal], *_crash_details(ending, evidence)])
+        return "; ".join([_CRASHES[signal], *_crash_details(evidence)])
     if signal in _REASONS:
         return _REASONS[signal]
     if signal in (Signals.SIGUSR1, Signals.SIGUSR2):
@@ -158,12 +143,12 @@ def _signalled(signal: Signals, ending: Ending, evidence: Evidence) -> str:
     )
 
 
-def _killed(ending: Ending, evidence: Evidence) -> str:
-    memory, words = evidence.memory, evidence.kernel_words or ()
-    kills = [word for word in words if word.is_oom_kill]
-    for word in kills:
-        if word.pid == ending.pid:
-            return f"{_OOM_KILLER} ended it: {_quoted(word.text)}"
+def _killed(evidence: Evidence) -> str:
+    memory, lines = evidence.memory, evidence.kernel_lines or ()
+    kills = [line for line in lines if line.is_oom_kill]
+    for line in kills:
+        if line.pid == evidence.pid:
+            return f"{_OOM_KILLER} ended it: {_quoted(line.text)}"
     # Within a container the log has other numbers than we have, so any of them may be it.
     logged = f"; the kernel says: {_quoted(kills[-1].text)}" if kills else ""
     since = "since the round began"
@@ -177,7 +162,7 @@ def _killed(ending: Ending, evidence: Evidence) -> str:
     if memory is not None and memory.limit_hits and memory.oom_kills is None:
         hits = f"hit its memory limit {memory.limit_hits} times"
         return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
-    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_words)
+    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_lines)
     if all(each is None for each in told):
         return (
             f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
@@ -198,36 +183,35 @@ def _processes(number: int) -> str:
     return "1 process" if number == 1 else f"{number} processes"
 
 
-def _bus_error(ending: Ending, evidence: Evidence) -> str:
+def _bus_error(evidence: Evidence) -> str:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
-    shared = evidence.shared_memory
-    if shared is not None:
-        text += f" ({_size(shared.size_bytes)}, of which {_size(shared.free_bytes)} are free now)"
-    if shared is not None and shared.size_bytes <= _DOCKER_SHARED_MEMORY_BYTES:
-        text += "; that is small: give the container more with --shm-size, e.g. --shm-size=16g"
-    else:
-        text += "; in a container --shm-size gives more of it"
-    return "; ".join([text, *_crash_details(ending, evidence)])
+    advice = "in a container --shm-size gives more of it"
+    if evidence.shared_memory is not None:
+        size, free = evidence.shared_memory
+        text += f" ({_size(size)}, of which {_size(free)} are free now)"
+        if size <= _DOCKER_SHARED_MEMORY_BYTES:
+            advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
+    return "; ".join([text, advice, *_crash_details(evidence)])
 
 
-def _crash_details(ending: Ending, evidence: Evidence) -> list[str]:
+def _crash_details(evidence: Evidence) -> list[str]:
     found = [
-        f"the kernel says: {_quoted(word.text)}"
-        for word in evidence.kernel_words or ()
-        if word.pid == ending.pid and not word.is_oom_kill
+        f"the kernel says: {_quoted(line.text)}"
+        for line in evidence.kernel_lines or ()
+        if line.pid == evidence.pid and not line.is_oom_kill
     ][-1:]
     where = "the Python stacks of that moment are in the traceback"
-    return [*found, where if ending.has_stacks else _STACKS_HINT]
+    return [*found, where if evidence.has_stacks else _STACKS_HINT]
 
 
-def _exited(ending: Ending, evidence: Evidence) -> str:
-    code = ending.exit_code
+def _exited(evidence: Evidence) -> str:
+    code = evidence.exit_code
     if code == 2 and evidence.missing_script:
         return (
             f"Python could not open {evidence.missing_script}: it is not there on this host (any "
             "more); check that the script exists at this path on every host"
         )
-    if ending.has_error:
+    if evidence.has_error:
         return "the program raised an exception, see message"
     if code in _SHELLS:
         return _SHELLS[code]

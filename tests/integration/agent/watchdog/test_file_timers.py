@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WORKER = WorkerKey(round_id=3, local_rank=1)
 WALL = 1_000.0
-PID = 2**22 - 1  # nobody has it where fewer are allowed, and only `resolve` is asked of it
+PID = 2**22 - 1  # free where fewer are allowed, and only looked up in `workers`
 SLACK_S = 30.0
 START_S = 60_000 * MS
 WAIT_S = 10_000 * MS
@@ -253,7 +253,7 @@ async def test_a_timer_too_many_is_told_once(scene: Scene) -> None:
     assert [entry["reason"] for entry in logs] == ["1024 timers are open"]
 
 
-async def test_a_process_that_has_gone_is_nobodys(scene: Scene) -> None:
+async def test_a_process_that_has_gone_has_no_timers(scene: Scene) -> None:
     process = await asyncio.create_subprocess_exec("true")
     await process.wait()
     with capture_logs() as logs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from signal import Signals
 from typing import Any
 
@@ -10,11 +11,9 @@ import pytest
 from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain.explain import (
     EXPLANATION_CHARACTERS_MAX,
-    Ending,
     Evidence,
-    KernelWord,
+    KernelLine,
     MemoryGroup,
-    SharedMemory,
     explain,
 )
 
@@ -22,9 +21,12 @@ MIB = 1024 * 1024
 PID = 77
 
 
+def saw(**fields: Any) -> Evidence:
+    return Evidence(exit_code=0, **fields)
+
+
 def said(exit_code: int, evidence: Evidence | None = None, **fields: Any) -> str:
-    ending = Ending(exit_code=exit_code, pid=PID, **fields)
-    return explain(ending, evidence or Evidence())
+    return explain(replace(evidence or saw(), exit_code=exit_code, pid=PID, **fields))
 
 
 def a_group(oom_kills: int | None, limit_hits: int | None = None) -> MemoryGroup:
@@ -32,9 +34,9 @@ def a_group(oom_kills: int | None, limit_hits: int | None = None) -> MemoryGroup
     return MemoryGroup(name="/job_7", oom_kills=oom_kills, limit_hits=limit_hits, limit_bytes=limit)
 
 
-def a_kill(pid: int) -> KernelWord:
+def a_kill(pid: int) -> KernelLine:
     text = f"Memory cgroup out of memory: Killed process {pid} (python)"
-    return KernelWord(pid=pid, text=text, is_oom_kill=True)
+    return KernelLine(pid=pid, text=text, is_oom_kill=True)
 
 
 def test_a_good_end_needs_no_word() -> None:
@@ -42,18 +44,18 @@ def test_a_good_end_needs_no_word() -> None:
 
 
 def test_the_kernel_log_names_the_very_process() -> None:
-    text = said(-9, Evidence(kernel_words=(a_kill(5), a_kill(PID))))
+    text = said(-9, saw(kernel_lines=(a_kill(5), a_kill(PID))))
     assert text.startswith("the kernel's out-of-memory killer ended it: ")
     assert "Killed process 77" in text
 
 
 def test_a_risen_counter_of_the_cgroup_is_very_likely_it() -> None:
-    assert said(-9, Evidence(memory=a_group(1))) == (
+    assert said(-9, saw(memory=a_group(1))) == (
         "very likely the kernel's out-of-memory killer: it ended 1 process of cgroup /job_7 "
         "with its limit of 2.0 GiB since the round began"
     )
     # The log of the host numbers the processes of a container in its own way.
-    text = said(-9, Evidence(memory=a_group(2), kernel_words=(a_kill(90_001),)))
+    text = said(-9, saw(memory=a_group(2), kernel_lines=(a_kill(90_001),)))
     assert "2 processes of cgroup" in text
     assert "Killed process 90001" in text
 
@@ -61,9 +63,9 @@ def test_a_risen_counter_of_the_cgroup_is_very_likely_it() -> None:
 @pytest.mark.parametrize(
     "evidence",
     [
-        Evidence(memory=a_group(0), host_oom_kills=3),
-        Evidence(host_oom_kills=3, kernel_words=()),
-        Evidence(kernel_words=(a_kill(1), a_kill(2), a_kill(3))),
+        saw(memory=a_group(0), host_oom_kills=3),
+        saw(host_oom_kills=3, kernel_lines=()),
+        saw(kernel_lines=(a_kill(1), a_kill(2), a_kill(3))),
     ],
 )
 def test_a_kill_elsewhere_on_the_host_is_perhaps_it(evidence: Evidence) -> None:
@@ -72,7 +74,7 @@ def test_a_kill_elsewhere_on_the_host_is_perhaps_it(evidence: Evidence) -> None:
 
 
 def test_an_old_kernel_only_tells_that_the_limit_was_hit() -> None:
-    text = said(-9, Evidence(memory=a_group(None, limit_hits=40), host_oom_kills=0))
+    text = said(-9, saw(memory=a_group(None, limit_hits=40), host_oom_kills=0))
     assert text.startswith("perhaps the kernel's out-of-memory killer: cgroup /job_7")
     assert "hit its memory limit 40 times" in text
 
@@ -80,10 +82,10 @@ def test_an_old_kernel_only_tells_that_the_limit_was_hit() -> None:
 @pytest.mark.parametrize(
     "evidence",
     [
-        Evidence(memory=a_group(0)),
-        Evidence(memory=a_group(0, limit_hits=12)),  # reclaim goes on below every limit
-        Evidence(host_oom_kills=0),
-        Evidence(kernel_words=()),
+        saw(memory=a_group(0)),
+        saw(memory=a_group(0, limit_hits=12)),  # reclaim goes on below every limit
+        saw(host_oom_kills=0),
+        saw(kernel_lines=()),
     ],
 )
 def test_no_sign_of_it_is_said_too(evidence: Evidence) -> None:
@@ -98,11 +100,10 @@ def test_what_could_not_be_looked_for_is_not_denied() -> None:
 
 
 def test_a_bus_error_tells_of_shared_memory() -> None:
-    small = SharedMemory(size_bytes=64 * MIB, free_bytes=MIB)
-    text = said(-7, Evidence(shared_memory=small))
+    text = said(-7, saw(shared_memory=(64 * MIB, MIB)))
     assert "/dev/shm is full (64.0 MiB, of which 1.0 MiB are free now)" in text
     assert "that is small: give the container more with --shm-size" in text
-    large = said(-7, Evidence(shared_memory=SharedMemory(size_bytes=2**36, free_bytes=0)))
+    large = said(-7, saw(shared_memory=(2**36, 0)))
     assert "64.0 GiB" in large
     assert "small" not in large
     assert "--shm-size" in said(-7)
@@ -118,10 +119,10 @@ def test_a_crash_points_to_its_stacks_or_tells_how_to_get_them(name: str) -> Non
 
 def test_a_crash_comes_with_what_the_kernel_says_of_it() -> None:
     words = (
-        KernelWord(pid=5, text="python[5]: segfault at 1", is_oom_kill=False),
-        KernelWord(pid=PID, text="python[77]: segfault at 0", is_oom_kill=False),
+        KernelLine(pid=5, text="python[5]: segfault at 1", is_oom_kill=False),
+        KernelLine(pid=PID, text="python[77]: segfault at 0", is_oom_kill=False),
     )
-    text = said(-11, Evidence(kernel_words=words))
+    text = said(-11, saw(kernel_lines=words))
     assert "the kernel says: 'python[77]: segfault at 0'" in text
     assert "[5]" not in text
 
@@ -156,7 +157,7 @@ def test_other_ends(exit_code: int, words: str) -> None:
 
 
 def test_a_code_that_a_shell_made_of_a_signal_is_explained_as_that_signal() -> None:
-    killed = said(137, Evidence(memory=a_group(1)))
+    killed = said(137, saw(memory=a_group(1)))
     assert killed.startswith("a shell or launcher in between tells of SIGKILL with exit code 137")
     assert "out-of-memory killer" in killed
     assert "SIGSEGV with exit code 139" in said(139)
@@ -169,22 +170,22 @@ def test_a_recorded_exception_needs_no_guess() -> None:
 
 
 def test_a_script_that_is_gone_is_named() -> None:
-    text = said(2, Evidence(missing_script="/job/train.py"))
+    text = said(2, saw(missing_script="/job/train.py"))
     assert text.startswith("Python could not open /job/train.py: it is not there")
-    assert "/job/train.py" not in said(1, Evidence(missing_script="/job/train.py"))
+    assert "/job/train.py" not in said(1, saw(missing_script="/job/train.py"))
 
 
 @pytest.mark.parametrize("exit_code", [-15, -9, 1, 143])
 def test_a_victim_was_being_stopped(exit_code: int) -> None:
-    evidence = Evidence(memory=a_group(1), missing_script="x")
+    evidence = saw(memory=a_group(1), missing_script="x")
     text = said(exit_code, evidence, is_stopped=True)
     assert text.startswith("its agent was stopping it")
     assert ("--shutdown-timeout" in text) == (exit_code == -9)
 
 
 def test_every_explanation_is_one_bounded_line() -> None:
-    word = KernelWord(pid=PID, text="x" * 10_000, is_oom_kill=True)
-    evidence = Evidence(kernel_words=(word,), missing_script="y" * 10_000)
+    word = KernelLine(pid=PID, text="x" * 10_000, is_oom_kill=True)
+    evidence = saw(kernel_lines=(word,), missing_script="y" * 10_000)
     for code in range(-64, 256):
         text = said(code, evidence)
         assert bool(text) == (code != 0)

@@ -12,7 +12,8 @@ from agent.watchdog.core.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.model import AUTO, Standing, WorkerKey
+from agent.watchdog.core.model import AUTO, Standing
+from agent.watchdog.core.worker import merged
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGTERM, SIGKILL = 15, 9
@@ -29,7 +30,7 @@ def looks(effects: list[fx.Effect]) -> list[float]:
     return found
 
 
-def test_nobody_is_watched_at_first() -> None:
+def test_no_worker_is_watched_at_first() -> None:
     story = WatchStory()
     story.feed(WorkerGone(worker=WORKER))
     assert story.core.next_deadline() is None
@@ -245,22 +246,12 @@ def test_the_latest_heartbeat_says_the_step() -> None:
     assert (standing.step, standing.heartbeat_at) == (6, NOW + 2)
 
 
-def test_observations_are_merged_over_the_workers_of_a_round() -> None:
+def test_observations_are_merged_over_workers() -> None:
     story = WatchStory(WORKER, OTHER)
     story.kick(a_board(gaps=3, gap_max_s=2.0, sections={"save": (1, 9.0)}))
     story.kick(a_board(gaps=2, gap_max_s=4.0, sections={"save": (2, 7.0), "load": (1, 1.0)}), OTHER)
-    expected = {"": (5, 4.0), "load": (1, 1.0), "save": (3, 9.0)}
-    assert story.core.observations(0) == expected
-    story.feed(WorkerGone(worker=OTHER))
-    assert story.core.observations(0) == expected, "they count also once they have gone"
-    assert story.core.observations(1) == {}
-
-
-def test_observations_of_an_earlier_round_are_forgotten() -> None:
-    story = WatchStory()
-    story.kick(a_board(sections={"save": (1, 9.0)}))
-    story.feed(WorkerGone(worker=WORKER), WorkerStarted(worker=WorkerKey(1, 0)))
-    assert story.core.observations(0) == story.core.observations(1) == {}
+    observed = merged([story.core.observed(WORKER), story.core.observed(OTHER)])
+    assert observed == {"": (5, 4.0), "load": (1, 1.0), "save": (3, 9.0)}
 
 
 def test_gaps_between_calls_are_observed() -> None:
@@ -268,12 +259,12 @@ def test_gaps_between_calls_are_observed() -> None:
     for after_s in (0.0, 2.0, 5.0):
         story.now = NOW + after_s
         story.feed(HeartbeatReceived(worker=WORKER))
-    assert story.core.observations(0) == {"": (2, 3.0)}
+    assert story.core.observed(WORKER) == {"": (2, 3.0)}
 
 
 def test_observations_are_bounded() -> None:
     story = WatchStory()
     story.kick(a_board(gaps=1, sections={f"s{n}": (1, 1.0) for n in range(80)}))
-    observed = story.core.observations(0)
+    observed = merged([story.core.observed(WORKER)])
     assert len(observed) == 65
     assert "" in observed

@@ -157,7 +157,7 @@ def test_one_timer_of_each_name_and_worker() -> None:
 
 
 def test_a_board_released_without_a_word_saves_its_worker() -> None:
-    """Nobody is judged by what was read earlier."""
+    """A verdict does not rest on what was read earlier."""
     story = WatchStory()
     story.kick(a_board(a_slot(limit_s=4.5)))
     story.run(NOW + 4.4)
@@ -190,7 +190,6 @@ def test_a_signal_that_is_none_is_only_reported_and_once(signal: int) -> None:
     assert [report.hang.scope for report in reports] == ["timer 0", "a"]
     assert not any(report.is_ending for report in reports)
     assert not story.signals()
-    assert story.core.hang(WORKER) is None
     standing = story.core.standing(WORKER)
     assert standing is not None
     assert standing.scopes_open == 1, "that of the call is forgotten"
@@ -222,9 +221,7 @@ def test_a_named_signal_is_sent_once_until_the_slot_is_acquired_again() -> None:
     story.kick(a_board(a_slot(limit_s=2.0, signal=SIGUSR1)))
     story.run(NOW + 30)
     assert story.signals() == [(0, SIGUSR1)]
-    assert story.core.hang(WORKER) == story.hangs()[0]
     story.kick(a_board(a_slot(since=story.now, limit_s=2.0, signal=SIGUSR1)))
-    assert story.core.hang(WORKER) is None, "it went on"
     story.run(NOW + 60)
     assert story.signals() == [(0, SIGUSR1)] * 2
 
@@ -311,7 +308,7 @@ def test_a_slot_that_was_suspended_has_the_time_that_its_worker_says() -> None:
     assert (hang.limit_s, hang.elapsed_s) == (10.0, 55.0)
 
 
-def test_a_board_that_nobody_owns_any_more_has_no_limits() -> None:
+def test_a_board_without_an_owner_has_no_limits() -> None:
     story = WatchStory()
     story.kick(a_board(a_slot(), beat_at=NOW))
     story.kick(None)
@@ -331,17 +328,10 @@ def test_nothing_of_a_gone_worker_remains() -> None:
         released(),
         HeartbeatReceived(worker=WORKER),
         BoardRead(worker=WORKER, snapshot=a_board(a_slot())),
-        WorkerStarted(worker=WORKER),
         WorkerGone(worker=WORKER),
     )
     assert story.feed(*late) == []
     assert story.core.next_deadline() is None
-
-
-def test_a_worker_of_an_earlier_round_does_not_come_back() -> None:
-    story = WatchStory(WorkerKey(2, 0))
-    assert story.feed(WorkerStarted(worker=WorkerKey(1, 1))) == []
-    assert list(story.core._workers) == [WorkerKey(2, 0)]
 
 
 def test_the_same_worker_of_a_later_round_is_watched_afresh() -> None:

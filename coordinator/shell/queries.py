@@ -1,0 +1,75 @@
+"""Shell. What readers ask, answered from what is journaled, and what operators change."""
+
+from __future__ import annotations
+
+import itertools
+
+from coordinator.core.events import LimitsReset
+from coordinator.core.registry.isolation import IsolatedRun
+from coordinator.core.run.state import RunState
+from coordinator.errors import UnknownRun
+from coordinator.shell.driver import Driver
+from coordinator.wire.failure import verdict_message
+from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
+from drumbeat.v1 import control_pb2, query_pb2
+
+
+class Queries:
+    """Answers questions about runs. All methods but ``list_runs`` raise ``UnknownRun``."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def get_run(self, request: query_pb2.GetRunRequest) -> query_pb2.GetRunResponse:
+        """Return one run."""
+        state, run = self._find(request.run_id, request.generation)
+        view = request.view or query_pb2.VIEW_FULL
+        return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
+
+    def list_runs(self, request: query_pb2.ListRunsRequest) -> query_pb2.ListRunsResponse:
+        """Return a page of all runs. Raises ``InvalidRequest``."""
+        cores = self._driver.registry.runs
+        states = self._driver.journaled.states.values()
+        runs = ((state, cores.get(state.key)) for state in states)
+        return runs_page(request, runs, now=self._driver.now())
+
+    def list_agents(self, request: query_pb2.ListAgentsRequest) -> query_pb2.ListAgentsResponse:
+        """Return a page of a run's agents. Raises ``InvalidRequest``."""
+        state, run = self._find(request.run_id, request.generation)
+        return agents_page(request, state, run, now=self._driver.now())
+
+    def list_events(self, request: query_pb2.ListEventsRequest) -> query_pb2.ListEventsResponse:
+        """Return a page of what was decided on a run."""
+        state, _ = self._find(request.run_id, request.generation)
+        return events_page(request, state, now=self._driver.now())
+
+    def get_report(self, request: query_pb2.GetReportRequest) -> query_pb2.GetReportResponse:
+        """Return how a run ended."""
+        state, _ = self._find(request.run_id, request.generation)
+        if state.verdict is None:
+            raise UnknownRun(request.run_id, "that has ended")
+        return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
+
+    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+        state = self._driver.journaled.find(run_id, generation)
+        if state is None:
+            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
+        return state, self._driver.registry.runs.get(state.key)
+
+
+class Control:
+    """Carries out what operators want changed."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
+
+    async def reset_limits(
+        self, request: control_pb2.ResetLimitsRequest
+    ) -> control_pb2.ResetLimitsResponse:
+        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
+        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
+        forgotten = await self._driver.ask(reset)
+        if forgotten is None:
+            raise UnknownRun(request.run_id)
+        return control_pb2.ResetLimitsResponse(forgotten=forgotten)

@@ -1,0 +1,138 @@
+"""Shell. Writes text to a console that may take none: through a bounded queue, from a thread.
+
+A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing else. See ADR 21.
+"""
+
+import os
+import select
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TextIO
+
+from drumbeat.format import count
+
+PENDING_BYTES_MAX = 4 * 1024 * 1024
+"""What a console has not taken yet, at most: a long report fits. Texts above it are dropped,
+counted, and their number is said when the console takes something again."""
+
+STALL_S = 1.0
+"""How long a console may take nothing at the end before the rest is given up, in seconds."""
+
+_CHUNK_BYTES = 4096
+"""Written at once, so that a slow console can be told from a stalled one."""
+
+
+class Console:
+    """Where one process writes what its user reads. Safe to use from any thread.
+
+    Args:
+        stream: What to write to: its descriptor, of which a copy is kept; or the stream
+            itself if it has none, as in notebooks and tests, and then at once.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = None
+        self._encoding = stream.encoding or "utf-8"
+        try:
+            self._fd = os.dup(stream.fileno())
+        except (OSError, ValueError, AttributeError):
+            self._fd, self._stream = -1, stream
+        self._changed = threading.Condition()
+        # All below is guarded by the condition.
+        self._queue: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._dropped = 0
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, text: str) -> None:
+        """Queue a text, never blocking; without room it is dropped and counted."""
+        if self._stream is not None:
+            with suppress(OSError, ValueError):  # closed, or its reader is gone
+                self._stream.write(text)
+                self._stream.flush()
+            return
+        data = text.encode(self._encoding, "backslashreplace")
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._pending_bytes + len(data) > PENDING_BYTES_MAX:
+                self._dropped += 1
+                return
+            self._note_dropped()
+            self._append(data)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Do nothing: the thread writes at once. What a stream has to have."""
+
+    def drain(self, stall_s: float = STALL_S) -> bool:
+        """Wait until all is written, as long as something is; return whether it was."""
+        with self._changed:
+            while before := self._pending_bytes:
+                if not self._changed.wait_for(lambda: self._pending_bytes != before, stall_s):
+                    return False
+            return True
+
+    def close(self, stall_s: float = STALL_S) -> None:
+        """Write what is left, as long as the console takes something, and end the thread."""
+        is_drained = self.drain(stall_s)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is None:
+            self._release()
+        elif is_drained:  # else it ends when its console flows again, or with the process
+            self._thread.join()
+
+    def _release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._pending_bytes += len(data)
+
+    def _note_dropped(self) -> None:
+        if self._dropped:
+            texts = count(self._dropped, "text")
+            self._append(f"({texts} not shown: this console took nothing)\n".encode())
+            self._dropped = 0
+
+    def _run(self) -> None:
+        is_broken = False
+        while (data := self._next()) is not None:
+            for start in range(0, len(data), _CHUNK_BYTES):
+                chunk = data[start : start + _CHUNK_BYTES]
+                is_broken = is_broken or not _write(self._fd, chunk)
+                with self._changed:
+                    self._pending_bytes -= len(chunk)
+                    self._changed.notify_all()
+        self._release()
+
+    def _next(self) -> bytes | None:
+        """Wait for the next text; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
+            if not self._queue:
+                self._note_dropped()
+            return self._queue.popleft() if self._queue else None
+
+
+def _write(fd: int, data: bytes) -> bool:
+    """Write all, however long that takes; return False if the console is gone."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,122 @@
+"""Shell. How both commands write their log: a plain line an event, or JSON lines on demand.
+
+Events are static strings and keys are static, so that JSON logs of many hosts can
+be searched: ``log.info("worker failed", message=..., **{"run.round": 3})``. A plain line is
+the ``message``, else the event and its ``reason``; the rest is details, which
+``--log-level debug`` shows. Nothing that is logged blocks: see ``drumbeat.command.console``.
+"""
+
+import logging
+import os
+import sys
+from typing import Any, TextIO, cast
+
+import structlog
+
+from drumbeat.command.console import STALL_S, Console
+from drumbeat.format import printable
+
+_DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
+_COLORS = {"debug": _DIM, "warning": _YELLOW, "error": _RED, "critical": _RED}
+
+_console: list[Console] = []
+"""Where this process writes; one at a time."""
+
+
+def configure_logs(
+    log_format: str = "auto",
+    stream: TextIO | None = None,
+    *,
+    level: str = "info",
+    program: str = "agent",
+) -> None:
+    """Set up structlog for this process; to be called once, before the first line.
+
+    Args:
+        log_format: "json", or else plain lines.
+        stream: Where lines go; standard error if not given.
+        level: The least that is written: debug, info, warning or error.
+        program: Name at the beginning of plain lines.
+
+    Loggers of the standard library keep their levels and handlers, for they belong to
+    the program that embeds this, except that those of grpc speak up for errors only: it
+    reports every lost connection, which our own lines do with their context. What has no
+    handler at all comes here as well, for it must not block either.
+    """
+    target = sys.stderr if stream is None else stream
+    close_logs()
+    console = Console(target)
+    _console.append(console)
+    is_json = log_format == "json"
+    # https://no-color.org
+    is_colored = (
+        target.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(
+                fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S", utc=is_json
+            ),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer()
+            if is_json
+            else _Line(program, is_colored=is_colored, has_details=level == "debug"),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", console)),
+        cache_logger_on_first_use=False,  # loggers made before this call follow it as well
+    )
+    logging.getLogger("grpc").setLevel(logging.ERROR)
+    logging.lastResort = _LastResort(logging.WARNING)
+
+
+def write_text(text: str) -> None:
+    """Write what is no log line, such as a report, behind the lines logged so far."""
+    if _console:
+        _console[0].write(text)
+    else:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def close_logs(stall_s: float = STALL_S) -> None:
+    """Write what is left for as long as the console takes it; what comes then goes unqueued."""
+    while _console:
+        _console.pop().close(stall_s)
+
+
+class _LastResort(logging.Handler):
+    """Writes what libraries log and nothing else takes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. ``logging`` calls this."""
+        write_text(f"{printable(self.format(record))}\n")
+
+
+class _Line:
+    """Renders an event as one line, and a traceback below it."""
+
+    def __init__(self, program: str, *, is_colored: bool, has_details: bool) -> None:
+        self._program = program
+        self._is_colored = is_colored
+        self._has_details = has_details
+
+    def __call__(self, _logger: Any, _method: str, event: Any) -> str:
+        """Return the line. structlog calls this last."""
+        level, stamp = event.pop("level"), event.pop("timestamp")
+        name, traceback = event.pop("event"), event.pop("exception", None)
+        reason, advice = event.pop("reason", None), event.pop("advice", "")
+        text = event.pop("message", None) or (name if reason in (None, "") else f"{name}: {reason}")
+        if level not in ("debug", "info"):
+            text = f"{level}: {text}"
+        if advice:
+            text = f"{text}; {advice}"
+        details = ", ".join(f"{key}={value}" for key, value in event.items() if value is not None)
+        if self._has_details and details:
+            text = f"{text} ({details})"
+        head, line = f"{stamp} {self._program}:", printable(text).replace("\n", " ")
+        if self._is_colored:
+            color = _COLORS.get(level, "")
+            head, line = f"{_DIM}{head}{_PLAIN}", f"{color}{line}{_PLAIN if color else ''}"
+        return f"{head} {line}" + (f"\n{printable(traceback)}" if traceback else "")

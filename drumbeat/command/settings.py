@@ -1,0 +1,327 @@
+"""Pure. Declarations of settings: each stands once, as a field of a dataclass.
+
+The option of the command line, its variables, the check of its values and its line in
+``docs/settings.md`` are derived from it. See ADR 28.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from drumbeat.durations import DURATION_MAX_S, format_duration, parse_duration, short_duration
+from drumbeat.violation import Violation
+
+PORT_DEFAULT = 29400
+"""Port of the coordinator; torchrun's rendezvous port, so that firewalls opened for it fit."""
+
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""What can be the least that is logged, with the numbers of Python's ``logging``."""
+
+_OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})", re.ASCII)
+_COUNT = re.compile("-?[0-9]{1,12}", re.ASCII)
+_PORT = re.compile("[0-9]{1,5}", re.ASCII)
+_ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
+
+
+class Kind(NamedTuple):
+    """The values that a setting takes. Both functions raise ``ValueError`` for any other."""
+
+    allowed: str
+    read: Callable[[Any], Any]
+    """Returns a program's value in its one form."""
+    parse: Callable[[str], Any] = str
+    """Returns the value of a text; the error says what is allowed."""
+    text: Callable[[Any], str] = str
+    """Returns the text of a value."""
+    metavar: str = "TEXT"
+
+
+class Setting(NamedTuple):
+    """One setting."""
+
+    default: Any
+    kind: Kind
+    section: str
+    """Heading of the help for its option; empty if its flag is that of one which sets more."""
+    help: str
+    flags: tuple[str, ...] = ()
+    """Spellings of the option, with dashes; by default the name of the field."""
+    variables: tuple[str, ...] = ()
+    """Variables of torchrun, read in this order after ``DRUMBEAT_<OPTION>``."""
+    shown_default: str = ""
+    is_required: bool = False
+    is_hidden: bool = False
+    """Whether help leaves the option out."""
+
+    @property
+    def option(self) -> str:
+        """The long spelling, by which messages name it."""
+        return next(flag for flag in self.flags if flag.startswith("--"))
+
+    @property
+    def variable(self) -> str:
+        """Its variable in the environment."""
+        return f"DRUMBEAT_{self.option[2:].replace('-', '_').upper()}"
+
+    @property
+    def default_text(self) -> str:
+        """The default as the command line has it, empty if there is none to show."""
+        if self.shown_default or self.default is None or self.kind is FLAG:
+            return ""
+        return self.kind.text(self.default)
+
+
+def setting(default: Any, kind: Kind, section: str, about: str, **more: Any) -> Any:
+    """Declare a field of a dataclass; ``more`` as in ``Setting``."""
+    return declare(Setting(default, kind, section, about, **more))
+
+
+def declare(declared: Setting) -> Any:
+    """Return the field of a dataclass that is this setting."""
+    return dataclasses.field(default=declared.default, metadata={"setting": declared})
+
+
+def named(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Give settings the flags of their names, unless they have others."""
+    return {
+        name: each if each.flags else each._replace(flags=(f"--{name.replace('_', '-')}",))
+        for name, each in settings.items()
+    }
+
+
+def settings_of(owner: Any) -> dict[str, Setting]:
+    """Return what a dataclass declares, by field."""
+    declared = {each.name: each.metadata.get("setting") for each in dataclasses.fields(owner)}
+    return named({name: each for name, each in declared.items() if each is not None})
+
+
+def read_settings(owner: Any) -> tuple[dict[str, Any], list[Violation]]:
+    """Return the values of all settings in their one form, and which are not allowed."""
+    values: dict[str, Any] = {}
+    found: list[Violation] = []
+    for name, declared in settings_of(owner).items():
+        value = getattr(owner, name)
+        try:
+            is_unset = value is None and declared.default is None
+            values[name] = None if is_unset else declared.kind.read(value)
+        except (TypeError, ValueError):
+            found.append(Violation(name, value, declared.kind.allowed))
+    return values, found
+
+
+def by_option(found: Iterable[Violation], owner: Any) -> tuple[Violation, ...]:
+    """Name fields as the command line does."""
+    options = {name: declared.option for name, declared in settings_of(owner).items()}
+    return tuple(each._replace(field=options.get(each.field, each.field)) for each in found)
+
+
+def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
+    """Texts that a function accepts."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not is_allowed(value):
+            raise ValueError
+        return value
+
+    return Kind(allowed, read, metavar=metavar)
+
+
+def printable(length_max: int, *, is_optional: bool = False) -> Kind:
+    """Texts without control characters."""
+    low = 0 if is_optional else 1
+    allowed = f"{low} to {length_max} printable characters"
+    return text(allowed, lambda value: low <= len(value) <= length_max and value.isprintable())
+
+
+def one_of(words: Sequence[str]) -> Kind:
+    """One of some words."""
+    allowed = f"one of {', '.join(words)}"
+
+    def parse(given: str) -> str:
+        if given not in words:
+            raise ValueError(f"{given!r} is given, allowed is {allowed}")
+        return given
+
+    return Kind(allowed, parse, parse, metavar=f"[{'|'.join(words)}]")
+
+
+def number(low: int, high: int, *, metavar: str = "N") -> Kind:
+    """Whole numbers, in plain decimal digits."""
+    allowed = f"a whole number from {low} to {high}"
+
+    def read(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError
+        return value
+
+    def parse(given: str) -> int:
+        digits = given.strip()
+        if _COUNT.fullmatch(digits) is None or not low <= int(digits) <= high:
+            raise ValueError(f"{given!r} is given, allowed is {allowed}")
+        return int(digits)
+
+    return Kind(allowed, read, parse, metavar=metavar)
+
+
+def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
+    """Durations."""
+
+    def read(value: Any) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high:
+            raise ValueError
+        return value  # type: ignore[no-any-return]
+
+    def parse(given: str) -> float:
+        found = parse_duration(given)
+        if not low <= found <= high:
+            bounds = f"{format_duration(low)} to {format_duration(high)}"
+            raise ValueError(f"{given!r} is out of range: allowed is {bounds}")
+        return found
+
+    return Kind(f"{low:.10g} to {high:.10g} seconds", read, parse, short_duration, "DURATION")
+
+
+def limit(*, is_learnable: bool = False) -> Kind:
+    """Durations, None for no limit, and for some "auto". Below 0.1 s it is a slip of the unit."""
+    duration = seconds(0.1)
+    words = ("none", "auto") if is_learnable else ("none",)
+
+    def read(value: Any) -> Any:
+        return value if value is None or value in words[1:] else duration.read(value)
+
+    def parse(given: str) -> Any:
+        word = given.strip().lower()
+        if word in ("none", "off", "0"):
+            return None
+        if word in words:
+            return word
+        try:
+            return duration.parse(given)
+        except ValueError as error:
+            raise ValueError(f"{error}; also allowed: 0, {' or '.join(words)}") from None
+
+    auto = ', "auto"' if is_learnable else ""
+    allowed = f"{duration.allowed}{auto} or None"
+    metavar = "|".join(("DURATION", *reversed(words)))
+    return Kind(allowed, read, parse, lambda value: short_duration(value or 0), metavar)
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def switch(on: str, off: str) -> Kind:
+    """Two words, for True and False."""
+    words = one_of((on, off))
+    return Kind(
+        "True or False",
+        _read_flag,
+        lambda given: words.parse(given) == on,
+        lambda value: on if value else off,
+        words.metavar,
+    )
+
+
+FLAG = Kind("True or False", _read_flag, metavar="")
+"""Options without a value."""
+
+
+def _level(given: Any) -> str:
+    """Read a level, also by its names and numbers in Python's ``logging``."""
+    word = given.strip().lower()
+    if word.isdecimal() and len(word) < 4:
+        return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
+    word = _OTHER_LEVELS.get(word, word)
+    if word not in LOG_LEVELS:
+        raise ValueError(f"{given!r} is given, allowed is one of {', '.join(LOG_LEVELS)}")
+    return str(word)
+
+
+_LEVEL = one_of(tuple(LOG_LEVELS))._replace(parse=_level)
+PORT = number(0, 65535, metavar="PORT")
+
+
+class HostPort(NamedTuple):
+    """An address to connect to; ``str()`` gives what gRPC takes, IPv6 in brackets."""
+
+    host: str
+    """Name or IP address, without brackets."""
+    port: int
+    """1 to 65535."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_host_port(given: str) -> HostPort:
+    """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``.
+
+    Raises:
+        ValueError: ``given`` is anything else; the message says what is allowed.
+    """
+    if given.strip().startswith("["):
+        host, bracket, rest = given.strip()[1:].partition("]")
+        is_host = bool(bracket) and _is_ipv6(host) and (not rest or rest.startswith(":"))
+        digits = rest[1:] if rest else str(PORT_DEFAULT)
+    else:
+        host, colon, digits = given.strip().partition(":")
+        is_host = _HOST_NAME.fullmatch(host) is not None
+        digits = digits if colon else str(PORT_DEFAULT)
+    port = int(digits) if _PORT.fullmatch(digits) else 0
+    if not is_host or not 1 <= port <= 65535:
+        raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
+    return HostPort(host, port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_address(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return str(parse_host_port(value))
+
+
+ADDRESS = Kind(_ADDRESS_ALLOWED, _read_address, _read_address, metavar="HOST[:PORT]")
+"""Addresses of a coordinator, as ``HostPort`` writes them."""
+
+USE_PROXY = Setting(
+    False,
+    FLAG,
+    "Options",
+    "Reach the coordinator through the proxy of http_proxy, https_proxy or grpc_proxy, "
+    "which are ignored else.",
+)
+LOG_FORMAT = Setting(
+    "auto",
+    one_of(("auto", "console", "json")),
+    "Log",
+    "auto, console: a plain line an event; json: a JSON object an event.",
+)
+LOG_LEVEL = Setting(
+    "info",
+    _LEVEL,
+    "Log",
+    "The least that is logged; debug also shows the details of each event.",
+    variables=("LOGLEVEL",),
+)
+QUIET = Setting(
+    False,
+    FLAG,
+    "Log",
+    "Log warnings and errors only; reports are shown all the same.",
+    flags=("-q", "--quiet"),
+)

@@ -1,0 +1,148 @@
+"""The watchdog with its surroundings: what it does when a part of them fails, and whom it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.runtime.private_directory import PrivateDirectory
+from agent.watchdog import runner as host
+from agent.watchdog.calls import WorkerIsGone
+from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired
+from agent.watchdog.core.model import Evidence, WatchdogPolicy, WorkerKey
+from agent.watchdog.runner import Watchdog
+from tests.support.waiting import MS
+from worker_sdk.context import FILE_TIMER_ENABLE
+
+KEY = WorkerKey(3, 0)
+ACQUIRED = TimerAcquired(worker=KEY, scope="step", timeout_s=0.001, signal=10)
+DEADLINE_S = 20_000 * MS
+
+PARENT = """
+import subprocess, sys
+child = subprocess.run([sys.executable, "-c", sys.argv[1]])
+print(child.returncode, flush=True)
+"""
+CHILD = """
+import json, os, time
+fields = dict(pid=os.getpid(), scope_id="load", expiration_time=1.0, signal={signum})
+with open(os.environ["TORCHELASTIC_TIMER_FILE"], "w") as fifo:
+    fifo.write(json.dumps(fields) + "\\n")
+time.sleep(600)
+"""
+
+
+class Scene:
+    """A watchdog of one worker, and the signals it sends."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.signalled = asyncio.Event()
+        self.mistake: Exception | None = None
+        self.directory = PrivateDirectory()
+        self.watchdog = Watchdog(
+            WatchdogPolicy(),
+            self.directory,
+            self._send,
+            lambda *_: None,
+            lambda _: None,
+            {FILE_TIMER_ENABLE: "1"},
+        )
+        self.env = self.watchdog.prepare(KEY.round_id, [KEY.local_rank])[KEY.local_rank]
+
+    def _send(self, _worker: WorkerKey, signum: int) -> None:
+        self.signals.append(signum)
+        self.signalled.set()
+        if self.mistake is not None:
+            raise self.mistake
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    await made.watchdog.close()
+    made.directory.close()
+
+
+async def test_a_worker_is_ended_even_if_its_stacks_cannot_be_taken(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> Evidence:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(host, "take_evidence", fail)
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    with capture_logs() as logs:
+        scene.watchdog.submit(ACQUIRED)
+        async with asyncio.timeout(DEADLINE_S):
+            await scene.signalled.wait()
+    assert scene.signals == [10]
+    assert [entry["event"] for entry in logs] == ["stacks not taken", "worker hangs"]
+
+
+async def test_a_mistake_in_a_task_is_told_at_once(scene: Scene) -> None:
+    told: list[object] = []
+    heard = asyncio.Event()
+
+    def hear(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        told.append(context["exception"])
+        heard.set()
+
+    asyncio.get_running_loop().set_exception_handler(hear)
+    scene.mistake = RuntimeError("a mistake")
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    scene.watchdog.submit(ACQUIRED)
+    async with asyncio.timeout(DEADLINE_S):
+        await heard.wait()
+    assert told == [scene.mistake]
+
+
+@pytest.mark.parametrize(("signum", "ending"), [(9, -9), (15, -15), (32, -9)])
+async def test_a_file_timer_of_a_process_below_a_worker_ends_that_process(
+    scene: Scene, signum: int, ending: int
+) -> None:
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT, CHILD.format(signum=signum)),
+        env={**os.environ, **scene.env},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: worker.pid})
+    try:
+        assert worker.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            assert int(await worker.stdout.readline()) == ending
+            assert await worker.wait() == 0
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
+    assert scene.signals == [], "the worker itself"
+    assert scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0) is None, "it went on"
+
+
+async def test_a_worker_that_was_stopped_meanwhile_is_not_watched(scene: Scene) -> None:
+    scene.watchdog.stopping(KEY.round_id)
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    with pytest.raises(WorkerIsGone):
+        scene.watchdog.submit(ACQUIRED)
+
+
+async def test_what_workers_observed_counts_also_once_they_have_gone(scene: Scene) -> None:
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    for step in range(3):
+        scene.watchdog.submit(HeartbeatReceived(worker=KEY, step=step))
+    before = scene.watchdog.observations(KEY.round_id)
+    assert before[""][0] == 2
+    scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0)
+    assert scene.watchdog.observations(KEY.round_id) == before
+    scene.watchdog.started(KEY.round_id, {KEY.local_rank: os.getpid()})
+    with pytest.raises(WorkerIsGone):
+        scene.watchdog.submit(ACQUIRED)
+    scene.watchdog.prepare(KEY.round_id + 1, [KEY.local_rank])
+    assert scene.watchdog.observations(KEY.round_id) == {}

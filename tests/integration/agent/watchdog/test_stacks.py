@@ -1,0 +1,204 @@
+"""What is seen of real processes that hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.watchdog.board_reader import Board
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.stacks import STACKS_BYTES_MAX, take_evidence
+
+NUMBER = signal.SIGRTMAX - 1
+TIMEOUT_S = 5.0
+
+PROGRAM = """
+import faulthandler, os, signal, sys, threading, time
+stacks = os.open(sys.argv[1] + "/stacks", os.O_WRONLY | os.O_NONBLOCK)
+faulthandler.register(%d, file=stacks, all_threads=True, chain=False)
+is_there = threading.Event()
+def in_the_background():
+    is_there.set()
+    time.sleep(1000)
+threading.Thread(target=in_the_background, daemon=True).start()
+is_there.wait()
+def all_reduce():
+    print("up", flush=True); %s
+all_reduce()
+"""
+SLEEP = "time.sleep(1000)"
+HOLD_THE_LOCK = "import re; re.match('(a+)+$', 'a' * 40 + 'b')"
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    made = Board(tmp_path, WorkerKey(0, 0), beat_interval_s=1.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        for each in psutil.Process(process.pid).children(recursive=True):
+            each.kill()
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def start(processes: list[subprocess.Popen[str]], *argv: str) -> int:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    processes.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process.pid
+
+
+def start_python(processes: list[subprocess.Popen[str]], board: Board, line: str = SLEEP) -> int:
+    return start(processes, sys.executable, "-c", PROGRAM % (NUMBER, line), str(board.directory))
+
+
+def wait_for(pid: int, what: int) -> None:
+    """Return once a child has stopped or ended."""
+    # What has ended is left to be reaped by the test.
+    os.waitid(os.P_PID, pid, what | (os.WNOWAIT if what == os.WEXITED else 0))
+
+
+def suspect(board: Board, pid: int, **more: int) -> dict[str, int]:
+    given = {"owner_pid": pid, "stack_signal": int(NUMBER)} | more
+    return {"worker_pid": pid, "stacks_fd": board.stacks_fd, **given}
+
+
+@pytest.mark.parametrize("line", [SLEEP, HOLD_THE_LOCK])
+async def test_the_stacks_of_all_threads_are_taken(
+    board: Board, processes: list[subprocess.Popen[str]], line: str
+) -> None:
+    pid = start_python(processes, board, line)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    assert "in all_reduce" in evidence.stacks
+    assert "in in_the_background" in evidence.stacks
+    # The main thread, whatever else there is.
+    assert evidence.stacks.index("in all_reduce") < evidence.stacks.index("in in_the_background")
+    assert evidence.notes.startswith(f"process {pid}: ")
+    assert "2 threads" in evidence.notes
+    assert (evidence.is_alive, evidence.is_traced, evidence.is_stopped) == (True, False, False)
+    assert psutil.pid_exists(pid)
+
+
+async def test_a_stopped_process_is_stopped_again(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    pid = start_python(processes, board)
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(pid, os.WSTOPPED)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    assert "in all_reduce" in evidence.stacks
+    assert evidence.is_stopped
+    wait_for(pid, os.WSTOPPED)
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+async def test_a_worker_behind_a_shell_is_asked_itself(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    script = '"$0" -c "$1" "$2" & wait'
+    argv = ("sh", "-c", script, sys.executable, PROGRAM % (NUMBER, SLEEP), str(board.directory))
+    shell = start(processes, *argv)
+    [child] = psutil.Process(shell).children()
+    evidence = await take_evidence(
+        **suspect(board, shell, owner_pid=child.pid), timeout_s=TIMEOUT_S
+    )
+    assert "in all_reduce" in evidence.stacks
+    assert f"process {child.pid}: " in evidence.notes
+
+
+async def test_a_process_that_is_not_the_workers_gets_no_signal(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    worker, other = start_python(processes, board), start_python(processes, board)
+    evidence = await take_evidence(**suspect(board, worker, owner_pid=other), timeout_s=TIMEOUT_S)
+    assert evidence.stacks == ""
+    assert f"process {other}, which the worker's board names, is not below it" in evidence.notes
+    assert evidence.is_alive
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGTERM, NUMBER - 1, 2**40])
+async def test_no_signal_is_sent_that_might_end_it(
+    board: Board, processes: list[subprocess.Popen[str]], number: int
+) -> None:
+    pid = start_python(processes, board)
+    given = suspect(board, pid, stack_signal=int(number))
+    evidence = await take_evidence(**given, timeout_s=TIMEOUT_S)
+    assert evidence.stacks == ""
+    assert "no stacks: " in evidence.notes
+    assert evidence.is_alive
+    assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_stacks_are_not_waited_for_longer_than_the_timeout(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    silent = f"import signal; signal.signal({NUMBER}, lambda *_: None); print('up', flush=True)"
+    pid = start(processes, sys.executable, "-c", f"{silent}; import time; time.sleep(1000)")
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=0.05)
+    assert evidence.stacks == ""
+    assert evidence.notes.endswith("no stacks: none came within 0.05 s")
+
+
+async def test_a_worker_that_is_gone_is_said_to_be(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    pid = start_python(processes, board)
+    processes[0].kill()
+    wait_for(pid, os.WEXITED)
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    assert not evidence.is_alive
+
+
+async def test_old_stacks_are_dropped_and_long_ones_cut(
+    board: Board, processes: list[subprocess.Popen[str]]
+) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "stacks = os.open(sys.argv[1] + '/stacks', os.O_WRONLY)\n"
+        "def flood(*_):\n"
+        "    for _ in range(100): os.write(stacks, b'x' * 1023 + b'\\n')\n"
+        f"signal.signal({NUMBER}, flood)\n"
+        "os.write(stacks, b'old')\n"
+        "print('up', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    pid = start(processes, sys.executable, "-c", program, str(board.directory))
+    evidence = await take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+    assert evidence.stacks.startswith("(cut)\nxxx")
+    assert len(evidence.stacks) <= STACKS_BYTES_MAX + 10
+
+
+async def test_eight_workers_are_seen_at_once(
+    tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    boards = [Board(tmp_path, WorkerKey(0, rank), beat_interval_s=1.0) for rank in range(8)]
+    try:
+        pids = [start_python(processes, board) for board in boards]
+        taken = await asyncio.gather(
+            *(
+                take_evidence(**suspect(board, pid), timeout_s=TIMEOUT_S)
+                for board, pid in zip(boards, pids, strict=True)
+            )
+        )
+        assert all("in all_reduce" in evidence.stacks for evidence in taken)
+    finally:
+        for board in boards:
+            board.close()

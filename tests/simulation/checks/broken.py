@@ -1,0 +1,321 @@
+"""Cores with one deliberate mistake each: what the simulation has to find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.core.agent import AgentCore
+from agent.core.events import DirectiveReceived, SessionLost
+from agent.core.group_state import Group, Residue
+from agent.core.inprocess.iterations import HostIterations
+from agent.core.inprocess.model import HostStep
+from agent.core.inprocess.worker import Phase as WorkerPhase
+from agent.core.model import Exit
+from coordinator.core.effects import Kept
+from coordinator.core.failures.intake import is_wanted
+from coordinator.core.failures.silence import SilentAtFailure
+from coordinator.core.inprocess.iterations import Iterations
+from coordinator.core.inprocess.restarts import InProcessRestarts
+from coordinator.core.inprocess.roster import Roster
+from coordinator.core.membership import leases as membership
+from coordinator.core.membership.leases import Membership
+from coordinator.core.model import GroupState, VerdictCause
+from coordinator.core.phases import leader
+from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import End
+from coordinator.core.phases.running import Running
+from coordinator.core.run import run
+from coordinator.core.run.policy import RunPolicy
+from coordinator.core.run.records import GroupSucceeded
+from coordinator.core.run.state import RunState
+from tests.simulation.machines.head import HeadLife
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from agent.core.effects import Effect as AgentEffect
+    from agent.core.events import Event
+    from agent.core.inprocess.worker import Worker
+    from coordinator.core.effects import Effect
+    from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
+    from coordinator.core.inprocess.records import IterationState
+    from coordinator.core.inprocess.roster import Host
+    from coordinator.core.model import FailureRecord
+    from coordinator.core.phases.phase import Transition
+    from coordinator.core.run.records import Record
+
+
+def reuses_ports(patch: pytest.MonkeyPatch) -> None:
+    """A leader's port serves again."""
+
+    def port_of(_state: RunState, members: Membership, incarnation: str) -> int:
+        return members.presences[incarnation].beat.master_port
+
+    patch.setattr(leader, "port_of", port_of)
+    patch.setattr(run, "port_of", port_of)
+
+
+def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
+    """The first group that is done speaks for all."""
+
+    def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
+        if self.state.succeeded:
+            return End(cause=VerdictCause.SUCCEEDED, reason="all workers succeeded")
+        return original(self, now=now, judged_at=judged_at)
+
+    original = Running.review
+    patch.setattr(Running, "review", review)
+
+
+def waits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A lost agent is never missed."""
+    patch.setattr(RunState, "is_awaited", lambda _self, _incarnation: False)
+
+
+def never_gives_up_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """Leases and graces never end."""
+    patch.setattr(Membership, "pop_expired", lambda _self, now: [])  # noqa: ARG005
+    patch.setattr(Membership, "next_deadline", lambda _self: None)
+
+
+def counts_records_twice(patch: pytest.MonkeyPatch) -> None:
+    """A record that comes again is new."""
+    patch.setattr("coordinator.core.run.run.is_wanted", lambda *_args, **_kwargs: True)
+
+
+def drops_records(patch: pytest.MonkeyPatch) -> None:
+    """A record is acknowledged and forgotten."""
+
+    def drop(state: RunState, record: FailureRecord, *, incarnations_max: int) -> bool:
+        is_odd = record.sequence % 2 == 1
+        return is_odd and is_wanted(state, record, incarnations_max=incarnations_max)
+
+    patch.setattr("coordinator.core.run.run.is_wanted", drop)
+
+
+def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
+    """Restarts are not counted against the limit."""
+
+    def review(self: Running, now: float) -> Transition | None:
+        spec = self.state.spec
+        self.state.spec = replace(spec, restarts_max=1000)
+        transition = original(self, now)
+        self.state.spec = spec
+        return transition
+
+    original = Running._review_failure
+    patch.setattr(Running, "_review_failure", review)
+
+
+def forgets_successes(patch: pytest.MonkeyPatch) -> None:
+    """What a beat said in the last life was not journaled."""
+
+    def commit(self: RunContext, record: Record) -> None:
+        original(self, record)
+        if isinstance(record, GroupSucceeded):
+            self.effects.pop()
+
+    original = RunContext.commit
+    patch.setattr(RunContext, "commit", commit)
+
+
+def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
+    """A restarted coordinator gives everybody up at once."""
+
+    patch.setattr(RunPolicy, "return_grace_s", lambda _self, _pace: 0.0)
+
+
+def fences_itself(patch: pytest.MonkeyPatch) -> None:
+    """An agent stops its workers whenever a session ends."""
+
+    def handle(self: AgentCore, event: Event, *, now: float) -> list[AgentEffect]:
+        if isinstance(event, SessionLost) and event.refusal is None:
+            event = SessionLost(attempt=event.attempt, reason=event.reason, is_stale=True)
+        return original(self, event, now=now)
+
+    original = AgentCore.handle
+    patch.setattr(AgentCore, "handle", handle)
+
+
+def starts_beside_the_living(patch: pytest.MonkeyPatch) -> None:
+    """A new round does not wait for the old one's processes."""
+
+    def request_stop(self: Group) -> bool:
+        was_asked = original(self)
+        self._residue, self._alive = Residue.NONE, set()
+        return was_asked
+
+    original = Group.request_stop
+    patch.setattr(Group, "request_stop", request_stop)
+
+
+def forgets_the_supervisors_death(patch: pytest.MonkeyPatch) -> None:
+    """What died with a supervisor is still waited for."""
+    patch.setattr(Group, "lose_all", lambda _self, _is_excused: [])
+
+
+def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
+    """An agent whose workers are done and that is cut off claims success."""
+
+    def end(self: AgentCore, error: object) -> None:
+        if self._group.state.value == GroupState.SUCCEEDED.value:
+            verdict = Exit(is_success=True, reason="")
+            self._on_directive(DirectiveReceived(attempt=0, state=verdict))
+        else:
+            original(self, error)  # type: ignore[arg-type]
+
+    original = AgentCore._end_with
+    patch.setattr(AgentCore, "_end_with", end)
+
+
+def never_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """An agent tries once."""
+    patch.setattr(AgentCore, "_connect", connect_once(AgentCore._connect))
+
+
+def connect_once(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``_connect`` that only works for the first attempt."""
+
+    def connect(self: AgentCore, delay_max_s: float, now: float) -> None:
+        if self._link.attempt == 1:
+            original(self, delay_max_s, now)
+
+    return connect
+
+
+def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
+    """Effects leave before the journal has their records; a crash takes the records."""
+
+    def perform(self: HeadLife, effects: Sequence[Effect]) -> None:
+        self.turns.tell(effects)
+        original(self, [effect for effect in effects if isinstance(effect, Kept)])
+
+    original = HeadLife._perform
+    patch.setattr(HeadLife, "_perform", perform)
+
+
+def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
+    """The first host at a barrier speaks for all."""
+
+    def enter(self: Iterations, host: Host, report: InprocessReport, now: float) -> None:
+        original(self, host, report, now)
+        self._entry.missing = {}
+
+    original = Iterations._enter
+    patch.setattr(Iterations, "_enter", enter)
+
+
+def completes_with_the_first(patch: pytest.MonkeyPatch) -> None:
+    """The first worker of a host that has completed speaks for all of them."""
+
+    def step(self: HostIterations, present: list[Worker]) -> HostStep:
+        found = original(self, present)
+        is_one_done = any(worker.phase is WorkerPhase.COMPLETED for worker in present)
+        return HostStep.COMPLETED if found is HostStep.RUNNING and is_one_done else found
+
+    original = HostIterations._step
+    patch.setattr(HostIterations, "_step", step)
+
+
+def never_misses_a_worker(patch: pytest.MonkeyPatch) -> None:
+    """A barrier has all the time in the world."""
+    patch.setattr(Iterations, "_barrier_deadline", lambda _self: float("inf"))
+
+
+def keeps_the_terminated(patch: pytest.MonkeyPatch) -> None:
+    """A worker that said good-bye is expected back."""
+    patch.setattr(Iterations, "_take_terminated", lambda *_: None)
+
+
+def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
+    """An iteration's rank 0 listens where that of the round did."""
+
+    def address(self: InProcessRestarts, *args: object) -> object:
+        current = self._round
+        found = original(self, *args)  # type: ignore[arg-type]
+        if not isinstance(found, tuple):
+            return found
+        return current.master_addr, current.master_port
+
+    original = InProcessRestarts._address
+    patch.setattr(InProcessRestarts, "_address", address)
+
+
+def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
+    """A host's workers all get the rank of the first."""
+
+    def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+        seats = original(self, host, state)
+        return tuple(seat._replace(rank=seats[0].rank) for seat in seats)
+
+    original = Roster.seats_of
+    patch.setattr(Roster, "seats_of", seats_of)
+
+
+def forgets_who_is_deserted(patch: pytest.MonkeyPatch) -> None:
+    """Workers that all ended before an iteration began are nobody's to decide on."""
+
+    def reported(
+        self: Iterations, incarnation: str, report: InprocessReport, *, now: float
+    ) -> None:
+        original(self, incarnation, report, now=now)
+        self._is_deserted = False
+
+    original = Iterations.reported
+    patch.setattr(Iterations, "reported", reported)
+
+
+def excuses_for_good(patch: pytest.MonkeyPatch) -> None:
+    """What was excused amid an iteration stays so when it turns out to be complete."""
+    patch.setattr(HostIterations, "_is_late_loss", lambda _self, _directive: False)
+
+
+def seats_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """An agent that holds a session is there, however long it has been silent."""
+    patch.setattr(membership, "SUSPECT_INTERVALS", 1e6)
+
+
+def charges_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """What a machine lost just before a failure has cost is not given back."""
+    patch.setattr(SilentAtFailure, "take_back", lambda _self, _incarnation: None)
+
+
+# Those that only machines that lose power together can show.
+BLACKOUT_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    seats_the_silent,
+    charges_the_dead,
+]
+
+# Those that only restarts in process can show.
+ITERATION_MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    begins_without_the_late,
+    completes_with_the_first,
+    never_misses_a_worker,
+    keeps_the_terminated,
+    leads_where_the_round_did,
+    deals_ranks_twice,
+    forgets_who_is_deserted,
+    excuses_for_good,
+]
+
+MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    reuses_ports,
+    releases_the_barrier_early,
+    waits_for_the_dead,
+    never_gives_up_the_silent,
+    counts_records_twice,
+    drops_records,
+    overdraws_the_budget,
+    forgets_successes,
+    has_no_patience_with_itself,
+    fences_itself,
+    starts_beside_the_living,
+    forgets_the_supervisors_death,
+    guesses_the_verdict,
+    never_comes_back,
+    speaks_before_it_writes,
+    *ITERATION_MISTAKES,
+]

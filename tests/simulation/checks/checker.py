@@ -1,0 +1,286 @@
+"""What must hold in every world at every instant, checked against a shadow of the journal."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from agent.core import effects as agent_fx
+from agent.core.events import DirectiveReceived
+from agent.core.model import Assignment, Exit
+from coordinator.core import effects as fx
+from coordinator.core.inprocess.records import (
+    IterationBegan,
+    IterationCompleted,
+    IterationInterrupted,
+)
+from coordinator.core.model import Exit as CoordinatorExit
+from coordinator.core.model import Release, Verdict
+from coordinator.core.run.records import (
+    FailureRecorded,
+    FailuresCounted,
+    MembersForgotten,
+    Record,
+    RoundEnd,
+    RoundEnded,
+    RoundStarted,
+    RunCreated,
+    RunEnded,
+)
+from coordinator.core.run.state import Phase, RunState
+from tests.simulation.checks.iterations import IterationChecker
+
+if TYPE_CHECKING:
+    from agent.core.events import Event
+    from coordinator.core.model import Round
+    from tests.simulation.machines.host import Agent, Host
+    from tests.simulation.machines.processes import Process
+
+# Beginnings of the reasons for which a run may fail.
+REASONS = ("round ", "join timeout")
+
+
+class Checker:
+    """Watches a world. Each ``on_…`` raises ``AssertionError`` when a promise is broken."""
+
+    def __init__(self) -> None:
+        self.shadow: RunState | None = None
+        self.iterations = IterationChecker()
+        self.rounds: dict[int, Round] = {}
+        self.masters: set[tuple[str, int]] = set()
+        self.counted: set[tuple[str, int]] = set()
+        self.summed_up: set[tuple[str, int]] = set()
+        self.written: dict[str, list[agent_fx.WriteFailure]] = defaultdict(list)
+        self.assigned: dict[tuple[str, int], Assignment] = {}
+        self.exit_codes: dict[tuple[str, int, int], int] = {}
+        self.spawned = 0
+        self.stops = 0
+        self.pushes = 0
+        self.counts: Counter[str] = Counter()  # of records
+        self.finished: dict[str, agent_fx.Finish] = {}
+        self.released: set[str] = set()
+
+    # The coordinator.
+
+    def on_journaled(self, record: Record) -> None:
+        """A record is on the disk."""
+        if isinstance(record, RunCreated):
+            assert self.shadow is None, "the run was created twice"
+            self.shadow = RunState.created(record)
+            return
+        shadow = self.shadow
+        assert shadow is not None, "a record of no run"
+        assert shadow.verdict is None or isinstance(record, MembersForgotten), "after the verdict"
+        if isinstance(record, RunEnded):
+            self._on_ended(shadow, record.verdict)  # before it lets go of what it decided by
+        before = shadow.restart_count
+        shadow.apply(record)
+        shadow.check_invariants()
+        assert before <= shadow.restart_count, "restart_count"
+        written = sum(len(records) for records in self.written.values())
+        assert shadow.failures_count <= written, "failures are counted twice"
+        self.counts[type(record).__name__] += 1
+        match record:
+            case RoundStarted():
+                self._on_round(shadow)
+            case RoundEnded(cause=cause):
+                self.counts[cause] += 1
+                lost, joined = self.counts[RoundEnd.AGENT_LOST], self.counts[RoundEnd.AGENT_JOINED]
+                assert lost <= self.counts["AgentRemoved"], "more rounds than losses"
+                assert joined <= self.counts["AgentAdmitted"], "more rounds than arrivals"
+            case FailureRecorded(record=failure):
+                self._on_failure(failure.incarnation, failure.sequence)
+            case FailuresCounted(heard=heard):
+                for incarnation, sequence in heard.items():  # of a batch the highest, in order
+                    self.summed_up |= {(incarnation, n + 1) for n in range(sequence)}
+            case IterationBegan() | IterationInterrupted() | IterationCompleted():
+                assert shadow.iterations is not None
+                assert shadow.round is not None
+                master = self.iterations.on_journaled(record, shadow.iterations, shadow.round)
+                if master is not None:
+                    assert master not in self.masters, f"master {master} is not fresh"
+                    self.masters.add(master)
+            case _:
+                pass
+
+    def _on_failure(self, incarnation: str, sequence: int) -> None:
+        key = incarnation, sequence
+        assert key not in self.counted, f"failure {key} counted twice"
+        self.counted.add(key)
+        known = [w.failure.sequence for w in self.written[incarnation]]
+        assert sequence in known, f"nobody wrote failure {key}"
+
+    def _on_round(self, shadow: RunState) -> None:
+        current = shadow.round
+        assert current is not None
+        assert current.round_id == len(self.rounds), "round ids have gaps"
+        seats = current.seats.values()
+        ranks = [s.rank_first + i for s in seats for i in range(s.agent.local_world_size)]
+        assert sorted(ranks) == list(range(current.world_size)), "no permutation"
+        assert [s.group_rank for s in seats] == list(range(len(current.seats))), "group ranks"
+        roles: dict[str, list[int]] = defaultdict(list)
+        for seat in seats:
+            size = seat.agent.local_world_size
+            roles[seat.agent.role] += [seat.role_rank_first + i for i in range(size)]
+        for seat in seats:
+            of_role = roles[seat.agent.role]
+            assert sorted(of_role) == list(range(seat.role_world_size)), "role ranks"
+        assert current.restart_count == shadow.restart_count
+        if not shadow.spec.master_port:
+            master = current.master_addr, current.master_port
+            assert master not in self.masters, f"master {master} is not fresh"
+            self.masters.add(master)
+        self.rounds[current.round_id] = current
+
+    def _on_ended(self, shadow: RunState, verdict: Verdict) -> None:
+        current = shadow.round
+        if not verdict.is_success:
+            assert verdict.reason.startswith(REASONS), verdict.reason
+            return
+        assert current is not None, "success without a round"
+        done = shadow.succeeded | shadow.excused
+        assert shadow.succeeded, "nobody succeeded"
+        assert done == current.seats.keys(), "a success is not on the disk"
+        participants = self.iterations.on_success(shadow.iterations)
+        for incarnation, seat in current.seats.items():
+            for local_rank in range(seat.agent.local_world_size):
+                worker = incarnation, current.round_id, local_rank
+                if participants is not None and worker not in participants:
+                    continue  # it left before, and the others went on
+                code = self.exit_codes.get((incarnation, current.round_id, local_rank))
+                assert code == 0, f"success, but rank {local_rank} of {incarnation}: {code}"
+
+    def on_sent(self, effect: fx.Effect) -> None:
+        """An effect leaves the coordinator."""
+        if not isinstance(effect, fx.Direct):
+            return
+        self.pushes += 1
+        match effect.desired.state:
+            case CoordinatorExit(verdict=verdict):
+                assert self.shadow is not None
+                assert verdict == self.shadow.verdict, "a verdict was guessed"
+            case Release():
+                assert self.shadow is not None
+                assert self.shadow.succeeded, "released, but nobody has succeeded"
+
+    # Agents.
+
+    def on_agent_event(self, agent: Agent, event: Event) -> None:
+        """An agent was told something."""
+        if isinstance(event, DirectiveReceived) and isinstance(event.state, Exit):
+            state = event.state
+            assert self.shadow is not None
+            if state.is_released:
+                self._on_released(agent)
+                return
+            assert self.shadow.verdict is not None, f"{agent.name}: a verdict that nobody gave"
+            assert state.is_success == self.shadow.verdict.is_success, "verdicts differ"
+            assert state.reason == self.shadow.verdict.reason, "reasons differ"
+
+    def _on_released(self, agent: Agent) -> None:
+        assert self.shadow is not None
+        latest = max(round_id for name, round_id in self.assigned if name == agent.name)
+        size = self.rounds[latest].seats[agent.name].agent.local_world_size
+        codes = {self.exit_codes.get((agent.name, latest, rank)) for rank in range(size)}
+        assert codes <= {0} or self.shadow.iterations is not None, f"released with {codes}"
+        self.released.add(agent.name)
+
+    def on_agent_effect(self, agent: Agent, effect: agent_fx.Effect) -> None:
+        """An agent does something."""
+        written = self.written[agent.name]
+        match effect:
+            case agent_fx.WriteFailure(failure=failure):
+                assert failure.sequence == len(written) + 1, "sequence has a gap"
+                written.append(effect)
+            case agent_fx.SendBeat(beat=beat) | agent_fx.OpenSession(beat=beat):
+                assert beat.failures_written == len(written), "a beat counts other records"
+            case agent_fx.StartWorkers(assignment=assignment):
+                self._on_start(agent, assignment)
+            case agent_fx.OrderWorker():
+                self.iterations.on_order(agent.name, effect)
+            case agent_fx.SignalWorkers():
+                self.iterations.on_sent_away(agent.name, effect)
+            case agent_fx.StopWorkers():
+                self.stops += 1
+            case agent_fx.Finish():
+                self._on_finish(agent, effect)
+            case _:
+                pass
+
+    def _on_start(self, agent: Agent, assignment: Assignment) -> None:
+        current = self.rounds[assignment.round_id]
+        seat = current.seats[agent.name]
+        key = agent.name, assignment.round_id
+        assert key not in self.assigned, f"{agent.name} starts round {current.round_id} again"
+        self.assigned[key] = assignment
+        told = (
+            assignment.restart_count,
+            assignment.world_size,
+            assignment.master_addr,
+            assignment.master_port,
+            assignment.group_world_size,
+            assignment.group_rank,
+            assignment.rank_first,
+            assignment.role_rank_first,
+            assignment.role_world_size,
+        )
+        assert told == (
+            current.restart_count,
+            current.world_size,
+            current.master_addr,
+            current.master_port,
+            len(current.seats),
+            seat.group_rank,
+            seat.rank_first,
+            seat.role_rank_first,
+            seat.role_world_size,
+        ), "an agent's assignment is not the round's"
+
+    def _on_finish(self, agent: Agent, finish: agent_fx.Finish) -> None:
+        self.finished[agent.name] = finish
+        supervisor = agent.supervisor
+        if supervisor is not None and not supervisor.actor.is_dead:
+            alive = [p for p in supervisor.processes if p.is_alive and not p.is_doomed]
+            assert not alive, f"{agent.name} finishes before pid {alive[0].pid}"
+        if finish.exit_code == 0 and agent.name not in self.released:
+            assert self.shadow is not None
+            assert self.shadow.verdict is not None
+            assert self.shadow.verdict.is_success, "exit code 0 of a failed run"
+
+    def on_agent_end(self, agent: Agent, *, is_clean: bool) -> None:
+        """An agent's process ends."""
+        assert is_clean or agent.name not in self.finished
+
+    # Processes.
+
+    def on_spawn(self, host: Host, process: Process) -> None:
+        """A process begins."""
+        self.spawned += process.local_rank is not None
+        for supervisor in host.supervisors:
+            for other in supervisor.processes:
+                is_older = other.is_alive and other.round_id != process.round_id
+                assert not is_older, (
+                    f"{host.name}: pid {other.pid} of round {other.round_id} lives while "
+                    f"round {process.round_id} starts"
+                )
+
+    def on_exit(self, process: Process, exit_code: int) -> None:
+        """A process ends."""
+        if process.local_rank is not None:
+            self.exit_codes[process.owner, process.round_id, process.local_rank] = exit_code
+
+    # At rest.
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the run has a verdict."""
+        return self.shadow is not None and self.shadow.phase is Phase.ENDED
+
+    def uncounted(self, agents: list[Agent]) -> list[tuple[str, int]]:
+        """Return the records of these agents that the coordinator does not have."""
+        return [
+            (agent.name, write.failure.sequence)
+            for agent in agents
+            for write in self.written[agent.name]
+            if (agent.name, write.failure.sequence) not in self.counted | self.summed_up
+        ]

@@ -1,0 +1,347 @@
+"""The coordinator's side: lives of a process around the real turns, and its journal."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from coordinator.core import effects as fx
+from coordinator.core.events import DeadlineReached, Event, SessionOpened
+from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.errors import CoordinatorError
+from coordinator.journal.journal import read_run
+from coordinator.shell.outbox import Outbox
+from coordinator.shell.turns import Turns
+from coordinator.wire import session as convert
+from coordinator.wire.failure import failure_reported
+from drumbeat.mapping import refuse
+from drumbeat.v1 import session_pb2
+from drumbeat.violation import InvalidField
+from tests.simulation.clock import Actor, Clock
+from tests.simulation.machines.disk import Disk
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer, unknown
+from tests.simulation.plan import RUN
+from tests.support import breaks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from coordinator.journal.runs import Change
+    from tests.simulation.checks.checker import Checker
+    from tests.simulation.machines.network import Link, Network
+
+RECORD_BYTES_MAX = 256 * 1024
+TEXT_CHARACTERS_MAX = 64 * 1024
+
+
+STRANGER = "stranger"
+
+
+def _pass_over(_problem: InvalidField) -> None:
+    pass
+
+
+class Session:
+    """The coordinator's end of one stream, as ``coordinator.shell.sessions`` holds it."""
+
+    def __init__(self, life: HeadLife, link: Link, session_id: str) -> None:
+        self.session_id = session_id
+        self._life, self._link = life, link
+        self._opened: SessionOpened | None = None
+        self._outbox = Outbox()
+        self._is_over = False
+        self._is_flush_due = False
+        # Ours say nothing that can't be read; of others that is passed over.
+        self._on_problem = _pass_over if link.host == STRANGER else refuse
+        self._random = life.clock.random(f"{link.name} outbox")
+        link.up.into(life.actor, self.on_up)
+        link.records.into(life.actor, self.on_record)
+
+    def on_up(self, message: session_pb2.AgentReport | End) -> None:
+        """Take what the agent says."""
+        if self._is_over:
+            return
+        if isinstance(message, End):
+            self._close()
+            return
+        life, turns = self._life, self._life.turns
+        try:
+            if self._opened is None:
+                opened = convert.session_opened(message, session_id=self.session_id)
+                is_due = turns.open(opened, self, now=life.clock.now)
+                self._opened = opened
+            else:
+                event = convert.session_event(message, self._opened, self._on_problem)
+                if event is None:
+                    return
+                is_due = turns.submit(event, now=life.clock.now)
+        except CoordinatorError as error:
+            self._end(End(str(error), error.refusal))
+            return
+        life.wake(is_due)
+        if message.WhichOneof("kind") == "goodbye":
+            life.after(self._random.uniform(0, 0.002), self._close)
+
+    def on_record(self, message: session_pb2.ReportFailuresRequest | End) -> None:
+        """Take a failure record."""
+        if isinstance(message, End):
+            return
+        link, record = self._link, message.record
+
+        def answer(effect: fx.Answer) -> None:
+            if not isinstance(effect, fx.AcknowledgeFailure):
+                link.acks.send(End("the record was refused", "UNAVAILABLE"))
+                return
+            link.acks.send(
+                session_pb2.ReportFailuresResponse(
+                    incarnation=record.fence.incarnation,
+                    sequence=record.sequence,
+                    kept=effect.is_kept,
+                )
+            )
+
+        life = self._life
+        event = failure_reported(
+            message,
+            request_id=life.expect(answer),
+            record_bytes_max=RECORD_BYTES_MAX,
+            text_characters_max=TEXT_CHARACTERS_MAX,
+            on_problem=refuse,
+        )
+        life.wake(life.turns.submit(event, now=life.clock.now))
+
+    def put(self, effect: fx.Push | fx.Reject) -> None:
+        """Queue what is to be sent; an error ends the stream at once."""
+        self._life.machine.checker.on_sent(effect)
+        self._outbox.put(effect)
+        if self._outbox.error is not None:
+            self._end(End(str(self._outbox.error), self._outbox.error.refusal))
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            self._life.after(self._random.uniform(0, 0.001), self._flush)
+
+    def _close(self) -> None:
+        self._end(End("the coordinator ended the session"))
+
+    def _end(self, end: End) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._link.end_down(end, is_lossy=False)
+        if self._opened is not None:
+            self._life.close(self._opened)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        while not self._is_over and (effect := self._outbox.take()) is not None:
+            message = convert.directive_message(effect, run_id=RUN, term=1)
+            if self._life.is_newer:
+                self._link.down.send(unknown())
+                message = newer(message)
+            self._link.down.send(message)
+
+
+class HeadLife:
+    """One life of the coordinator's process: its driver and server, in virtual time."""
+
+    def __init__(self, machine: HeadMachine, number: int) -> None:
+        self.clock = machine.clock
+        self.actor = Actor(f"head.{number}")
+        self.machine = machine
+        self.registry = machine.make_registry(machine.policy)
+        self.runs = machine.disk.read()
+        self.turns = Turns(
+            self.registry,
+            read_run=partial(read_run, self.runs),
+            log=lambda _effect: None,
+            queue_max=100_000,
+            failure_taken=lambda: None,
+        )
+        self.writing: list[Change] = []
+        self._random = machine.clock.random(self.actor.name)
+        self.is_newer = machine.clock.random(f"version of {self.actor.name}").random() < 0.2
+        self._is_busy = False
+        self._timer: float | None = None
+        self._requests = 0
+
+    def restore(self) -> None:
+        """Take over the journal, as it is read back from the disk."""
+        handle = self.registry.handle
+        self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
+        shadow = self.machine.checker.shadow
+        assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
+        states = [
+            state for key in self.runs.states if (state := read_run(self.runs, key)) is not None
+        ]
+        self._perform(self.registry.restore(states, now=self.clock.now))
+
+    def open(self, link: Link) -> None:
+        """Serve a new stream."""
+        Session(self, link, f"s{link.name}")
+
+    def close(self, opened: SessionOpened) -> None:
+        """Take in that a session ended."""
+        self.wake(self.turns.close(opened, now=self.clock.now))
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something in this life, later."""
+        self.clock.after(delay_s, self.actor, action)
+
+    def expect(self, answer: Callable[[fx.Answer], None]) -> int:
+        """Return the id of a request whose answer goes there."""
+        self._requests += 1
+        self.turns.answers[self._requests] = answer
+        return self._requests
+
+    def wake(self, is_due: bool) -> None:
+        """Begin a turn soon, unless one is being taken."""
+        if is_due and not self._is_busy:
+            self._is_busy = True
+            self.after(self._random.uniform(0, 0.001), self._turn)
+
+    def _turn(self) -> None:
+        effects = self.turns.decide(now=self.clock.now)
+        if self.turns.is_idle:
+            due = self.registry.next_deadline()
+            assert due is None or due > self.clock.now, "a deadline that is over stays due"
+        self._perform(effects)
+
+    def _handle(self, handle: Callable[..., list[fx.Effect]], event: Event, *, now: float) -> Any:
+        """Handle an event; if a fault wants it, the core raises at its end."""
+        run = self.registry.runs.get(RUN)
+        if not isinstance(event, DeadlineReached):
+            self.clock.note(self.actor.name, "<-", event)
+        if self.machine.is_break_due and run is not None:
+            self.machine.is_break_due = False
+            with breaks.broken_core(run):
+                effects = handle(event, now=now)
+        else:
+            effects = handle(event, now=now)
+        self.registry.check_invariants()
+        for effect in effects:
+            self.clock.note(self.actor.name, "  ->", effect)
+        return effects
+
+    def _perform(self, effects: Sequence[fx.Effect]) -> None:
+        """Journal first; effects leave when the disk has it. It is tried until it has."""
+        self._is_busy = True
+        changes = self.runs.changes(effects)
+        if changes and self.clock.now < self.machine.disk.full_until:
+            self.turns.outage = "its disk is full"
+            self.after(self._random.uniform(0.05, 2.0), lambda: self._perform(effects))
+            return
+        if changes and self.machine.disk.is_lost:
+            self.clock.note(self.actor.name, "LOST LEADERSHIP")
+            self.machine.crash()  # as a process does whose journal is another's now
+            self.clock.after(1.0, None, self.machine.start)
+            return
+        self.writing = changes
+        duration = self.machine.disk.write_s(self._random) if changes else 0.0
+        self.after(duration, lambda: self.written(effects))
+
+    def written(self, effects: Sequence[fx.Effect]) -> None:
+        """The journal has what is to be kept of these effects: tell them."""
+        changes, self.writing = self.writing, []
+        self.runs.take(self.machine.commit(changes))
+        self.turns.tell(effects)
+        self._is_busy = False
+        self.wake(not self.turns.is_idle)
+        if not self._is_busy:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        due = self.turns.next_deadline()
+        if due is None or due == self._timer:
+            return
+        self._timer = due
+        self.clock.at(due, self.actor, lambda: self._on_timer(due))
+
+    def _on_timer(self, due: float) -> None:
+        if self._timer == due:
+            self._timer = None
+            self.wake(True)
+
+
+class HeadMachine:
+    """The machine of the coordinator: its disk, and the life it has now, if any."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        network: Network,
+        checker: Checker,
+        *,
+        policy: RegistryPolicy,
+        make_registry: Callable[[RegistryPolicy], Registry],
+    ) -> None:
+        self.clock, self.network, self.checker = clock, network, checker
+        self.policy = policy
+        self.make_registry = make_registry
+        self.disk = Disk(clock)
+        self.life: HeadLife | None = None
+        self.is_break_due = False
+        self._lives = 0
+        self._stalls = 0
+        self._random = clock.random("head machine")
+
+    def commit(self, changes: Sequence[Change]) -> list[Change]:
+        """Have changes on the disk; return them as they are read back."""
+        read = self.disk.write(changes)
+        for change in read:
+            if isinstance(change, fx.Persist):
+                self.checker.on_journaled(change.record)
+        return read
+
+    def start(self) -> None:
+        """Begin a new life from what is on the disk."""
+        if self.life is not None:
+            return
+        if self.clock.now < self.disk.full_until:
+            self.clock.at(self.disk.full_until, None, self.start)
+            return
+        self.disk.is_lost = False
+        self._lives += 1
+        self.clock.note("head", "STARTS", f"life {self._lives}")
+        self.life = HeadLife(self, self._lives)
+        self.life.restore()
+
+    def crash(self, *, is_silent: bool = False) -> None:
+        """End the life at once; a batch that was being written is on the disk in part."""
+        life, self.life = self.life, None
+        if life is None:
+            return
+        life.actor.is_dead = True
+        kept = self._random.randint(0, len(life.writing))
+        self.commit(life.writing[:kept])
+        self.clock.note("head", "CRASHES", f"{kept} of {len(life.writing)} changes written")
+        for link in self.network.links:
+            if link.life is life and not link.is_cut:
+                if is_silent:
+                    delay = self._random.uniform(5.0, 15.0)
+                    self.clock.after(delay, None, partial(self.network.lose_silently, link))
+                else:
+                    link.cut("connection reset")
+
+    def stall(self) -> None:
+        """Stop the process; agents' transports notice after a while."""
+        life = self.life
+        if life is None or life.actor.is_stalled:
+            return
+        self._stalls += 1
+        number = self._stalls
+        self.clock.stall(life.actor)
+
+        def notice(link: Link) -> None:
+            if life.actor.is_stalled and self._stalls == number:
+                link.down.inject(End("no answer to keepalive pings"))
+
+        for link in self.network.links:
+            if link.life is life and not link.is_cut:
+                delay = self._random.uniform(5.0, 15.0)
+                self.clock.after(delay, None, partial(notice, link))
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        if self.life is not None:
+            self.clock.resume(self.life.actor, self._random)

@@ -1,0 +1,185 @@
+"""A network of streams: ordered and reliable each, until it breaks and all in flight is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.clock import Actor, Clock
+    from tests.simulation.machines.head import HeadLife
+
+# After this long without an answer an agent's transport calls the stream broken.
+KEEPALIVE_MIN_S, KEEPALIVE_MAX_S = 5.0, 15.0
+
+
+class End:
+    """The last message of a direction: the other side has closed it, with this error if any."""
+
+    def __init__(self, reason: str, refusal: str = "") -> None:
+        self.reason, self.refusal = reason, refusal
+
+    def __str__(self) -> str:
+        return f"end of stream: {self.reason} {self.refusal}".rstrip()
+
+
+class Pipe:
+    """One direction of a stream, from or to ``host``."""
+
+    def __init__(self, network: Network, host: str, name: str) -> None:
+        self.name = name
+        self._network, self._host = network, host
+        self._random = network.clock.random(name)
+        self._latest = 0.0
+        self._epoch = 0
+        self._queue: deque[Any] = deque()
+        self._held = 0
+        self._sink: Callable[[Any], None] = lambda _message: None
+        self._actor: Actor | None = None
+
+    def into(self, actor: Actor, sink: Callable[[Any], None]) -> None:
+        """Say who reads the other end."""
+        self._actor, self._sink = actor, sink
+
+    def send(self, message: Any) -> None:
+        """Put a message in; it comes out after a delay and in order."""
+        self._queue.append(message)
+        self._travel()
+
+    def _travel(self) -> None:
+        clock = self._network.clock
+        self._latest = max(self._latest, clock.now + self._network.delay(self._random))
+        clock.at(self._latest, None, partial(self._arrive, self._epoch))
+
+    def inject(self, message: Any) -> None:
+        """Hand the reader something that did not travel."""
+        if self._actor is not None:
+            sink = self._sink
+            self._network.clock.hand(self._actor, self.name, lambda: sink(message))
+
+    def lose_all(self) -> None:
+        """Lose what is in flight."""
+        self._epoch += 1
+        self._queue.clear()
+        self._held = 0
+
+    def release(self) -> None:
+        """Send what a partition held back once more."""
+        held, self._held = self._held, 0
+        for _ in range(held):
+            self._travel()
+
+    def _arrive(self, epoch: int) -> None:
+        """Let the oldest message out, whichever it was that travelled."""
+        if epoch != self._epoch or self._actor is None:
+            return
+        if self._network.is_blocked(self._host):
+            self._held += 1
+            return
+        sink, message = self._sink, self._queue.popleft()
+        self._network.clock.hand(self._actor, self.name, lambda: sink(message))
+
+
+class Link:
+    """A connection of one agent with one life of the coordinator."""
+
+    def __init__(self, network: Network, host: str, life: HeadLife, number: int) -> None:
+        name = f"{host}#{number}"
+        self.name, self.host, self.life = name, host, life
+        self.is_cut = False
+        self.up, self.down = Pipe(network, host, f"{name} up"), Pipe(network, host, f"{name} down")
+        self.records = Pipe(network, host, f"{name} records")
+        self.acks = Pipe(network, host, f"{name} acks")
+
+    @property
+    def pipes(self) -> tuple[Pipe, ...]:
+        """All directions of all streams."""
+        return self.up, self.down, self.records, self.acks
+
+    def cut(self, reason: str) -> None:
+        """Break the connection; both ends hear of it."""
+        self.end_down(End(reason), is_lossy=True)
+        self.leave(is_lossy=True)
+
+    def leave(self, *, is_lossy: bool) -> None:
+        """The agent's end closes; what it has said may be lost or not."""
+        if is_lossy:
+            self.up.lose_all()
+            self.records.lose_all()
+        if not self.is_cut:
+            self.is_cut = True
+            self.up.send(End("the agent's end closed"))
+
+    def end_down(self, end: End, *, is_lossy: bool) -> None:
+        """The coordinator's end closes."""
+        if is_lossy:
+            self.down.lose_all()
+            self.acks.lose_all()
+        self.down.send(end)
+
+
+class Network:
+    """Who reaches whom, and how fast."""
+
+    def __init__(self, clock: Clock, *, delay_max_s: float) -> None:
+        self.clock = clock
+        self.links: list[Link] = []
+        self._delay_max_s = delay_max_s
+        self._blocks: dict[str, int] = {}
+        self._episodes: dict[str, int] = {}
+
+    def delay(self, random: Random) -> float:
+        """Return how long a message takes: short as a rule, sometimes long."""
+        if random.random() < 0.9:
+            return random.uniform(0.0001, 0.005)
+        return random.uniform(0.0001, self._delay_max_s)
+
+    def is_blocked(self, host: str) -> bool:
+        """Return whether nothing passes between the host and the coordinator."""
+        return self._blocks.get(host, 0) > 0
+
+    def connect(self, host: str, life: HeadLife) -> Link:
+        """Open a connection."""
+        link = Link(self, host, life, len(self.links))
+        self.links.append(link)
+        return link
+
+    def block(self, host: str) -> None:
+        """Part a host from the coordinator, silently; partitions may overlap."""
+        self._blocks[host] = self._blocks.get(host, 0) + 1
+        self._episodes[host] = episode = self._episodes.get(host, 0) + 1
+        self.clock.note("network", "PARTED", host)
+        random = self.clock.random(f"keepalive {host} {episode}")
+        for link in self.links:
+            if link.host == host and not link.is_cut:
+                delay = random.uniform(KEEPALIVE_MIN_S, KEEPALIVE_MAX_S)
+                self.clock.after(delay, None, partial(self._keepalive, link, episode))
+
+    def unblock(self, host: str) -> None:
+        """Take one partition back, if there is one."""
+        if not self.is_blocked(host):
+            return
+        self._blocks[host] -= 1
+        if self._blocks[host] == 0:
+            self._episodes[host] += 1
+            self.clock.note("network", "HEALED", host)
+            for link in self.links:
+                if link.host == host:
+                    for pipe in link.pipes:
+                        pipe.release()
+
+    def _keepalive(self, link: Link, episode: int) -> None:
+        if self._episodes[link.host] == episode and self.is_blocked(link.host):
+            self.lose_silently(link)
+
+    def lose_silently(self, link: Link) -> None:
+        """The agent's transport has had no answer for too long."""
+        if not link.is_cut:
+            link.down.lose_all()
+            link.acks.lose_all()
+            # Heard on the host itself: no partition holds this back.
+            link.down.inject(End("no answer to keepalive pings"))
