@@ -217,29 +217,6 @@ def check_direction(module: Module) -> Iterator[str]:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
 
 
-def circle_of(modules: Iterable[Module]) -> list[str]:
-    """Return modules that import each other in a circle, if some do; annotations do not count."""
-    known = {module.name for module in modules}
-    graph = {
-        module.name: {
-            name
-            for found in imports(module)
-            if not found.is_annotation_only
-            for name in [f"{found.module}.{found.name}", found.module]
-            if name in known - {module.name}
-        }
-        for module in modules
-    }
-    # A name imported from a package may be a module of it; then the package itself is not meant.
-    for names in graph.values():
-        names -= {name for name in names if any(each.startswith(f"{name}.") for each in names)}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def check_environment(module: Module) -> Iterator[str]:
     """The environment is read in few places."""
     if module.path.name in ENVIRONMENT_READERS or str(module.path) in ENVIRONMENT_EXCEPTIONS:
