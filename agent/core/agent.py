@@ -279,9 +279,8 @@ class AgentCore:
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        is_wanted = self._ending is None and isinstance(self._desired, Assignment)
-        target = self._desired if is_wanted and isinstance(self._desired, Assignment) else None
-        group = self._group
+        wanted, group = self._desired if self._ending is None else None, self._group
+        target = wanted if isinstance(wanted, Assignment) else None
         if not self._inprocess.is_on:
             group.conclude()
         if group.assignment is not None and (

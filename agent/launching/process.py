@@ -18,8 +18,8 @@ from agent.__main__ import run
 from agent.errors import AgentError
 from agent.launching import files
 from agent.launching.outcome import Outcome
-from drumbeat.logs import close_logs, configure_logs
-from drumbeat.standard_streams import open_missing
+from drumbeat.command.logs import close_logs, configure_logs
+from drumbeat.command.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig

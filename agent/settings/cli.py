@@ -18,8 +18,8 @@ from agent.runtime import preflight
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import parse_nnodes
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate
-from drumbeat import options
-from drumbeat.settings import FLAG, QUIET, Kind, Setting, by_option, named, settings_of
+from drumbeat.command import options
+from drumbeat.command.settings import FLAG, QUIET, Kind, Setting, by_option, named, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -189,7 +189,7 @@ def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
     # Imported here: it costs more than all of --help, which needs no log.
     import structlog  # noqa: PLC0415
 
-    from drumbeat import logs  # noqa: PLC0415
+    from drumbeat.command import logs  # noqa: PLC0415
 
     logs.configure_logs(config.log_format, level=config.log_level)
     for note in config.notes:

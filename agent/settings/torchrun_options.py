@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from agent.errors import UsageError
+from drumbeat.command.options import Source, source_of
+from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
 from drumbeat.durations import parse_duration
-from drumbeat.options import Source, source_of
-from drumbeat.settings import FLAG, Kind, Setting, named, parse_host_port
 
 _UNNEEDED = {
     "rdzv_backend": "agents meet at the coordinator",

@@ -55,8 +55,8 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.command.logs import write_text
 from drumbeat.format import printable
-from drumbeat.logs import write_text
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import pytest
 
-from drumbeat import options
-from drumbeat.settings import (
+from drumbeat.command import options
+from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
     LOG_LEVEL,
