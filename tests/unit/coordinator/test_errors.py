@@ -74,6 +74,7 @@ STARTUP = [
     (errors.InvalidConfiguration((Violation("a", 1, "2"),)), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
+    (errors.LostLeadership("/x"), "the state directory /x is in use by another coordinator"),
     (
         errors.StateDirectoryUnusable("/x", "Permission denied"),
         "the state directory /x cannot be used: Permission denied",
