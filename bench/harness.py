@@ -94,11 +94,11 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        doomed = {arrival.process for arrival in self.arrivals} | set(self._processes)
+        running = {arrival.process for arrival in self.arrivals} | set(self._processes)
         for process in self._processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                doomed.update(process.children(recursive=True))
-        for process in doomed:
+                running.update(process.children(recursive=True))
+        for process in running:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(self._processes, timeout=STEP_S)
@@ -210,17 +210,17 @@ class Scene:
 
 
 def free_port() -> int:
-    """Return a port nobody listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def wait_until_listening(port: int) -> None:
-    """Return when somebody listens on ``port``.
+    """Return when a server listens on ``port``.
 
     Raises:
-        BenchmarkError: Nobody did for ``STEP_S``.
+        BenchmarkError: None did for ``STEP_S``.
     """
     deadline = time.monotonic() + STEP_S
     while time.monotonic() < deadline:
@@ -228,7 +228,7 @@ def wait_until_listening(port: int) -> None:
             socket.create_connection((LOOPBACK, port)).close()
             return
         time.sleep(0.01)
-    raise BenchmarkError(f"nobody listens on port {port}")
+    raise BenchmarkError(f"nothing listens on port {port}")
 
 
 def memory_mb(processes: Sequence[psutil.Process]) -> float:

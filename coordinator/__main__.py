@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import cli
 from coordinator.config import CoordinatorConfig, ResetLimits
-from drumbeat.standard_streams import open_missing
+from drumbeat.command.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import click
 
 from coordinator.config import CoordinatorConfig, ResetLimits, default_state_dir
 from coordinator.errors import CallFailed, InvalidConfiguration, StartupError
-from drumbeat import options
-from drumbeat.settings import QUIET, by_option, settings_of
+from drumbeat.command import options
+from drumbeat.command.settings import QUIET, by_option, settings_of
 
 SETTINGS = settings_of(CoordinatorConfig)
 RESET_SETTINGS = settings_of(ResetLimits)
@@ -125,7 +125,7 @@ def main(
 
 def _run_logged(config: CoordinatorConfig, run: Callable[[CoordinatorConfig], int]) -> int:
     # Imported here: it costs more than all of --help, which needs no log.
-    from drumbeat import logs  # noqa: PLC0415
+    from drumbeat.command import logs  # noqa: PLC0415
 
     logs.configure_logs(config.log_format, level=config.log_level, program="coordinator")
     try:

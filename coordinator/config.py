@@ -8,7 +8,7 @@ import ipaddress
 from dataclasses import dataclass, field, fields
 
 from coordinator.errors import BIND_ALLOWED
-from drumbeat.settings import (
+from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
     LOG_FORMAT,

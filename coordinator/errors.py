@@ -16,7 +16,7 @@ CoordinatorError
      ├─ InvalidConfiguration  the configuration breaks rules
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
-     │   └─ LostLeadership    another coordinator has taken the journal over
+     │   └─ LostLeadership    and has taken the journal over
      ├─ StateDirectoryUnusable  it cannot be created, locked or written
      └─ JournalError          something is wrong with the journal
          ├─ JournalCorrupt    it holds what cannot be read

@@ -12,7 +12,7 @@ from agent.launching.config import LaunchConfig
 from agent.settings.cli import COMMAND_LINE_ONLY, SETTINGS
 from coordinator.cli import RESET_SETTINGS
 from coordinator.cli import SETTINGS as SERVE_SETTINGS
-from drumbeat.settings import FLAG, QUIET, Setting, settings_of
+from drumbeat.command.settings import FLAG, QUIET, Setting, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -47,12 +47,7 @@ Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
 
 
 class Attachment:
-    """This process's stream to its agent. Never raises; connects when there is something to say.
-
-    Args:
-        target: The agent's socket, as gRPC understands it.
-        token: What this worker is known by.
-    """
+    """This process's stream to its agent at ``target``. Never raises; connects when asked."""
 
     def __init__(self, target: str, token: str) -> None:
         self._target = target

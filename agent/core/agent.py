@@ -8,6 +8,7 @@ step; what is lost or repeated on the way therefore changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from agent.core import effects as fx
 from agent.core import events as ev
@@ -137,6 +138,8 @@ class AgentCore:
                 self._on_signal_to_forward(event.signum)
             case ev.DeadlineReached():
                 self._on_deadline(now)
+            case _:
+                assert_never(event)
 
     # The coordinator.
 
@@ -153,6 +156,8 @@ class AgentCore:
                     self._effects += self._workers.give_up()
             case ev.SessionLost():
                 self._on_session_lost(event, now)
+            case _:
+                assert_never(event)
 
     def _on_directive(self, directive: ev.DirectiveReceived) -> None:
         state = self._desired = directive.state
@@ -221,6 +226,8 @@ class AgentCore:
                     self._tell("processes stuck", why)
                     self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
                 self._group.stopped(event.round_id)
+            case _:
+                assert_never(event)
 
     def _on_supervisor(
         self, event: ev.SupervisorDied | ev.SupervisorNotStarted, now: float
@@ -272,9 +279,8 @@ class AgentCore:
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        is_wanted = self._ending is None and isinstance(self._desired, Assignment)
-        target = self._desired if is_wanted and isinstance(self._desired, Assignment) else None
-        group = self._group
+        wanted, group = self._desired if self._ending is None else None, self._group
+        target = wanted if isinstance(wanted, Assignment) else None
         if not self._inprocess.is_on:
             group.conclude()
         if group.assignment is not None and (

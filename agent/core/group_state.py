@@ -1,4 +1,4 @@
-"""Pure. This host's worker group: which workers of which round are alive."""
+"""Pure. The state of this host's worker group: which workers of which round are alive."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.FAILED: frozenset({GroupState.STOPPING, GroupState.IDLE}),
     GroupState.STOPPING: frozenset({GroupState.IDLE}),
 }
-
-
-def _no_worker(_local_rank: int) -> bool:
-    return False
 
 
 class Residue(StrEnum):
@@ -47,26 +43,23 @@ class Group:
     def __init__(self) -> None:
         self.state = GroupState.IDLE
         self.assignment: Assignment | None = None
-        self.latest_round_id = NO_ROUND
-        self.succeeded_round_id = NO_ROUND
-        self._alive: set[int] = set()
-        self._has_good_end = False
-        self._residue = Residue.NONE
-        self._has_left = False
+        self.latest_round_id = self.succeeded_round_id = NO_ROUND
         self.has_failed = False
         self.workers_done = 0
-        self._has_ever_run = False
-        self._is_start_impossible = False
+        self._alive: set[int] = set()
+        self._residue = Residue.NONE
+        self._has_good_end = self._has_left = False
+        self._has_ever_run = self._is_start_impossible = False
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing keeps a new round from starting."""
+        """Whether a new round may start."""
         return self.assignment is None
 
     @property
     def workers_alive(self) -> int:
         """Workers alive; at least 1 while processes are being ended."""
-        return max(len(self._alive), 1 if self._residue is Residue.STOPPING else 0)
+        return max(len(self._alive), int(self.is_stopping))
 
     @property
     def is_stopping(self) -> bool:
@@ -88,16 +81,15 @@ class Group:
     def assign(self, assignment: Assignment, local_world_size: int) -> None:
         """Begin a round."""
         assert self.is_free, "a round starts while an older one is not over"
-        self.assignment, self._has_left, self.has_failed = assignment, False, False
-        self.latest_round_id = assignment.round_id
-        self._has_good_end = False
+        self.assignment, self.latest_round_id = assignment, assignment.round_id
+        self._has_left = self.has_failed = self._has_good_end = False
         self.workers_done = 0
         self._alive = set(range(local_world_size))
         self._residue = Residue.LIVE
         self._enter(GroupState.STARTING)
 
     def started(self, round_id: int) -> None:
-        """All workers run."""
+        """Note that all workers run."""
         self._has_ever_run = True
         if self._is_current(round_id) and self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
@@ -115,22 +107,21 @@ class Group:
         self._alive.discard(local_rank)
         if self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
-        if is_excused:
-            return True
-        self._has_good_end = self._has_good_end or is_good
-        if self.state is GroupState.RUNNING and not is_good:
-            self._enter(GroupState.FAILED)
+        if not is_excused:
+            self._has_good_end = self._has_good_end or is_good
+            if not is_good:
+                self.give_up()
         return True
 
     def conclude(self) -> None:
-        """Succeed if nobody is left and somebody ended well; only excused ones end nothing."""
+        """Succeed if all workers have ended, and not all of them were excused."""
         is_over = self.state is GroupState.RUNNING and not self._alive
         if is_over and self._has_good_end and self.assignment is not None:
             self._enter(GroupState.SUCCEEDED)
             self.succeeded_round_id = self.assignment.round_id
 
     def give_up(self) -> None:
-        """Fail although no worker has ended badly."""
+        """Fail, unless it has failed, succeeded or is stopping already."""
         if self.state is GroupState.RUNNING:
             self._enter(GroupState.FAILED)
 
@@ -144,21 +135,19 @@ class Group:
         self._enter(GroupState.FAILED)
         return True
 
-    def lose_all(self, is_excused: Callable[[int], bool] = _no_worker) -> list[int]:
+    def lose_all(self, is_excused: Callable[[int], bool] = lambda _local_rank: False) -> list[int]:
         """Note that every process is gone at once; return the workers that were running.
 
         Those that are excused don't fail the group.
         """
         lost = sorted(self._alive) if self._residue is Residue.LIVE else []
-        self._alive = set()
-        self._residue = Residue.NONE
         if not all(map(is_excused, lost)):
             self._enter(GroupState.FAILED)
-        self._release()
+        self._clear()
         return lost
 
     def request_stop(self) -> bool:
-        """Doom what is left; ``False`` if there is nothing, or it is doomed already."""
+        """Note that what is left is to be ended; ``False`` if nothing is, or it was asked for."""
         if self._residue is not Residue.LIVE:
             return False
         self._residue = Residue.STOPPING
@@ -167,9 +156,7 @@ class Group:
     def stopped(self, round_id: int) -> None:
         """Note that nothing of the round is alive."""
         if self._is_current(round_id):
-            self._alive = set()
-            self._residue = Residue.NONE
-            self._release()
+            self._clear()
 
     def leave(self) -> None:
         """Give the round up: it is over as soon as nothing of it is alive."""
@@ -184,6 +171,10 @@ class Group:
         assert (self.assignment is None) == (self.state is GroupState.IDLE), self.state
         assert self.assignment is not None or not self._alive, "workers of no round"
         assert self._residue is not Residue.NONE or not self._alive, "live workers, no processes"
+
+    def _clear(self) -> None:
+        self._alive, self._residue = set(), Residue.NONE
+        self._release()
 
     def _release(self) -> None:
         if self._has_left and self._residue is Residue.NONE and self.assignment is not None:

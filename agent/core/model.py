@@ -38,7 +38,7 @@ class GpuMemory(StrEnum):
     USED = "USED"
     """Workers have run."""
     AWAITED = "AWAITED"
-    """They are gone; waits for the word that their memory is too."""
+    """They are gone; waits to hear that their memory is too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

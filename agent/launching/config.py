@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig, JobSettings, Program
 from agent.settings.kinds import NOWHERE
-from drumbeat.settings import read_settings, settings_of
+from drumbeat.command.settings import read_settings, settings_of
 from drumbeat.violation import Violation
 
 _SETTINGS = settings_of(JobSettings)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
     from agent.launching.outcome import Outcome
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
-
-
-def remove_directory(directory: Path) -> None:
-    """Remove it with all that is in it, as far as possible."""
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -17,8 +18,8 @@ from agent.__main__ import run
 from agent.errors import AgentError
 from agent.launching import files
 from agent.launching.outcome import Outcome
-from drumbeat.logs import close_logs, configure_logs
-from drumbeat.standard_streams import open_missing
+from drumbeat.command.logs import close_logs, configure_logs
+from drumbeat.command.standard_streams import open_missing
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
@@ -73,7 +74,7 @@ def main(argv: list[str]) -> int:
     finally:
         close_logs()
         if watch.is_alone:
-            files.remove_directory(directory)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from agent.multiprocessing import signals
 from agent.workers.output.tail import STALL_S, Tail
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
-    Command,
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
@@ -138,7 +137,6 @@ class PContext(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
         self._client: SupervisorClient | None = None
-        self._commands: list[Command] = []
         self._is_begun = False
         self._is_stopping = False
         self._start_failure: WorkerStartFailed | None = None
@@ -235,10 +233,10 @@ class PContext(ABC):
         if not self._is_started:
             self._close_filtered()
             return
+        command = _stop_command(death_sig or signal.SIGTERM, timeout)
         if self._loop is not None:
             with suppress(RuntimeError):  # It has just ended.
-                number = int(death_sig or signal.SIGTERM)
-                self._loop.call_soon_threadsafe(self._stop, number, max(0.0, float(timeout)))
+                self._loop.call_soon_threadsafe(self._stop, command)
         self._wait_for(lambda: self._result is not None)
 
     def _workers(self, **particular: tuple[Any, ...]) -> tuple[WorkerStart, ...]:
@@ -299,7 +297,7 @@ class PContext(ABC):
             if path:
                 # Also a worker that is stopped before it has begun has these files.
                 Path(path).touch()
-        self._commands.append(self._prepare())
+        command = self._prepare()
         pid, connection = self._launch()
         self._client = SupervisorClient(
             on_event=self._on_event,
@@ -308,6 +306,7 @@ class PContext(ABC):
             launch=lambda: (pid, connection),
             is_subreaper=False,
         )
+        self._client.send(command)
         try:
             self._start_tail()
             self._loop = asyncio.new_event_loop()
@@ -366,9 +365,6 @@ class PContext(ABC):
         assert self._client is not None, "made before the thread"
         await self._client.start()
         try:
-            for command in self._commands:
-                self._client.send(command)
-            self._commands.clear()
             await self._over.wait()
         finally:
             await self._client.close()
@@ -424,7 +420,7 @@ class PContext(ABC):
         is_failed = self._failures.keys() - self._stopped_ranks
         if not self._is_stopping and (is_failed or len(self._exit_codes) == self.nprocs):
             # In the second case for what the workers have left behind.
-            self._stop(signal.SIGTERM, STOP_TIMEOUT_S)
+            self._stop(_stop_command(signal.SIGTERM, STOP_TIMEOUT_S))
 
     def _fail(self, local_rank: int, exit_code: int) -> None:
         self._failures[local_rank] = ProcessFailure(
@@ -434,16 +430,12 @@ class PContext(ABC):
             error_file=self.error_files[local_rank],
         )
 
-    def _stop(self, signum: int, timeout_s: float) -> None:
+    def _stop(self, command: StopWorkers) -> None:
         assert self._loop is not None, "started before it is stopped"
         assert self._client is not None, "started before it is stopped"
         self._is_stopping = True
-        command = StopWorkers(round_id=ROUND_ID, signum=signum, timeout_s=timeout_s)
-        if self._commands:
-            self._commands.append(command)
-        else:
-            self._client.send(command)
-        self._loop.call_later(timeout_s + GIVE_UP_S, self._give_up)
+        self._client.send(command)
+        self._loop.call_later(command.timeout_s + GIVE_UP_S, self._give_up)
 
     def _give_up(self) -> None:
         if not self._over.is_set():
@@ -466,6 +458,10 @@ class PContext(ABC):
         for file in (self.filtered_stdout, self.filtered_stderr):
             if file is not None:
                 file.close()
+
+
+def _stop_command(signum: int, timeout_s: float) -> StopWorkers:
+    return StopWorkers(round_id=ROUND_ID, signum=int(signum), timeout_s=max(0.0, float(timeout_s)))
 
 
 def refuse_numa_options(numa_options: object) -> None:

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socket]:
-    """Fork a supervisor whose workers are these processes; return its pid and the connection.
-
-    Raises:
-        OSError: The system cannot fork.
-    """
+    """Fork a supervisor whose workers are these processes; return its pid and the connection."""
     launcher_pid = os.getpid()
     ours, theirs = socket.socketpair()
     util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -53,13 +49,9 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
 
 
 class ForkSpawner:
-    """Forks workers; see `agent.workers.supervisor.spawn.WorkerSpawner`.
+    """Forks workers from these processes, by local rank; they must not keep the connection.
 
-    Args:
-        processes: By local rank.
-        connection: This supervisor's, which workers must not keep.
-        launcher_pid: The launcher.
-        handlers: Dispositions of signals that the workers are to have.
+    ``handlers`` are the dispositions of signals that the workers are to have.
     """
 
     def __init__(
@@ -75,11 +67,7 @@ class ForkSpawner:
         self._handlers = handlers
 
     def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
-        """Return the pid of the worker, when it leads its own session.
-
-        Raises:
-            SpawnError: It could not be started.
-        """
+        """Return the pid of the worker, when it leads its own session; may raise."""
         supervisor_pid = os.getpid()
         with opened_outputs(worker) as outputs:
             ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)

@@ -41,7 +41,7 @@ from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.prctl import become_subreaper
-from drumbeat.logs import write_text
+from drumbeat.command.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
@@ -139,7 +139,6 @@ class Driver:
         self._recorder = OutcomeRecorder(config.nproc_per_node)
         self._history = History(
             host=config.name or host,
-            restarts_max=config.max_restarts,
             local_world_size=config.nproc_per_node,
             now=now,
         )

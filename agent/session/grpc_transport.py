@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from agent.session.transport import MESSAGE_BYTES_MAX, TransportError
 from agent.workers.ports import address_towards
-from drumbeat.settings import parse_host_port
+from drumbeat.command.settings import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
 from drumbeat.v1 import (
     common_pb2,

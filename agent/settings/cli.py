@@ -18,8 +18,8 @@ from agent.runtime import preflight
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import parse_nnodes
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate
-from drumbeat import options
-from drumbeat.settings import FLAG, QUIET, Kind, Setting, by_option, settings_of
+from drumbeat.command import options
+from drumbeat.command.settings import FLAG, QUIET, Kind, Setting, by_option, named, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -39,41 +39,40 @@ Exit codes:
 """
 
 SETTINGS = settings_of(AgentConfig)
-COMMAND_LINE_ONLY = {
-    "standalone": Setting(
-        False,
-        FLAG,
-        "Run",
-        "Train on this machine alone, without a coordinator elsewhere.",
-        flags=("--standalone",),
-        variables=("PET_STANDALONE",),
-    ),
-    "nnodes": Setting(
-        "1:1",
-        Kind("N or MIN:MAX", str, parse_nnodes, metavar="MIN[:MAX]"),
-        "Run",
-        "Machines that train together, or their range.",
-        flags=("--nnodes",),
-        variables=("PET_NNODES",),
-    ),
-    "module": Setting(
-        False,
-        FLAG,
-        "Workers",
-        "SCRIPT is the name of a Python module, as for python -m.",
-        flags=("-m", "--module"),
-        variables=("PET_MODULE",),
-    ),
-    "no_python": Setting(
-        False,
-        FLAG,
-        "Workers",
-        "SCRIPT is a program of its own, not to be run by Python.",
-        flags=("--no-python",),
-        variables=("PET_NO_PYTHON",),
-    ),
-    "quiet": QUIET,
-}
+COMMAND_LINE_ONLY = named(
+    {
+        "standalone": Setting(
+            False,
+            FLAG,
+            "Run",
+            "Train on this machine alone, without a coordinator elsewhere.",
+            variables=("PET_STANDALONE",),
+        ),
+        "nnodes": Setting(
+            "1:1",
+            Kind("N or MIN:MAX", str, parse_nnodes, metavar="MIN[:MAX]"),
+            "Run",
+            "Machines that train together, or their range.",
+            variables=("PET_NNODES",),
+        ),
+        "module": Setting(
+            False,
+            FLAG,
+            "Workers",
+            "SCRIPT is the name of a Python module, as for python -m.",
+            flags=("-m", "--module"),
+            variables=("PET_MODULE",),
+        ),
+        "no_python": Setting(
+            False,
+            FLAG,
+            "Workers",
+            "SCRIPT is a program of its own, not to be run by Python.",
+            variables=("PET_NO_PYTHON",),
+        ),
+        "quiet": QUIET,
+    }
+)
 """What only a command line can say; a program says it in other ways."""
 
 
@@ -190,7 +189,7 @@ def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
     # Imported here: it costs more than all of --help, which needs no log.
     import structlog  # noqa: PLC0415
 
-    from drumbeat import logs  # noqa: PLC0415
+    from drumbeat.command import logs  # noqa: PLC0415
 
     logs.configure_logs(config.log_format, level=config.log_level)
     for note in config.notes:

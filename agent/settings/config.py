@@ -31,7 +31,7 @@ from agent.settings.kinds import (
 )
 from agent.watchdog.core.model import AUTO, WatchdogPolicy
 from agent.workers.devices.numa import NumaMode
-from drumbeat.settings import (
+from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
     LOG_FORMAT,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from drumbeat.settings import Kind, number, text
+from drumbeat.command.settings import Kind, number, text
 
 AGENTS_MAX = 1_000_000
 """Bound of what an agent asks for; the coordinator has a lower limit of its own."""

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from agent.errors import UsageError
+from drumbeat.command.options import Source, source_of
+from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
 from drumbeat.durations import parse_duration
-from drumbeat.options import Source, source_of
-from drumbeat.settings import FLAG, Kind, Setting, parse_host_port
 
 _UNNEEDED = {
     "rdzv_backend": "agents meet at the coordinator",
@@ -24,27 +24,22 @@ _UNNEEDED = {
 }
 """By parameter: why its value decides nothing."""
 
+_WITHOUT_VARIABLE = ("node_rank", "monitor_interval", "start_method")
 _TEXT = Kind("a text", str)
-TORCHRUN_ONLY = {
-    name: Setting(
-        default,
-        kind,
-        "Torchrun",
-        "",
-        flags=(f"--{name.replace('_', '-')}",),
-        variables=(f"PET_{name.upper()}",) if has_variable else (),
-        is_hidden=True,
-    )
-    for name, default, kind, has_variable in (
-        ("rdzv_backend", None, _TEXT, True),
-        ("rdzv_endpoint", None, _TEXT, True),
-        ("rdzv_conf", None, _TEXT, True),
-        ("node_rank", None, _TEXT, False),
-        ("monitor_interval", None, _TEXT, False),
-        ("start_method", None, _TEXT, False),
-        ("run_path", False, FLAG, True),
-    )
-}
+TORCHRUN_ONLY = named(
+    {name: Setting(None, _TEXT, "Torchrun", "", is_hidden=True) for name in _WITHOUT_VARIABLE}
+    | {
+        name: Setting(
+            default, kind, "Torchrun", "", variables=(f"PET_{name.upper()}",), is_hidden=True
+        )
+        for name, kind, default in (
+            ("rdzv_backend", _TEXT, None),
+            ("rdzv_endpoint", _TEXT, None),
+            ("rdzv_conf", _TEXT, None),
+            ("run_path", FLAG, False),
+        )
+    }
+)
 
 _OF_CONF = {"join_timeout": "join_timeout", "last_call_timeout": "last_call"}
 """Keys of ``--rdzv-conf`` that mean something here: the setting that each stands for."""

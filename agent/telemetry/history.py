@@ -6,7 +6,6 @@ stands. It decides nothing: without it the agent does exactly the same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,9 +26,6 @@ FAILURES_TOLD_MAX = 4
 
 SIGINT = 2
 
-# How a reason of the coordinator's says which restart it is, of how many.
-_RESTART = re.compile(r"; restart ([0-9]+ of [0-9]+)")
-
 _WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
 
 
@@ -48,14 +44,12 @@ class History:
 
     Args:
         host: Name of this agent or its host, as the coordinator's sentences have it.
-        restarts_max: The budget of the run.
         local_world_size: Workers of this host.
         now: Monotonic seconds.
     """
 
-    def __init__(self, *, host: str, restarts_max: int, local_world_size: int, now: float) -> None:
+    def __init__(self, *, host: str, local_world_size: int, now: float) -> None:
         self._host = host
-        self._restarts_max = restarts_max
         self._local_world_size = local_world_size
         self._now = self._began_at = self._away_since = now
         self._situation: Situation | None = None
@@ -92,13 +86,13 @@ class History:
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
         if before is not None:
-            if isinstance(event, ev.SignalReceived) and effects:
-                self._on_signal(event.signum, before, effects)
             self._on_connection(before, situation)
             if situation.desired != before.desired:
                 self._on_desired(before.desired, situation.desired)
         for effect in effects:
             self._on_effect(effect)
+        if before is not None and isinstance(event, ev.SignalReceived) and effects:
+            self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
@@ -146,31 +140,25 @@ class History:
                 self._say("run ended", f"run failed: {desired.reason}", "debug")
 
     def _on_assignment(self, assignment: Assignment) -> None:
-        before, used = self._assignment, assignment.restart_count
-        self._assignment = assignment
+        before, self._assignment = self._assignment, assignment
         if before is None and not assignment.round_id:
             return
-        is_charged = before is not None and used > before.restart_count
-        decision = "restarting" if is_charged else ""
-        if (found := _RESTART.search(assignment.reason)) is not None:
-            decision = f"restarting, {found[1]}"  # it may have given some back
-        elif is_charged and used <= self._restarts_max:
-            decision = f"restarting, {used} of {self._restarts_max}"
+        decision = ""
+        if before is not None and assignment.restart_count > before.restart_count:
+            # A loss that was first taken for a failure is given back.
+            decision = f"restarting, {assignment.restarts_used} of {assignment.restarts_max}"
         self._say_decision(decision, "restarting", assignment.reason)
 
-    def _on_signal(self, signum: int, before: Situation, effects: Sequence[fx.Effect]) -> None:
+    def _on_signal(self, signum: int, before: Situation) -> None:
         name = "Ctrl-C" if signum == SIGINT else signal_name(-signum)
         if before.is_ending:
             if before.is_stopping:
                 self._say("killing", f"{name} again: killing the workers at once")
         elif before.workers_alive:
-            timeouts = [each.timeout_s for each in effects if isinstance(each, fx.StopWorkers)]
-            until = self._now + timeouts[0] if timeouts else self._kill_at
-            left = (
-                "" if until is None else f", SIGKILL in {format_duration(round(until - self._now))}"
-            )
-            alive = count(before.workers_alive, "worker")
-            self._say("signal", f"{name}: stopping {alive}{left}; {name} again kills at once")
+            text = f"{name}: stopping {count(before.workers_alive, 'worker')}"
+            if self._kill_at is not None:
+                text += f", SIGKILL in {format_duration(round(self._kill_at - self._now))}"
+            self._say("signal", f"{text}; {name} again kills at once")
         else:
             self._say("signal", f"{name}: leaving the run")
 
@@ -203,7 +191,7 @@ class History:
             text += f", {here} here, master {master}"
         if self._broken_at is not None:
             text += f", {format_duration(self._now - self._broken_at)} later"
-        self._broken_at = None
+        self._broken_at = self._kill_at = None
         self._shown.clear()
         role_first = assignment.role_rank_first
         names = ("restart_count", "group_rank", "world_size", "role_world_size", "master_addr")
@@ -262,12 +250,12 @@ class History:
             self._say("worker failed", text, "warning", _place(failure))
 
     def _budget_spent(self) -> str:
-        used = self._assignment.restart_count if self._assignment is not None else 0
-        if used < self._restarts_max:
+        current = self._assignment
+        if current is None or current.restarts_used < current.restarts_max:
             return "the run stops"
-        if not self._restarts_max:
+        if not current.restarts_max:
             return "no restarts are allowed (--max-restarts)"
-        return f"no restart is left of {self._restarts_max}"
+        return f"no restart is left of {current.restarts_max}"
 
     def _say(
         self,

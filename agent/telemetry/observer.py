@@ -89,6 +89,7 @@ class Observer:
         self._attempt = 0
         self._round: _Round | None = None
         self._restart_count = 0
+        self._remaining = config.max_restarts
         self._reason = ""  # of the run's verdict
         self._interrupted: _Interrupted | None = None
         self._restarts_in_process = 0
@@ -151,8 +152,9 @@ class Observer:
                 self._idle_since, self._is_awaiting_round = None, False
                 self._assigned_round, self._assigned_at = round_id, self._now
                 self._restart_count = desired.restart_count
+                self._remaining = max(0, desired.restarts_max - desired.restarts_used)
                 self._put_result("rendezvous", round_id, idle_since)
-                self._put_of_workers("remaining_restarts", self._remaining_restarts())
+                self._put_of_workers("remaining_restarts", self._remaining)
             case Exit(reason=reason):
                 self._reason = reason
 
@@ -287,13 +289,9 @@ class Observer:
         for ending, is_so in (("success", is_success), ("failed", not is_success)):
             self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
             self._put_of_workers(f"run_{ending}_no_retries", int(is_so and not has_retried))
-        remaining = self._remaining_restarts()
-        self._put_of_workers("remaining_restarts", remaining)
-        value = flakiness(remaining, self._config.max_restarts, is_failed=not is_success)
+        self._put_of_workers("remaining_restarts", self._remaining)
+        value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
         self._put_of_workers("flakiness", value)
-
-    def _remaining_restarts(self) -> int:
-        return max(0, self._config.max_restarts - self._restart_count)
 
     def _metadata(self, state: str) -> dict[str, Value]:
         return {

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 SOCKET, GRPC_SOCKET = "workers", "grpc"
 
 CONNECTIONS_MAX = 4096 * 4
-"""Workers have one each; further ones wait."""
+"""Workers have one each; further ones are closed."""
 
 ACCEPT_PAUSE_S = 0.5
 """Without a descriptor left, the next connection is accepted so much later."""
@@ -46,7 +46,6 @@ class Listener:
         self._calls = calls
         self._service: WorkerService | None = None
         self._starting = asyncio.Lock()
-        self._connections = asyncio.Semaphore(CONNECTIONS_MAX)
         self._why_not = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -89,21 +88,18 @@ class Listener:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._connections.acquire()
             try:
                 connection, _ = await loop.sock_accept(self._socket)
             except OSError as error:
-                self._connections.release()
                 self._warn(error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
+            if len(self._tasks) > CONNECTIONS_MAX:
+                connection.close()
+                continue
             task = loop.create_task(self._forward(connection))
             self._tasks.add(task)
-            task.add_done_callback(self._on_closed)
-
-    def _on_closed(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._connections.release()
+            task.add_done_callback(self._tasks.discard)
 
     async def _forward(self, connection: socket.socket) -> None:
         """Pass bytes between a worker and the gRPC server until either ends."""

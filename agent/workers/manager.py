@@ -55,8 +55,8 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
+from drumbeat.command.logs import write_text
 from drumbeat.format import printable
-from drumbeat.logs import write_text
 
 log = structlog.get_logger()
 
@@ -113,7 +113,6 @@ class Workers:
             on_death=self._on_supervisor_death,
             on_mistake=on_mistake,
         )
-        self._commands: list[Command] = []
         self.watchdog = Watchdog(
             config.watchdog,
             output.directory,
@@ -130,15 +129,11 @@ class Workers:
             await self._supervisor.start()
         except OSError as error:
             self._submit(SupervisorNotStarted(reason=error.strerror or str(error)))
-            return
-        for command in self._commands:
-            self._supervisor.send(command)
-        self._commands.clear()
 
     def forget_commands(self) -> None:
         """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
         self._abandon_start()
-        self._commands.clear()
+        self._supervisor.forget()
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.
@@ -202,11 +197,9 @@ class Workers:
         self._behind.clear()
 
     def _command(self, command: Command) -> None:
-        """Send a command, or keep it until the supervisor, and what it is about, is there."""
+        """Send a command, or keep it until what it is about is prepared."""
         if self._preparation is not None:
             self._behind.append(command)
-        elif self._supervisor.pid is None:
-            self._commands.append(command)
         else:
             self._supervisor.send(command)
 
@@ -301,8 +294,7 @@ class Workers:
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
-        self._abandon_start()
-        self._commands.clear()
+        self.forget_commands()
         self._hear(returncode)
 
     def _hear(self, news: SupervisorEvent | int) -> None:

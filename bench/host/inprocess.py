@@ -112,7 +112,7 @@ def restarts(side: str, mode: str, count: int, workers: int = RANKS) -> Figures:
         ((fault_at, _),) = notes["fault"][iteration]
         entered = [at for at, _ in notes["enter"][iteration + 1]]
         ready = [at for at, _ in notes["ready"][iteration + 1]]
-        # Who stands by does not enter.
+        # A spare does not enter.
         if len(entered) != RANKS or len(ready) != RANKS:
             raise BenchmarkError(f"{len(entered)} of {RANKS} ranks came back")
         figures["inside"].append((max(entered) - fault_at) * 1e3)

@@ -113,7 +113,7 @@ def sustained(expires: Expires, pairs_per_s: float, seconds: float) -> Figures:
 
 @dataclass(slots=True)
 class Alarm:
-    """Notes when the signal of a timer comes, and interrupts whoever waits for it."""
+    """Notes when the signal of a timer comes, and interrupts the wait for it."""
 
     is_awaited: bool = False
     came_at: float = 0.0
@@ -176,7 +176,7 @@ def expiry(
                 while is_first or (others_stay and time.monotonic() < end):
                     is_first = False
                     turn += 1
-                    # Not in step with the other workers, nor with anybody's period.
+                    # Not in step with the other workers, nor with any period.
                     after_s = EXPIRY_AFTER_S + (rank * 37 + turn * 13) % 100 / 1e3
                     late = expire_one(expires, alarm, after_s)
                     if late is None:

@@ -65,7 +65,7 @@ class MassFailure:
         self.agents, self.directory = agents, directory
         self.fleet = Fleet(agents)
         self.fleet.spec = replace(self.fleet.spec, restarts_max=1)
-        # Nobody beats here, so nobody is silent.
+        # No agent beats here, so none is silent.
         pace = Pace(heartbeat_interval_s=1_000, lease_s=5_000, reconnect_delay_max_s=1)
         registry = Registry(RegistryPolicy(base_pace=pace, agents_at_base_pace=10**9))
         self.driver = Driver(registry, SqliteJournal(directory))

@@ -114,7 +114,7 @@ class AnswerReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """Tell people what was decided, and why. ``decision`` is a fixed phrase."""
+    """Log what was decided, and why. ``decision`` is a fixed phrase."""
 
     run_id: str
     decision: str

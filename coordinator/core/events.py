@@ -82,7 +82,7 @@ class FailureReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsReset:
-    """Somebody wants learned limits forgotten; the shell holds the answer under ``request_id``."""
+    """The operator wants learned limits forgotten; the answer goes to ``request_id``."""
 
     run_id: str
     request_id: int
@@ -90,7 +90,7 @@ class LimitsReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSuperseded:
-    """Its id begins a new run; nobody is a member of this one any more."""
+    """Its id begins a new run; this one has no members any more."""
 
     run_id: str
     reason: str

@@ -69,7 +69,7 @@ class AgentInfo:
 class AgentIdentity:
     """Who an agent is; fixed for the life of its process.
 
-    ``name`` is what people call it by: the host's, unless it was told otherwise. Among the
+    ``name`` is shown to users: the host's, unless it was told otherwise. Among the
     members of a run it is unique.
     """
 
@@ -255,7 +255,7 @@ class FailureRecord:
 
     @property
     def agent(self) -> str:
-        """The agent's name, for people."""
+        """The agent's name, as it is shown."""
         return self.name or self.host
 
     @property
@@ -274,7 +274,7 @@ class FailureRecord:
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
     def ending(self) -> str:
-        """Say how the worker ended, for people."""
+        """Say how the worker ended."""
         return self.signal_name or f"exit code {self.exit_code}"
 
     def accepted(self, *, sent_at: float, name: str | None = None) -> FailureRecord:
@@ -338,8 +338,8 @@ class Pace:
 class Standby:
     """Desired: hold no workers and stay ready.
 
-    ``agents_wanted`` is 0 if the run waits for nobody. ``time_left_s`` tells
-    people how long a wait still lasts, and does not make two desires differ.
+    ``agents_wanted`` is 0 if the run waits for no agent. ``time_left_s`` is how long a
+    wait still lasts, for display; two states that differ in it alone are the same.
     """
 
     reason: str
@@ -378,7 +378,7 @@ class Exit:
     """Desired: stop what is left, and end.
 
     Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
-    run's ``generation``. ``shown_on`` is the host of one that does, whoever else does.
+    run's ``generation``. ``shown_on`` is the host of one that does.
     """
 
     verdict: Verdict

@@ -21,7 +21,7 @@ class Outage:
         self._remind_after_s = REMIND_FIRST_S
 
     def failed(self, reason: str, *, now: float) -> bool:
-        """Take a failure in; return whether people should hear of it."""
+        """Take a failure in; return whether it should be logged."""
         is_news, self.reason = reason != self.reason, reason
         is_due = self.lasted_s(now=now) >= self._remind_after_s
         if is_due:

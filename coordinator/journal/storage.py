@@ -60,8 +60,8 @@ def lock_directory(directory: Path) -> int:
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in _FULL:
-            raise JournalFull(str(directory), _words(error)) from error
-        raise StateDirectoryUnusable(str(directory), _words(error)) from error
+            raise JournalFull(str(directory), _reason(error)) from error
+        raise StateDirectoryUnusable(str(directory), _reason(error)) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,7 +69,7 @@ def lock_directory(directory: Path) -> int:
         raise StateDirectoryInUse(str(directory)) from None
     except OSError as error:  # a network file system without locks
         os.close(lock)
-        why = f"it cannot be locked: {_words(error)}"
+        why = f"it cannot be locked: {_reason(error)}"
         raise StateDirectoryUnusable(str(directory), why) from error
     return lock
 
@@ -96,14 +96,14 @@ def journal_error(error: sqlite3.Error | OSError, path: Path) -> JournalError:
 
 def _of_system(error: OSError, path: Path) -> JournalError:
     kind = JournalFull if error.errno in _FULL else JournalUnwritable
-    return kind(str(path), _words(error))
+    return kind(str(path), _reason(error))
 
 
-def _words(error: OSError) -> str:
-    words = error.strerror or str(error)
+def _reason(error: OSError) -> str:
+    reason = error.strerror or str(error)
     if error.errno == errno.EFBIG:
-        return f"{words}, for a limit of this process (ulimit -f)"
-    return words
+        return f"{reason}, for a limit of this process (ulimit -f)"
+    return reason
 
 
 def _probe(directory: Path) -> None:

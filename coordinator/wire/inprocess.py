@@ -147,11 +147,3 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
         case IterationComplete():
             message.complete.SetInParent()
     return message
-
-
-def interruption_kind(
-    kind: InterruptionKind | None,
-) -> iteration_pb2.InterruptionKind.ValueType:
-    """Write what a failure did to an iteration."""
-    name = "UNSPECIFIED" if kind is None else str(kind)
-    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{name}")

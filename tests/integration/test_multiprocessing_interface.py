@@ -169,3 +169,11 @@ def test_a_handler_ends_the_group_of_its_worker(tmp_path: Path) -> None:
     context.subprocess_handlers[0].close(signal.SIGINT)
     context.subprocess_handlers[1].proc.wait(DEADLINE_S)
     assert exit_codes(context) == {0: -signal.SIGINT}
+
+
+def test_an_endless_timeout_is_refused(tmp_path: Path) -> None:
+    context = commands(tmp_path, "exec sleep 600")
+    with pytest.raises(ValueError, match="not a finite duration"):
+        context.close(timeout=float("inf"))
+    context.close()
+    assert exit_codes(context) == {0: -signal.SIGTERM}

@@ -111,7 +111,8 @@ async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [-signal.SIGKILL]
         await_ended(fds)
-        harness.client.send(KillWorkers())  # There is none: dropped.
+        harness.client.send(KillWorkers())
+        harness.client.forget()
         await harness.client.start()
         harness.start("true", round_id=1)
         await harness.expect(WorkerExit)

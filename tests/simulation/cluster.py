@@ -8,12 +8,12 @@ from agent.core.agent import AgentCore
 from agent.core.model import GroupState
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
-from tests.simulation import faults
-from tests.simulation.checks import Checker
+from tests.simulation import faults, strangers
+from tests.simulation.checks.checker import Checker
 from tests.simulation.clock import Clock
-from tests.simulation.head import HeadMachine
-from tests.simulation.host import Agent, Host
-from tests.simulation.network import Network
+from tests.simulation.machines.head import HeadMachine
+from tests.simulation.machines.host import Agent, Host
+from tests.simulation.machines.network import Network
 from tests.simulation.plan import Kind, Plan
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Cluster:
         faults.schedule(self, self.clock.random("faults"))
         faults.schedule_blackouts(self, self.clock.random("blackouts"))
         faults.schedule_outages(self, self.clock.random("outages"))
+        strangers.schedule(self, self.clock.random("strangers"))
         self.clock.run(until=self.clock.now + self.plan.chaos_s)
         self._heal()
         self._calm(lambda: self.checker.is_ended or self.is_training, "train on")

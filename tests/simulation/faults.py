@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.cluster import Cluster
-    from tests.simulation.host import Host
+    from tests.simulation.machines.host import Host
 
     Fault = Callable[[Cluster, Random], None]
 

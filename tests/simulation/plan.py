@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from coordinator.core.model import Pace
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from drumbeat.worker.v1 import iteration_pb2
-from tests.simulation.processes import Habits
-from tests.simulation.wrapped import Conduct
+from tests.simulation.machines.processes import Habits
+from tests.simulation.machines.wrapped import Conduct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RUN = "run"
 # How many of the worlds have workers that restart in process.
 WRAPPED = 0.4
+# How many have more than six hosts.
+LARGE = 0.05
 
 
 class Kind(StrEnum):
@@ -59,7 +61,7 @@ class Plan:
         return Plan(
             seed=seed,
             kind=kind,
-            configs=_configs(random, kind),
+            configs=_fleet(Random(f"{seed}/many"), _configs(random, kind), kind),
             policy=_policy(random),
             delay_max_s=random.choice([0.02, 0.05]) if is_calm else random.choice([0.05, 0.3, 1.0]),
             chaos_s=random.uniform(15.0, 60.0),
@@ -128,6 +130,20 @@ def _configs(random: Random, kind: Kind) -> tuple[AgentConfig, ...]:
         )
         for _ in range(hosts)
     )
+
+
+def _fleet(random: Random, configs: tuple[AgentConfig, ...], kind: Kind) -> tuple[AgentConfig, ...]:
+    """Return the same hosts, or many more of them now and then.
+
+    From a source of its own, so that the other worlds are what they were before.
+    """
+    if random.random() >= LARGE:
+        return configs
+    hosts = random.randint(7, 16)
+    most = hosts if kind is Kind.COORDINATOR else random.randint(4, hosts)
+    least = most if kind is Kind.COORDINATOR else random.randint(1, most)
+    like = [configs[number % len(configs)] for number in range(hosts)]
+    return tuple(replace(config, min_nodes=least, max_nodes=most) for config in like)
 
 
 def _conduct(random: Random, *, is_calm: bool) -> Conduct | None:

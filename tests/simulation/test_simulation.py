@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation.blackout import Blackout
-from tests.simulation.broken import BLACKOUT_MISTAKES, MISTAKES
+from tests.simulation.checks.broken import BLACKOUT_MISTAKES, MISTAKES
 from tests.simulation.clock import readable
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import Plan
@@ -24,7 +24,7 @@ SEEDS = int(os.environ.get("DRUMBEAT_SEEDS", "200"))
 # A run of pytest shows its progress and can be told where to go on, so not all in one test.
 SEEDS_PER_TEST = 25
 # How many worlds a mistake may survive.
-MISTAKE_SEEDS_MAX = 300
+MISTAKE_SEEDS_MAX = 1_000
 
 # Seeds that once failed, and what they found. The worlds change when a plan or a
 # fault is drawn in another order; the unit tests named beside them do not.

@@ -23,7 +23,7 @@ import agent.runtime.driver  # noqa: F401 - imported once, for all
 import standalone  # noqa: F401 - the same
 from agent.__main__ import main as run_agent
 from agent.workers.supervisor.prctl import become_subreaper, die_with
-from drumbeat import logs  # noqa: F401 - the same
+from drumbeat.command import logs  # noqa: F401 - the same
 from tests.support.waiting import MS
 
 MARK = "DRUMBEAT_TEST_STORM"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/runtime.py": "how the worker's agent is reached",
     "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors/error_handler.py": "where an error is recorded, which may change",
-    "drumbeat/logs.py": "whether the user's terminal is to have colours",
+    "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
@@ -213,6 +214,29 @@ def check_direction(module: Module) -> Iterator[str]:
         is_light = found.top in WORKER_SDK_MAY_NEED or found.module.startswith("drumbeat.worker.v1")
         if module.package == "worker_sdk" and found.top != "worker_sdk" and not is_light:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
+
+
+def circle_of(modules: Iterable[Module]) -> list[str]:
+    """Return modules that import each other in a circle, if some do; annotations do not count."""
+    known = {module.name for module in modules}
+    graph = {
+        module.name: {
+            name
+            for found in imports(module)
+            if not found.is_annotation_only
+            for name in [f"{found.module}.{found.name}", found.module]
+            if name in known - {module.name}
+        }
+        for module in modules
+    }
+    # A name imported from a package may be a module of it; then the package itself is not meant.
+    for names in graph.values():
+        names -= {name for name in names if any(each.startswith(f"{name}.") for each in names)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def check_environment(module: Module) -> Iterator[str]:

@@ -101,6 +101,8 @@ def a_round(round_id: int = 0, restarts: int = 0) -> Assignment:
     return Assignment(
         round_id=round_id,
         restart_count=restarts,
+        restarts_used=restarts,
+        restarts_max=3,
         group_rank=1,
         group_world_size=3,
         rank_first=4,

@@ -165,7 +165,7 @@ def _is_replaceable(path: str) -> bool:
 
 
 def _write_to(path: str, text: bytes, flag: int) -> None:
-    # A pipe that nobody reads must not hold training up.
+    # A pipe without a reader must not hold training up.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flag
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         file.write(text)

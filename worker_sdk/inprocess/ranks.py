@@ -43,8 +43,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
     Args:
         key_or_fn: Names the worker's group; or returns the name, given the state.
-        condition: Whether a group with so many workers may stay. It is asked once for
-            every size, so it must go by nothing else.
+        condition: Whether a group of a size may stay; it is asked once for every size.
         timeout: Has no meaning here: no worker waits for it.
     """
 
@@ -95,7 +94,7 @@ class _LowestRanks(RankFilter):
         """Mark whether this one does."""
         active = state.active_world_size
         available = state.world_size if active is None else min(active, state.world_size)
-        size = self._count(state, available)
+        size = self._count(state.world_size, available)
         is_active = state.rank < size
         return replace(
             state,
@@ -104,15 +103,15 @@ class _LowestRanks(RankFilter):
             active_world_size=size,
         )
 
-    def _count(self, state: State, available: int) -> int:
+    def _count(self, world_size: int, available: int) -> int:
         raise NotImplementedError
 
 
 class ActivateAllRanks(_LowestRanks):
     """All call the function."""
 
-    def _count(self, state: State, available: int) -> int:  # noqa: ARG002
-        return state.world_size
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
+        return world_size
 
 
 class MaxActiveWorldSize(_LowestRanks):
@@ -123,7 +122,7 @@ class MaxActiveWorldSize(_LowestRanks):
             count("max_active_world_size", max_active_world_size)
         self.max_active_world_size = max_active_world_size
 
-    def _count(self, state: State, available: int) -> int:  # noqa: ARG002
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
         most = self.max_active_world_size
         return available if most is None else min(available, most)
 
@@ -134,7 +133,7 @@ class ActiveWorldSizeDivisibleBy(_LowestRanks):
     def __init__(self, divisor: int = 1) -> None:
         self.divisor = count("divisor", divisor)
 
-    def _count(self, state: State, available: int) -> int:  # noqa: ARG002
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
         return available - available % self.divisor
 
 

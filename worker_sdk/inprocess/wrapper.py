@@ -56,6 +56,12 @@ _CONTINUED = (
     (inspect.isgeneratorfunction, "iterate over it in the function"),
 )
 """Functions that only return something which runs later, outside of the wrapper."""
+_HOOKS: dict[str, Any] = {
+    "initialize": Initialize,
+    "abort": Abort,
+    "finalize": Finalize,
+    "health_check": HealthCheck,
+}
 _DEFAULT_ABORT = AbortTorchDistributed()
 _DEFAULT_RANKS = ShiftRanks()
 
@@ -74,10 +80,9 @@ class Wrapper:
         finalize: Cleans up after an interrupted iteration.
         health_check: Says whether this worker can go on.
         rank_assignment: How the ranks of lost workers are filled.
-        rank_filter: Who calls the function, and who stands by.
-        monitor_thread_interval: Accepted; there is nothing to poll.
-        monitor_process_interval: Accepted; there is nothing to poll.
-        heartbeat_interval: Accepted; the agent says how often.
+        rank_filter: Which workers call the function, and which stand by.
+        monitor_thread_interval, monitor_process_interval, heartbeat_interval,
+        monitor_process_logfile: Accepted; nothing is polled, and the agent has a log.
         progress_watchdog_interval: How often the main thread is asked for a sign.
         soft_timeout: Without progress for so long, the iteration is interrupted.
         hard_timeout: Without progress for so long, the process is ended.
@@ -85,21 +90,16 @@ class Wrapper:
         barrier_timeout: How long the others wait for this worker after an interruption.
         completion_timeout: How long workers that completed wait for the others.
         last_call_wait: How long further interruptions are recorded with the first.
-            Nobody waits for it.
         termination_grace_time: Time from SIGTERM to SIGKILL at the hard timeout, if the
             agent's own is not shorter.
-        monitor_process_logfile: Accepted; the agent has a log.
         enabled: If not, the function is returned as it is.
         max_iterations: Iterations of one call, the first included, before the round of
             processes ends.
         min_world_size: With fewer workers, the round of processes ends.
         min_active_world_size: The same, for workers that call the function.
 
-    Durations are timedeltas, or seconds.
-
-    Raises:
-        TypeError: An argument is of a wrong kind.
-        ValueError: An argument is out of range, or two don't go together.
+    Durations are timedeltas, or seconds. Raises ``TypeError`` and ``ValueError`` that name
+    the argument.
     """
 
     def __init__(  # noqa: PLR0913 - these are the names users know
@@ -129,17 +129,24 @@ class Wrapper:
         min_active_world_size: int = 1,
         **others: Any,
     ) -> None:
-        _refuse(others)
-        _check_hooks(initialize, abort, finalize, health_check)
+        given = dict(locals())
+        for name in others:
+            instead = _INSTEAD.get(name, "Wrapper() got an unexpected keyword argument {name!r}")
+            raise TypeError(instead.format(name=name))
+        for name, kind in _HOOKS.items():
+            if given[name] is not None and not isinstance(given[name], kind):
+                raise TypeError(
+                    f"{name} must be an instance of {kind.__name__}, not {given[name]!r}"
+                )
         if not isinstance(enabled, bool):
             raise TypeError(f"enabled must be True or False, not {enabled!r}")
         _check_path(monitor_process_logfile)
         self.enabled = enabled
-        given = locals()
         durations = {field.name: given[field.name] for field in fields(Timing)}
+        hooks = {name: given[name] for name in _HOOKS}
         # As they were given, under the names that users know; to look at, not to change.
-        vars(self).update(durations)
-        vars(self).update((name, given[name]) for name in _HOOKS)
+        vars(self).update(durations | hooks)
+        self.rank_assignment, self.rank_filter = rank_assignment, rank_filter
         limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
         for part in flattened(initialize):
             if isinstance(part, RetryController):
@@ -148,10 +155,7 @@ class Wrapper:
             timing=Timing.checked(durations),
             limits=limits,
             policy=policy(rank_assignment, rank_filter),
-            initialize=initialize,
-            abort=abort,
-            finalize=finalize,
-            health_check=health_check,
+            **hooks,
         )
 
     def __call__(self, fn: Callable[..., R]) -> Callable[..., R | None]:
@@ -180,10 +184,9 @@ class Wrapper:
 
 
 def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
-    outer = Current.of_process()
-    if outer is not None:
+    if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
-        return outer.invoke(fn, arguments)
+        return Current.call.invoke(fn, arguments)
     link = agent_link.of_process()
     if link is None:
         name = getattr(fn, "__name__", fn)
@@ -198,23 +201,6 @@ def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
     from worker_sdk.inprocess.restart.call import Call  # noqa: PLC0415
 
     return Call(plan, link, fn, arguments).run()
-
-
-_HOOKS = ("initialize", "abort", "finalize", "health_check", "rank_assignment", "rank_filter")
-
-
-def _check_hooks(*hooks: object) -> None:
-    kinds = (Initialize, Abort, Finalize, HealthCheck)
-    for name, kind, hook in zip(_HOOKS, kinds, hooks, strict=False):
-        if hook is not None and not isinstance(hook, kind):
-            raise TypeError(f"{name} must be an instance of {kind.__name__}, not {hook!r}")
-
-
-def _refuse(others: dict[str, Any]) -> None:
-    for name in others:
-        if name in _INSTEAD:
-            raise TypeError(_INSTEAD[name].format(name=name))
-        raise TypeError(f"Wrapper() got an unexpected keyword argument {name!r}")
 
 
 def _check_path(path: str | None) -> None:

@@ -31,25 +31,22 @@ _BYTES_MAX = 64 * 1024
 _set_quietly = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
 
 
-class _Waits:
-    """The waits of the main thread; a handler that runs in one of them may wait, too."""
-
-    def __init__(self) -> None:
-        self.before: dict[int, list[int]] = {}
-        """By the descriptor that a wait sets: the one it has replaced, once it has."""
-        os.register_at_fork(after_in_child=self._leave)
-
-    def _leave(self) -> None:
-        """Keep a child, which another thread has just forked, from telling its signals here."""
-        if self.before:
-            current = signal.set_wakeup_fd(-1)
-            while current in self.before:
-                current = self.before.pop(current)[0]
-            signal.set_wakeup_fd(current)
-            self.before.clear()
+# The waits of the main thread, of which a signal's handler may begin another: by the descriptor
+# that each sets, the one it has replaced, once it has.
+_waits: dict[int, list[int]] = {}
 
 
-_WAITS = _Waits()
+def _leave_waits() -> None:
+    """Keep a child, which another thread has just forked, from writing its signals here."""
+    if _waits:
+        current = signal.set_wakeup_fd(-1)
+        while current in _waits:
+            current = _waits.pop(current)[0]
+        signal.set_wakeup_fd(current)
+        _waits.clear()
+
+
+os.register_at_fork(after_in_child=_leave_waits)
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
@@ -127,7 +124,7 @@ def _poll_woken(
     replaced: list[int] = []
     put_back, former = replaced.extend, map(signal.set_wakeup_fd, before)
     try:
-        _WAITS.before[told] = before
+        _waits[told] = before
         before.extend(map(_set_quietly, (told,)))
         return poll.poll(limit_ms)
     finally:
@@ -139,7 +136,7 @@ def _poll_woken(
             signal.set_wakeup_fd(-1)
         if replaced and replaced[0] != told:
             signal.set_wakeup_fd(replaced[0])  # A handler has set it meanwhile.
-        _WAITS.before.pop(told, None)
+        _waits.pop(told, None)
         _hand_on(heard, before)
 
 

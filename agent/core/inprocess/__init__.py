@@ -1,1 +1,1 @@
-"""Shell. In-process restart, the agent's side: folds workers' steps, hands on what is ordered."""
+"""Pure. In-process restart, the agent's side: what workers of this host say together."""

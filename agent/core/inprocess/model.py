@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 NO_ITERATION = -1
 """Before the first one."""
@@ -15,42 +16,31 @@ NO_ITERATION = -1
 class InterruptionKind(StrEnum):
     """What ended an iteration for a worker. The values are those of the protocol."""
 
-    EXCEPTION = "EXCEPTION"
-    BASE_EXCEPTION = "BASE_EXCEPTION"
-    SOFT_TIMEOUT = "SOFT_TIMEOUT"
-    HARD_TIMEOUT = "HARD_TIMEOUT"
-    TERMINATED = "TERMINATED"
-    UNRESPONSIVE = "UNRESPONSIVE"
-    UNHEALTHY = "UNHEALTHY"
-    HOST_LOST = "HOST_LOST"
-    BARRIER_TIMEOUT = "BARRIER_TIMEOUT"
-    DISCARDED = "DISCARDED"
-    EXITED = "EXITED"
+    label: str
+    """What happened, as a report has it."""
+
+    def __new__(cls, value: str, label: str) -> Self:
+        """Make a member whose value is the first of the two."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.label = value, label
+        return kind
+
+    EXCEPTION = "EXCEPTION", "an exception"
+    BASE_EXCEPTION = "BASE_EXCEPTION", "an exception that ends the worker"
+    SOFT_TIMEOUT = "SOFT_TIMEOUT", "no progress within the soft timeout"
+    HARD_TIMEOUT = "HARD_TIMEOUT", "no progress within the hard timeout"
+    TERMINATED = "TERMINATED", "the end of the worker"
+    UNRESPONSIVE = "UNRESPONSIVE", "no sign of life of the worker"
+    UNHEALTHY = "UNHEALTHY", "a worker that can't go on"
+    HOST_LOST = "HOST_LOST", "the loss of the host"
+    BARRIER_TIMEOUT = "BARRIER_TIMEOUT", "a worker that was late at the barrier"
+    DISCARDED = "DISCARDED", "a rule that left the worker without a rank"
+    EXITED = "EXITED", "an exit with 0"
 
     @property
     def is_survived(self) -> bool:
         """Whether the worker takes part in the restart."""
         return self in (InterruptionKind.EXCEPTION, InterruptionKind.SOFT_TIMEOUT)
-
-    @property
-    def words(self) -> str:
-        """What happened, as a report has it."""
-        return _WORDS[self]
-
-
-_WORDS = {
-    InterruptionKind.EXCEPTION: "an exception",
-    InterruptionKind.BASE_EXCEPTION: "an exception that ends the worker",
-    InterruptionKind.SOFT_TIMEOUT: "no progress within the soft timeout",
-    InterruptionKind.HARD_TIMEOUT: "no progress within the hard timeout",
-    InterruptionKind.TERMINATED: "the end of the worker",
-    InterruptionKind.UNRESPONSIVE: "no sign of life of the worker",
-    InterruptionKind.UNHEALTHY: "a worker that can't go on",
-    InterruptionKind.HOST_LOST: "the loss of the host",
-    InterruptionKind.BARRIER_TIMEOUT: "a worker that was late at the barrier",
-    InterruptionKind.DISCARDED: "a rule that left the worker without a rank",
-    InterruptionKind.EXITED: "an exit with 0",
-}
 
 
 class HostStep(StrEnum):

@@ -46,8 +46,7 @@ class WatchdogCore:
             case ev.WorkerStarted():
                 self._on_started(event.worker, now)
             case ev.WorkerGone():
-                self._workers.pop(event.worker, None)
-                self._due.clear(event.worker)
+                self._drop(event.worker)
             case ev.LimitsLearned():
                 self._learned = dict(event.limits)
                 for worker in self._workers.values():
@@ -105,6 +104,10 @@ class WatchdogCore:
             worker.learn(self._learned)
             self._look(worker, now)
             self._settle(worker, now)
+
+    def _drop(self, key: WorkerKey) -> None:
+        self._workers.pop(key, None)
+        self._due.clear(key)
 
     def _on_news(
         self, worker: Worker, event: ev.BoardRead | ev.Call | ev.EvidenceTaken, now: float
@@ -172,6 +175,8 @@ class WatchdogCore:
 
     def _settle(self, worker: Worker, now: float) -> None:
         """Look as early as the limits want it. An investigation has its own pace."""
+        if worker.key not in self._workers:
+            return  # just dropped
         first = worker.limits.next()
         if worker.investigation is None and first is not None:
             if first > now:
@@ -213,10 +218,10 @@ class WatchdogCore:
             return  # late: it was decided without
         if not evidence.is_alive:
             worker.investigation = None
-            if not found.pid:
-                worker.void()
             for armed in found.expired:
                 worker.forget(armed)
+            if not found.pid:
+                self._drop(worker.key)  # before the news of its end
             return
         if evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no

@@ -89,13 +89,12 @@ class Worker:
         self._policy = policy
         self._learned: Mapping[str, float] = {}
         self._stall = NEVER_STALLED
-        self._started_at: float | None = now
+        self._started_at = now
         self._slots: dict[int, Slot] = {}
         self._calls: dict[str, Armed] = {}
         self._step: int | None = None
         self._called_at: float | None = None  # the latest heartbeat by a call
         self._gaps: Tally = (0, 0.0)
-        self._voided_pid: int | None = None
         self._follow_runtime()
 
     def learn(self, learned: Mapping[str, float]) -> None:
@@ -111,9 +110,7 @@ class Worker:
     def read(self, snapshot: Snapshot | None) -> None:
         """Take over what the board says; O(changed) if unchanged slots are the same objects."""
         self.snapshot = snapshot or Snapshot()
-        if self._voided_pid not in (None, self.snapshot.owner_pid):
-            self._voided_pid = None
-        self._follow_slots(self.snapshot.slots if self._voided_pid is None else ())
+        self._follow_slots(self.snapshot.slots)
         self._follow_runtime()
 
     def acquire(self, timer: TimerAcquired, *, now: float) -> None:
@@ -154,14 +151,6 @@ class Worker:
             self._gaps = (count + 1, max(longest, now - self._called_at))
         self._called_at, self._step = now, step
         self._follow_runtime()
-
-    def void(self) -> None:
-        """Forget every limit: the process that owned them is gone."""
-        self._voided_pid = self.snapshot.owner_pid
-        self._started_at = self._called_at = None
-        self._slots.clear()
-        self._calls.clear()
-        self.limits = Limits()
 
     def extend(self, stall: Stall) -> None:
         """Give all limits the time of a stall, also those not read yet."""
@@ -258,14 +247,12 @@ class Worker:
     def _follow_runtime(self) -> None:
         """Let the limits run of which a worker has one each."""
         board, policy = self.snapshot, self._policy
-        is_void = self._voided_pid is not None
-        exiting_at = None if is_void else board.exiting_at
-        is_ending = exiting_at is not None
+        is_ending = board.exiting_at is not None
         has_beaten = self._called_at is not None or board.heartbeats > 0
         started_at = None if has_beaten or is_ending else self._started_at
-        beat_at = None if is_void or is_ending else board.beat_at
+        beat_at = None if is_ending else board.beat_at
         progress_timeout_s = self._learned_or(policy.progress_timeout_s, "")
-        self._follow(HangKind.EXIT, exiting_at, policy.exit_timeout_s)
+        self._follow(HangKind.EXIT, board.exiting_at, policy.exit_timeout_s)
         self._follow(HangKind.STARTUP, started_at, policy.startup_timeout_s)
         self._follow(HangKind.RUNTIME, beat_at, policy.runtime_timeout_s)
         progress_since = None if is_ending else self._progress_since()
@@ -273,7 +260,7 @@ class Worker:
 
     def _progress_since(self) -> float | None:
         board = self.snapshot
-        if self._voided_pid is not None or not board.heartbeats:
+        if not board.heartbeats:
             return self._called_at
         if board.progress_since is None or self._called_at is None:
             return board.progress_since

@@ -129,7 +129,7 @@ def _cause(worker: FailedWorker) -> Iterator[str]:
         f"group rank {worker.group_rank}, role {worker.role})"
     )
     if worker.interruption is not None:
-        yield f"  iteration : {worker.iteration}, interrupted by {worker.interruption.words}"
+        yield f"  iteration : {worker.iteration}, interrupted by {worker.interruption.label}"
     pid = f" (pid {worker.pid})" if worker.pid else ""
     if worker.is_survived:
         yield f"  process   : lived on{pid}"

@@ -24,9 +24,6 @@ class LineCutter:
     """Turns chunks into blocks that end with a line end.
 
     A lone carriage return ends a line too, so that a progress bar is seen to move.
-
-    Args:
-        line_bytes_max: See `LINE_BYTES_MAX`.
     """
 
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:

@@ -86,15 +86,9 @@ class DefaultLogsSpecs(LogsSpecs):
     `n` is the round where an agent tells it, because two rounds may have the same restart count;
     else it is the restart count.
 
-    Args:
-        log_dir: Made if missing. None: a new private folder among the temporary ones.
-            `os.devnull`: no files at all; whatever is redirected stays on the console.
-        redirects: Streams that go to a file instead of the console.
-        tee: Streams that go to a file and to the console.
-        local_ranks_filter: Only these workers may write to the console; None or empty means all.
-
-    Raises:
-        NotADirectoryError: `log_dir` is a file.
+    `log_dir` is made if missing; NotADirectoryError is raised if it is a file. None: a new private
+    folder among the temporary ones. `os.devnull`: no files at all; whatever is redirected stays on
+    the console. An empty `local_ranks_filter` means all.
     """
 
     def __init__(

@@ -23,11 +23,7 @@ _TORCH = "torch.distributed.elastic.multiprocessing"
 
 
 def check_name(name: str) -> None:
-    """Make sure that there are such logs specs, without loading them.
-
-    Raises:
-        UnknownLogsSpecs: There are none; it lists those there are.
-    """
+    """Raise `UnknownLogsSpecs` unless there are such logs specs, without loading them."""
     if name not in (found := installed(*GROUPS)):
         raise UnknownLogsSpecs(name, tuple(sorted(found)))
 
@@ -35,10 +31,7 @@ def check_name(name: str) -> None:
 def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
     """Return what decides on the files of the workers, made as torchrun makes it.
 
-    Raises:
-        UnknownLogsSpecs: No package offers what the configuration names.
-        LogsSpecsUnusable: What it names can't be loaded or made.
-        LogDirectoryUnusable: Ours can't write where the files are to be.
+    Raises `UnknownLogsSpecs`, `LogsSpecsUnusable` or `LogDirectoryUnusable`.
     """
     if isinstance(config.logs_specs, bytes):
         return _unpickled(config.logs_specs)
@@ -54,11 +47,7 @@ def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
 
 
 def pickled(specs: LogsSpecs) -> bytes:
-    """Return logs specs for the process of an agent, with where their modules are found.
-
-    Raises:
-        LogsSpecsUnusable: They can't be pickled.
-    """
+    """Return logs specs for the process of an agent; may raise `LogsSpecsUnusable`."""
     import cloudpickle  # noqa: PLC0415 - only programs that launch bring their own
 
     try:

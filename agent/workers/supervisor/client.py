@@ -83,6 +83,7 @@ class SupervisorClient:
         self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
         self._older_children: set[int] = set()
+        self._queued: list[Command] = []
         self._life: _Life | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -102,21 +103,26 @@ class SupervisorClient:
             life.discard()
             raise
         self._life = life
+        for command in self._queued:
+            life.write(protocol.encode(command))
+        self._queued.clear()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
     def send(self, command: Command) -> None:
-        """Send a command, in order and without blocking.
+        """Send a command, in order and without blocking; without a supervisor, to the next one.
 
-        Without a live supervisor it is dropped: `on_death` tells or has told. A supervisor that
-        leaves more than `OUTBOX_BYTES_MAX` unread is killed.
-
-        Raises:
-            ProtocolError: The command is longer than `LINE_BYTES_MAX`.
+        A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed. Raises
+        ``ProtocolError`` if the command is longer than `LINE_BYTES_MAX`.
         """
-        line = protocol.encode(command)
-        if self._life is not None:
-            self._life.write(line)
+        if self._life is None:
+            self._queued.append(command)
+        else:
+            self._life.write(protocol.encode(command))
+
+    def forget(self) -> None:
+        """Drop what the next supervisor was to be told."""
+        self._queued.clear()
 
     async def close(self) -> None:
         """End the supervisor and with it every worker; returns when they are gone.

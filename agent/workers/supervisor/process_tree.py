@@ -24,11 +24,9 @@ def age_s() -> float:
 def kill_descendants(*, exclude: Collection[int] = ()) -> None:
     """Send SIGKILL to every process that is below this one now.
 
-    A process forked meanwhile may be missed. Its new parent is then this process, which gets a
-    SIGCHLD for the one that died: kill again after each reaping until no child is left.
-
-    Args:
-        exclude: Processes to spare, with all that is below them.
+    Those in ``exclude`` are spared, with all below them. A process forked meanwhile may be missed.
+    Its new parent is then this process, which gets a SIGCHLD for the one that died: kill again
+    after each reaping until no child is left.
     """
     spared = set(exclude)
     for pid in exclude:

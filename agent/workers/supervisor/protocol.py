@@ -33,22 +33,14 @@ class ProtocolError(Exception):
 
 
 class Decoder(Generic[M]):
-    """Reads the messages of one of the two directions from a stream of bytes.
-
-    Args:
-        kinds: `Command` or `SupervisorEvent`.
-    """
+    """Reads the messages of one direction, `Command` or `SupervisorEvent`, from a stream."""
 
     def __init__(self, kinds: Any) -> None:
         self._types = {kind.__name__: kind for kind in get_args(kinds)}
         self._cutter = LineCutter(line_bytes_max=LINE_BYTES_MAX)
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages that ``data`` completes.
-
-        Raises:
-            ProtocolError: A line holds no valid message, or is longer than `LINE_BYTES_MAX`.
-        """
+        """Return the messages that ``data`` completes; may raise ``ProtocolError``."""
         return [self._message(line) for line in self._cutter.feed(data).splitlines()]
 
     def _message(self, line: bytes) -> M:
@@ -61,11 +53,7 @@ class Decoder(Generic[M]):
 
 
 def encode(message: Command | SupervisorEvent) -> bytes:
-    """Return the message as one line.
-
-    Raises:
-        ProtocolError: It is longer than `LINE_BYTES_MAX`.
-    """
+    """Return the message as one line; raises ``ProtocolError`` if it is too long."""
     # Environment and arguments are bytes to the kernel. What is not UTF-8 in them reaches Python
     # as lone surrogates, which the standard library's JSON carries and msgspec's does not.
     fields = msgspec.to_builtins(message, str_keys=True)

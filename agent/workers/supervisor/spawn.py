@@ -37,8 +37,7 @@ class WorkerSpawner(Protocol):
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of a worker that has begun, and that the caller reaps.
 
-        Raises:
-            SpawnError: It could not be started; nothing is left of the attempt.
+        Raises ``SpawnError``; then nothing is left of the attempt.
         """
         ...
 
@@ -47,10 +46,8 @@ class Spawner:
     """Starts processes that die with this one, which must have a single thread.
 
     Each leads its own session and process group, inherits nothing but the standard streams and its
-    ``fds``, and has the default disposition of every signal.
-
-    Args:
-        handlers: Dispositions of signals before this process ignored them.
+    ``fds``, and has the default disposition of every signal. ``handlers`` are the dispositions
+    from before this process ignored them.
     """
 
     def __init__(self, handlers: Mapping[int, Any]) -> None:
@@ -65,11 +62,7 @@ class Spawner:
         )
 
     def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:
-        """Return the pid of a process that has begun to execute the command.
-
-        Raises:
-            SpawnError: It could not be started; nothing is left of the attempt.
-        """
+        """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         with opened_outputs(worker) as outputs:
             try:
@@ -106,11 +99,7 @@ class Spawner:
 
 @contextmanager
 def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the files that a worker's streams lead to, by 1 and 2, for as long as the start takes.
-
-    Raises:
-        SpawnError: One cannot be written.
-    """
+    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``SpawnError``."""
     with ExitStack() as stack:
         outputs = {}
         for number, path in ((1, worker.stdout), (2, worker.stderr)):
@@ -125,10 +114,7 @@ def open_output(path: str) -> int:
 
     Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
     another process cuts meanwhile gets no hole. A terminal does not become that of this process's
-    session.
-
-    Raises:
-        SpawnError: It cannot be written.
+    session. Raises ``SpawnError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:

@@ -26,7 +26,7 @@ HANG_END_S = 10.0
 CAUSES_SHOWN_MAX = 4
 VICTIMS_SHOWN_MAX = 16
 EARLIER_SHOWN_MAX = 8
-# Of a victim people need who and how, not every line.
+# Of a victim the report needs who and how, not every line.
 VICTIM_MESSAGE_CHARACTERS_MAX = 500
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
@@ -122,7 +122,7 @@ def _worker(record: FailureRecord) -> tuple[str, int]:
 
 
 def describe(causes: Sequence[FailureRecord]) -> str:
-    """Name the causes in one line, for people."""
+    """Name the causes in one line."""
     shown = [_named(record) for record in causes[:CAUSES_SHOWN_MAX]]
     if hidden := len(causes) - len(shown):
         shown.append(f"one of {hidden} others")

@@ -103,7 +103,8 @@ class Iterations:
             InprocessStep.ENTERED,
             InprocessStep.INTERRUPTED,
         ):
-            why = reasons.ahead(host.name, step, iteration, state.next_iteration)
+            where = f"{host.name} is {step} in iteration {iteration}, but the next one to begin is"
+            why = f"{where} {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
@@ -318,7 +319,8 @@ class Iterations:
                     round_id=state.round_id, iteration=state.iteration, at_s=now
                 )
             if faults and now < (until := self._last_call_until()):
-                return _wait(reasons.exits(faults, until - now), until)
+                why = f"waiting for others to follow, {until - now:.1f} s left"
+                return _wait(f"{reasons.faults_named(faults)}; {why}", until)
             if not faults:
                 wait = self._wait_for_completion(now)
                 if not self._cause:
@@ -333,7 +335,7 @@ class Iterations:
             round_id=self.state.round_id,
             iteration=iteration,
             faults=faults,
-            reason=reasons.interrupted(iteration, why),
+            reason=f"iteration {iteration} was interrupted: {why}",
             at_s=now,
         )
 
@@ -344,7 +346,8 @@ class Iterations:
             return None
         limit = self._present_spec().completion_timeout_s
         if now >= done + limit:
-            self._cause = reasons.completion_over(limit, self._late(self._completion))
+            late = self._late(self._completion)
+            self._cause = f"not completed by {late} within {limit:g} s of the first that did"
             return None
         iteration, until = self.state.iteration, done + limit
         return self._wait_at(self._completion, "completed", iteration, until=until, now=now)
@@ -389,7 +392,7 @@ class Iterations:
         why = self._interrupted_why() if is_in_call else ""
         used = state.next_iteration - state.call_first if is_in_call else 0
         if spec.iterations_max and used >= spec.iterations_max:
-            return GiveUp(reason=reasons.iterations_spent(used, why))
+            return GiveUp(reason=f"{why}; all {used} iterations of the call are used")
         found = assign(
             state.workers,
             gone=self.roster.gone,
@@ -409,7 +412,8 @@ class Iterations:
             for w in discarded[:FAULTS_NAMED_MAX]
         ]
         gone = len(self._leavers) + len(discarded)
-        begun = why or reasons.all_entered(len(self.roster.live), state.next_iteration)
+        hosts = count(len(self.roster.live), "host")
+        begun = why or f"{hosts} entered iteration {state.next_iteration}"
         reason = reasons.without(begun, known, others, gone)
         if isinstance(found, Shortage):
             return GiveUp(reason=f"{reason}; {found.reason}")
@@ -467,7 +471,7 @@ class Iterations:
         if not self._faults:
             return self.state.reason
         named = reasons.faults_named(tuple(self._faults.values()))
-        return reasons.interrupted(self.state.iteration, named)
+        return f"iteration {self.state.iteration} was interrupted: {named}"
 
 
 def _wait(reason: str, until: float) -> Wait:

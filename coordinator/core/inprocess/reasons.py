@@ -8,7 +8,6 @@ from itertools import islice
 
 from coordinator.core.inprocess.model import FAULTS_NAMED_MAX, Fault, InprocessSpec
 from coordinator.core.run.reasons import NAMES_SHOWN_MAX
-from drumbeat import format as words
 
 
 def faults_named(faults: Sequence[Fault]) -> str:
@@ -19,26 +18,6 @@ def faults_named(faults: Sequence[Fault]) -> str:
 def hosts_named(names: Iterable[str], count: int) -> str:
     """Name the first few of ``count`` hosts."""
     return _first(list(islice(names, NAMES_SHOWN_MAX)), count, sep=", ")
-
-
-def interrupted(iteration: int, why: str) -> str:
-    """Say that an iteration was interrupted."""
-    return f"iteration {iteration} was interrupted: {why}"
-
-
-def exits(faults: Sequence[Fault], left_s: float) -> str:
-    """Say who has ended although nothing was wrong."""
-    return f"{faults_named(faults)}; waiting for others to follow, {left_s:.1f} s left"
-
-
-def completion_over(limit_s: float, late: str) -> str:
-    """Name those who did not complete in time."""
-    return f"not completed by {late} within {limit_s:g} s of the first that did"
-
-
-def all_entered(hosts: int, iteration: int) -> str:
-    """Say why an iteration begins that follows no interruption."""
-    return f"{words.count(hosts, 'host')} entered iteration {iteration}"
 
 
 def without(text: str, known: Sequence[Fault], others: Sequence[Fault], count: int) -> str:
@@ -58,17 +37,6 @@ def spec_differs(host: str, found: InprocessSpec, whose: str, expected: Inproces
         if one != other
     ]
     return f"workers disagree on how to restart in process: {'; '.join(differing)}"
-
-
-def iterations_spent(limit: int, why: str) -> str:
-    """Say that one call of the function may have no more iterations."""
-    return f"{why}; all {limit} iterations of the call are used"
-
-
-def ahead(host: str, step: str, iteration: int, next_iteration: int) -> str:
-    """Say that a host is further than this coordinator can have told it to go."""
-    where = f"{host} is {step} in iteration {iteration}"
-    return f"{where}, but the next one to begin is {next_iteration}: the round's state was lost"
 
 
 def _value(value: object) -> str:

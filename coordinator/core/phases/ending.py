@@ -21,16 +21,13 @@ class Ending(RunPhase):
         self._lost_before: str | None = None
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
-        """Stop waiting for a member that has nothing left to stop or to say."""
         self.recorded(incarnation)
 
     def recorded(self, incarnation: str) -> None:
-        """Stop waiting for a member that has nothing left to stop or to say."""
         if self._is_finished(incarnation):
             self._unfinished.discard(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        """Stop waiting for a member that is given up."""
         self._unfinished.discard(incarnation)
         return False
 

@@ -25,15 +25,12 @@ class Gathering(RunPhase):
         self._progress_at: float | None = None
 
     def admitted(self, *, now: float) -> None:
-        """Tell the others before long."""
         self._schedule_progress(now)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
-        """Tell the others before long."""
         self._schedule_progress(now)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        """Tell the others before long."""
         self._schedule_progress(now)
         return False
 

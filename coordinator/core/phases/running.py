@@ -42,13 +42,11 @@ class Running(RunPhase):
         self._undecided: Wait | None = None  # what a failure waits for before it is judged
 
     def connected(self, incarnation: str) -> None:
-        """Take in that a member has a session."""
         if not self.state.is_seated(incarnation):
             self._extras.add(incarnation)
         self._inprocess.connected(incarnation)
 
     def disconnected(self, incarnation: str, *, now: float) -> None:
-        """Take in that a member's session ended."""
         self._extras.discard(incarnation)
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
@@ -75,7 +73,6 @@ class Running(RunPhase):
             self._inprocess.finished(incarnation)
 
     def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        """Take in that a member is given up; return whether the round goes on without it."""
         self._extras.discard(incarnation)
         self._failed.discard(incarnation)
         self._barrier.lost(incarnation)
@@ -85,11 +82,9 @@ class Running(RunPhase):
         return is_excused
 
     def instructions(self) -> list[Instruct]:
-        """Return what to tell workers that restart in process, once."""
         return self._inprocess.instructions()
 
     def check_invariants(self) -> None:
-        """Assert what must hold between events. Linear in agents; for tests."""
         assert self._lost == self.state.lost_participants(), "lost participants are not noted"
         extras = self.members.connected - (self._round.seats.keys() - self.state.given_up)
         assert self._extras == extras, "extras are not noted"

@@ -2,9 +2,8 @@
 
 Semantics after ``TimeoutsCalc`` of NVIDIA Resiliency Extension 0.4: the longest
 time that any rank took, times a safety factor of 5, averaged with the earlier
-limit with a weight of 0.5. There the user says when to calculate; here nobody
-does, so a number of samples has to be there first, a limit has a floor, and
-within a round it only grows.
+limit with a weight of 0.5. There the user says when to calculate. Here a number
+of samples has to be there first, a limit has a floor, and within a round it only grows.
 """
 
 from __future__ import annotations

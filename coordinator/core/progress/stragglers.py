@@ -12,7 +12,7 @@ from coordinator.core.membership.leases import Presence
 from coordinator.core.model import Round
 from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
 
-# Ranks named in one line; if more are behind, nobody in particular is.
+# Ranks named in one line; if more are behind, none in particular is.
 BEHIND_SHOWN_MAX = 4
 
 
@@ -46,7 +46,7 @@ def standings(
 
 
 def furthest_behind(found: Sequence[Standing]) -> str:
-    """Name who is behind the others for people, e.g. "rank 3 on b at step 40"; empty if nobody.
+    """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if none is.
 
     Behind are those with the lowest step; if all are equally far, those that are
     not within the scope in which most of the others are. Of half or more nothing

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 SCOPE_BYTES_MAX = 128
-"""Of the name of an open timer or section, in UTF-8; people need no more of it."""
+"""Of the name of an open timer or section, in UTF-8; enough to recognize it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Whereabouts:
     """Where the workers of one host stand in one round: one entry for each local rank.
 
     A worker that the latest message leaves out stays where it was last: who died
-    says no more, and where it died is what people want to know.
+    says no more, and where it died is what the report has to show.
     """
 
     __slots__ = ("_latest", "_round_id")

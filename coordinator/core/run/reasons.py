@@ -1,4 +1,4 @@
-"""Pure. Why a round or a run ends, in words for people. Each is one bounded line."""
+"""Pure. Why a round or a run ends, each as one bounded line for logs and reports."""
 
 from __future__ import annotations
 

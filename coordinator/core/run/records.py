@@ -2,7 +2,7 @@
 
 A run's durable state is the fold of its records (see ``run_state``), both when
 they are written and when they are loaded, so the two can't disagree. Records of
-what people call a decision say when it was taken, ``at_s`` on the coordinator's
+what the history calls a decision say when it was taken, ``at_s`` on the coordinator's
 clock: a run's history is read from them and needs no records of its own.
 """
 

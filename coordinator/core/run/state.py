@@ -47,7 +47,7 @@ from drumbeat.format import count
 # Of one reason in the history; hosts are named in it, and their names are their own.
 HISTORY_REASON_CHARACTERS_MAX = 512
 # Entries that the message of a broken transition tells.
-STORY_MAX = 20
+TRANSITION_HISTORY_MAX = 20
 # Addresses of earlier rounds that no round may have again. Workers of a round
 # long past are gone; those of the latest ones may still look for their rank 0.
 MASTERS_SPENT_MAX = 64
@@ -112,8 +112,8 @@ class InvalidTransition(Exception):
         self.run_id, self.source, self.target, self.history = run_id, source, target, history
 
     def __str__(self) -> str:
-        story = "; ".join(str(entry) for entry in self.history[-STORY_MAX:])
-        return f"run {self.run_id}: {self.source} can't become {self.target}; history: {story}"
+        history = "; ".join(str(entry) for entry in self.history[-TRANSITION_HISTORY_MAX:])
+        return f"run {self.run_id}: {self.source} can't become {self.target}; history: {history}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class RunState:
     ``iterations`` are those of that round; ``iterations_restarted`` counts the
     restarts in process of all rounds. ``given_up`` are participants that were lost
     and without whom the round goes on, ``excused`` these and all others of whose
-    workers none takes part in iterations any more: nobody waits for them to succeed.
+    workers none takes part in iterations any more: the round does not wait for them.
     ``history`` are the latest ``history_max`` decisions of ``events_count``, oldest first.
     ``failing_cause`` is why a run fails that has not ended yet.
     ``failures_bytes`` is the size of ``failures``. ``generation`` counts the runs that
@@ -176,15 +176,6 @@ class RunState:
     generation: int = 1
     predecessor_ended_at: float | None = None
     ended_at: float | None = None
-
-    def __post_init__(self) -> None:
-        """Complete what an older coordinator has written."""
-        if self.iterations is None and self.round is not None:
-            self.iterations = _no_iterations(self.round)
-        if self.round is not None and not self.round.group_world_size:
-            self.round = replace(self.round, group_world_size=len(self.round.seats))
-        if self.phase is Phase.ENDED and self.ended_at is None:
-            self._shrink(self.history[-1].at_s if self.history else 0.0)
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
@@ -377,14 +368,12 @@ class RunState:
             del self.history[known[0]]
 
     def _spend(self, address: str, port: int) -> None:
-        """Note where a rank 0 listens: nobody may get this place again."""
+        """Note where a rank 0 listens: no round may get this place again."""
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], (address, port)]
 
     def _take_failures(self, taken: FailureRecorded | FailuresCounted) -> None:
         """Count failures, and keep one if it came whole; an ended run keeps none."""
         self.failures_count += 1 if isinstance(taken, FailureRecorded) else taken.count
-        if self.phase is Phase.ENDED:
-            return  # an older coordinator wrote it
         if isinstance(taken, FailuresCounted):
             self._hear(taken.heard)
             return

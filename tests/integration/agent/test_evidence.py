@@ -9,7 +9,7 @@ import pytest
 
 from agent.core.model import WorkerError
 from agent.workers.failures.explain.evidence import Explainer, Roots
-from agent.workers.failures.explain.kernel_log import BYTES_MAX, WORDS_MAX, KernelLog
+from agent.workers.failures.explain.kernel_log import BYTES_MAX, LINES_MAX, KernelLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,7 +184,7 @@ def test_reading_the_kernel_log_is_bounded_and_never_waits(kernel: Kernel) -> No
     writer = os.open(kernel.roots.kernel_log, os.O_RDWR | os.O_NONBLOCK)
     log = KernelLog(kernel.roots.kernel_log)
     try:
-        assert log.words() == ()  # somebody could write, and nobody does
+        assert log.lines() == ()  # somebody could write, and nobody does
     finally:
         log.close()
         os.close(writer)
@@ -195,17 +195,17 @@ def test_reading_the_kernel_log_is_bounded_and_never_waits(kernel: Kernel) -> No
         line = "4,1,2,-;x[7]: trap\n"
         kernel.say(line * (2 * BYTES_MAX // len(line)))
         kernel.say("Killed process 8 (y)\n")
-        words = log.words()
-        assert words is not None
-        assert len(words) == WORDS_MAX
-        assert {word.pid for word in words} == {7}, "what is beyond the bound is passed over"
+        lines = log.lines()
+        assert lines is not None
+        assert len(lines) == LINES_MAX
+        assert {line.pid for line in lines} == {7}, "what is beyond the bound is passed over"
         kernel.say("Killed process 9 (z)\n")
-        words = log.words()
-        assert words is not None
-        assert words[-1].pid == 9
+        lines = log.lines()
+        assert lines is not None
+        assert lines[-1].pid == 9
     finally:
         log.close()
-    assert log.words() is None
+    assert log.lines() is None
 
 
 def test_a_script_that_vanished(

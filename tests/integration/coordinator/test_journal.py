@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from coordinator.core.effects import Forget, Persist
@@ -35,7 +34,7 @@ from coordinator.core.model import (
     WorkerRanks,
 )
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
-from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, WorkerProgress
+from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -204,49 +203,6 @@ def test_every_prefix_of_a_run_is_read_as_it_was_folded(tmp_path: Path, count: i
     expected = fold(records)
     assert state == expected
     assert list(state.group_ranks()) == list(expected.group_ranks())  # order is rank order
-
-
-def test_a_journal_from_before_there_were_standings_limits_and_iterations_is_read(
-    tmp_path: Path,
-) -> None:
-    """Rows as they were written then: no field that came later is in them."""
-    ended = {"round_id": 0, "cause": "WORKER_FAILED", "restart_count": 1, "reason": "failed"}
-    old = [replace(FAILURE, sequence=2), {"reason": "over", "at_s": 4.0}]
-    journal = SqliteFile(tmp_path)
-    journal.write(appends([*story("r")[:3], started(0)], "r"), now=1.0)
-    journal.close()
-    failure = msgspec.to_builtins(old[0])
-    del failure["hang"], failure["interruption"], failure["iteration"]
-    rows: list[tuple[str, object]] = [
-        ("FailureRecorded", {"record": failure}),
-        ("RoundEnded", ended),
-        ("RoundStarted", started(1)),
-        ("EndingStarted", old[1]),
-    ]
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        for kind, body in rows:
-            row = ("r", kind, msgspec.json.encode(body))
-            database.execute("INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)", row)
-    database.close()
-    (state,) = reload(tmp_path)
-    assert (state.where, state.limits, state.reason) == (NOWHERE, None, "over")
-    assert state.failures == [replace(FAILURE, sequence=2)]
-
-
-def test_a_snapshot_from_before_there_were_standings_limits_and_iterations_is_read(
-    tmp_path: Path,
-) -> None:
-    journal = SqliteFile(tmp_path)
-    before = fold([*story("r")[:3], started(0)])
-    journal.write([*appends(story("r")[:1], "r"), Compact(before)], now=1.0)
-    journal.close()
-    body = msgspec.to_builtins(before)
-    for field in ("where", "limits", "iterations", "iterations_restarted", "given_up", "excused"):
-        del body[field]
-    with sqlite3.connect(tmp_path / "journal.sqlite3") as database:
-        database.execute("UPDATE records SET body = ?", (msgspec.json.encode(body),))
-    database.close()
-    assert reload(tmp_path) == [before]
 
 
 def test_runs_come_back_in_the_order_of_their_creation(journal: SqliteFile) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig
-from drumbeat.settings import settings_of
+from drumbeat.command.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

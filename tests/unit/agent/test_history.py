@@ -31,12 +31,10 @@ REFUSED = (
 class Told:
     """A core, the history of it, and a clock that the test moves; ``lines`` are those said."""
 
-    def __init__(self, *, restarts_max: int = 3, workers: int = 2) -> None:
+    def __init__(self, *, workers: int = 2) -> None:
         self.core = AgentCore(dataclasses.replace(POLICY, local_world_size=workers))
         self.now = NOW
-        self.history = History(
-            host="b", restarts_max=restarts_max, local_world_size=workers, now=self.now
-        )
+        self.history = History(host="b", local_world_size=workers, now=self.now)
         effects = self.core.start(now=self.now, master_port=PORT)
         assert self.history.saw(None, effects, self.core.situation(), now=self.now) == []
 
@@ -77,7 +75,13 @@ class Told:
 def alone(round_id: int = 0, **fields: object) -> Assignment:
     """Return what an agent gets that has the run for itself."""
     here = {"group_rank": 0, "group_world_size": 1, "rank_first": 0, "world_size": 2}
-    return an_assignment(round_id, **(here | fields))
+    return together(round_id, **(here | fields))
+
+
+def together(round_id: int = 0, **fields: object) -> Assignment:
+    """Return what an agent gets that shares the run, with each restart charged."""
+    budget = {"restarts_used": fields.get("restart_count", 0), "restarts_max": 3}
+    return an_assignment(round_id, **(budget | fields))
 
 
 def exited(
@@ -118,7 +122,8 @@ def test_the_last_failure_says_what_is_left_of_the_budget_and_leaves_the_rest_to
         (0, "no restarts are allowed (--max-restarts)"),
         (3, "no restart is left of 3"),
     ):
-        told = Told(restarts_max=restarts_max).running(alone(restart_count=restarts_max))
+        assigned = alone(restart_count=restarts_max, restarts_max=restarts_max)
+        told = Told().running(assigned)
         assert told.feed(BOOM, desired(Stop(reason="round 0 failed: a worker on b"))) == [
             f"rank 1 failed: exit code 1, ValueError: boom; {left}"
         ]
@@ -128,7 +133,7 @@ def test_the_last_failure_says_what_is_left_of_the_budget_and_leaves_the_rest_to
 
 def test_a_round_tells_where_this_host_is_in_it_and_has_all_the_rest_as_details() -> None:
     told = Told().connected()
-    (line,) = [line for line in told.lines(desired(an_assignment())) if line.level == "info"]
+    (line,) = [line for line in told.lines(desired(together())) if line.level == "info"]
     assert line.text == "round 0: 4 workers on 2 agents, ranks 2-3 here, master 10.0.0.1:29500"
     assert line.details == {
         "run.round": 0,
@@ -145,17 +150,15 @@ def test_a_round_tells_where_this_host_is_in_it_and_has_all_the_rest_as_details(
 
 
 def test_a_failure_elsewhere_is_told_with_the_coordinators_words() -> None:
-    told = Told().running(an_assignment())
+    told = Told().running(together())
     why = "round 0 failed: rank 0 on a (exit code 1, OSError: gone); restart 1 of 3"
-    assert told.feed(desired(an_assignment(1, restart_count=1, reason=why))) == [
-        f"restarting: {why}"
-    ]
+    assert told.feed(desired(together(1, restart_count=1, reason=why))) == [f"restarting: {why}"]
 
 
 def test_a_victim_that_fails_by_itself_does_not_hide_the_cause_elsewhere() -> None:
-    told = Told().running(an_assignment())
+    told = Told().running(together())
     why = "round 0 failed: rank 0 on a (SIGSEGV); restart 1 of 3"
-    assert told.feed(BOOM, desired(an_assignment(1, restart_count=1, reason=why))) == [
+    assert told.feed(BOOM, desired(together(1, restart_count=1, reason=why))) == [
         "rank 3 failed: exit code 1, ValueError: boom; restarting, 1 of 3",
         f"restarting: {why}",
     ]
@@ -312,7 +315,7 @@ def test_a_signal_without_workers_ends_at_once() -> None:
 
 
 def test_a_host_that_is_done_says_that_it_waits_for_the_others() -> None:
-    told = Told().running(an_assignment())
+    told = Told().running(together())
     told.feed(exited(0, 0), exited(1, 0))
     (line,) = told.wait(2)
     assert line.startswith("all workers here succeeded; waiting for those of the other agents")
@@ -325,6 +328,6 @@ def test_a_run_that_trains_says_nothing() -> None:
 def test_restarts_that_were_given_back_are_counted_as_the_coordinator_does() -> None:
     told = Told().running()
     why = "round 0 failed: rank 1 on b (exit code 1); restart 2 of 3"
-    assert told.feed(BOOM, desired(alone(1, restart_count=5, reason=why))) == [
+    assert told.feed(BOOM, desired(alone(1, restart_count=5, restarts_used=2, reason=why))) == [
         "rank 1 failed: exit code 1, ValueError: boom; restarting, 2 of 3"
     ]

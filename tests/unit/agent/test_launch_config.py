@@ -12,7 +12,7 @@ from agent.launching.config import LaunchConfig
 from agent.multiprocessing import DefaultLogsSpecs, Std
 from agent.settings.config import AgentConfig, Program
 from agent.watchdog.core.model import Auto
-from drumbeat.settings import settings_of
+from drumbeat.command.settings import settings_of
 
 
 def told_by(config: LaunchConfig) -> AgentConfig:

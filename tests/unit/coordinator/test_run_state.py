@@ -24,7 +24,7 @@ from coordinator.core.run.records import (
 from coordinator.core.run.state import (
     HISTORY_REASON_CHARACTERS_MAX,
     MASTERS_SPENT_MAX,
-    STORY_MAX,
+    TRANSITION_HISTORY_MAX,
     TRANSITIONS,
     HistoryEntry,
     InvalidTransition,
@@ -211,14 +211,14 @@ def test_a_reason_in_the_history_is_bounded() -> None:
 
 
 def test_a_broken_transition_tells_the_latest_decisions() -> None:
-    rounds = [r for n in range(STORY_MAX) for r in (started(n), ended(n, count=0))]
+    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended(n, count=0))]
     state = state_of(*rounds)
     with pytest.raises(InvalidTransition) as caught:
         state.apply(ended())
     story = str(caught.value).partition("history: ")[2].split("; ")
-    assert story.count("round ended: failed") == STORY_MAX // 2
+    assert story.count("round ended: failed") == TRANSITION_HISTORY_MAX // 2
     assert story[-1] == "round ended: failed"
-    assert len(state.history) == 2 + 2 * STORY_MAX, "a refused record leaves no entry"
+    assert len(state.history) == 2 + 2 * TRANSITION_HISTORY_MAX, "a refused record leaves no entry"
 
 
 def test_a_journal_from_before_there_was_a_history_is_read() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from drumbeat.logs import close_logs, configure_logs
+from drumbeat.command.logs import close_logs, configure_logs
 
 
 class Terminal(io.StringIO):

@@ -7,14 +7,15 @@ from typing import Any
 import click
 import pytest
 
-from drumbeat import options
-from drumbeat.settings import (
+from drumbeat.command import options
+from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
     LOG_LEVEL,
     HostPort,
     Kind,
     Setting,
+    named,
     number,
     parse_host_port,
     seconds,
@@ -24,13 +25,9 @@ ANY = Kind("a text", str)
 
 
 def declared(*settings: Any) -> dict[str, Setting]:
-    """Settings by name, with the flag of their name unless they have others."""
-    found: dict[str, Setting] = {}
-    for name, kind, more in settings:
-        flag = f"--{name.replace('_', '-')}"
-        given = {"default": None, "section": "Options", "help": "", "flags": (flag,), **more}
-        found[name] = Setting(kind=kind, **given)
-    return found
+    """Settings by name, with what is said of each beside its kind."""
+    common = {"default": None, "section": "Options", "help": ""}
+    return named({name: Setting(kind=kind, **{**common, **more}) for name, kind, more in settings})
 
 
 def command_of(*settings: Any) -> click.Command:
@@ -66,7 +63,7 @@ ambiguous = command_of(("wait_more", ANY, {}), ("wait_less", ANY, {}))
 limited = command_of(("limit", number(0, 9), {"variables": ("THEIR_LIMIT",)}))
 logging_tool = options.SectionedCommand(
     "log",
-    params=options.options_of({"log_level": LOG_LEVEL._replace(flags=("--log-level",))}),
+    params=options.options_of(named({"log_level": LOG_LEVEL})),
     callback=lambda **told: told,
 )
 

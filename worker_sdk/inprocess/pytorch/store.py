@@ -52,14 +52,13 @@ def awaited_in_python() -> Iterator[None]:
 
 
 def _wait(host: str, port: int, timeout_s: float) -> None:
-    """Return when somebody listens there, or when it takes too long: torch says so then."""
+    """Return when the store listens, or when it takes too long: torch says so then."""
     deadline = time.monotonic() + timeout_s
     wait_s = RETRY_FIRST_S
     while time.monotonic() < deadline:
         try:
-            socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
+            return socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
         except OSError:
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, RETRY_LONGEST_S)
-        else:
-            return
+    return None

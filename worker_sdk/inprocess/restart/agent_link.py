@@ -73,11 +73,7 @@ class BoardLimits:
         self._main = runtime.start().threads.mine
 
     def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
-        """Start one, or start it again.
-
-        ``grace_s`` is the time from SIGTERM to SIGKILL, if that of the agent is longer; 0: the
-        agent's.
-        """
+        """Start one anew; ``grace_s`` counts from SIGTERM to SIGKILL if the agent's is longer."""
         board = runtime.start()
         if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
@@ -91,10 +87,9 @@ class BoardLimits:
 
     def disarm(self, scope: str) -> None:
         """Forget one."""
-        board = runtime.start()
-        slot = board.own.pop(scope, REFUSED)
+        slot = runtime.start().own.pop(scope, REFUSED)
         if slot != REFUSED:
-            board.close_slot(slot)
+            runtime.start().close_slot(slot)
 
     def clear(self) -> None:
         """Forget all timers and sections of the process; for the main thread."""

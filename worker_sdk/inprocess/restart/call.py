@@ -73,7 +73,7 @@ class Call:
 
     def run(self) -> Any:
         """Return what the function returned in the iteration that all completed."""
-        Current.call, Current.pid = self._call, os.getpid()
+        Current.call = self._call
         try:
             self._monitor.start()
             self._ticker.start()

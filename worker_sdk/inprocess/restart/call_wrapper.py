@@ -97,21 +97,16 @@ class Current:
     """The call that this process is in."""
 
     call: CallWrapper | None = None
-    pid = 0
 
     @classmethod
-    def of_process(cls) -> CallWrapper | None:
-        """Return it, unless it is that of the process this one was forked from."""
-        return cls.call if cls.pid == os.getpid() else None
+    def leave_to_parent(cls) -> None:
+        """In a forked child: it is in no call, and no monitor would ever release the lock."""
+        if cls.call is not None:
+            cls.call.atomic().lock = threading.RLock()
+            cls.call = None
 
 
-def _renew_lock_in_child() -> None:
-    """In a forked child, where no monitor would ever release it."""
-    if Current.call is not None:
-        Current.call.atomic().lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock_in_child)
+os.register_at_fork(after_in_child=Current.leave_to_parent)
 
 
 def run_once(plan: Plan, function: Callable[..., Any], arguments: Arguments) -> Any:

@@ -93,7 +93,7 @@ class Explainer:
         if signal is None:
             is_missing = self._script is not None and not self._script.exists()
             return replace(evidence, missing_script=str(self._script) if is_missing else "")
-        evidence = replace(evidence, kernel_words=self._kernel_log.words())
+        evidence = replace(evidence, kernel_lines=self._kernel_log.lines())
         if signal is Signals.SIGKILL:
             kills = _rise(host_oom_kills(self._roots.proc), self._host_before)
             return replace(evidence, memory=self._memory(evidence.pid), host_oom_kills=kills)

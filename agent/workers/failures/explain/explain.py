@@ -35,7 +35,7 @@ class MemoryGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWord:
+class KernelLine:
     """A line of the kernel log about process ``pid``, as the host numbers processes."""
 
     pid: int
@@ -50,7 +50,7 @@ class Evidence:
     ``exit_code`` is negative for a signal. ``is_stopped``: its agent was stopping it.
     ``has_error``: it left an error file. ``has_stacks``: its crash left stacks.
     ``host_oom_kills``: processes the kernel's out-of-memory killer has ended anywhere on
-    the host since the round began. ``kernel_words``: since then; ``None``: not readable.
+    the host since the round began. ``kernel_lines``: since then; ``None``: not readable.
     ``shared_memory``: bytes of /dev/shm, and how many are free.
     ``missing_script``: the script, if it is not there any more.
     """
@@ -62,7 +62,7 @@ class Evidence:
     has_stacks: bool = False
     memory: MemoryGroup | None = None
     host_oom_kills: int | None = None
-    kernel_words: tuple[KernelWord, ...] | None = None
+    kernel_lines: tuple[KernelLine, ...] | None = None
     shared_memory: tuple[int, int] | None = None
     missing_script: str = ""
 
@@ -144,11 +144,11 @@ def _signalled(signal: Signals, evidence: Evidence) -> str:
 
 
 def _killed(evidence: Evidence) -> str:
-    memory, words = evidence.memory, evidence.kernel_words or ()
-    kills = [word for word in words if word.is_oom_kill]
-    for word in kills:
-        if word.pid == evidence.pid:
-            return f"{_OOM_KILLER} ended it: {_quoted(word.text)}"
+    memory, lines = evidence.memory, evidence.kernel_lines or ()
+    kills = [line for line in lines if line.is_oom_kill]
+    for line in kills:
+        if line.pid == evidence.pid:
+            return f"{_OOM_KILLER} ended it: {_quoted(line.text)}"
     # Within a container the log has other numbers than we have, so any of them may be it.
     logged = f"; the kernel says: {_quoted(kills[-1].text)}" if kills else ""
     since = "since the round began"
@@ -162,7 +162,7 @@ def _killed(evidence: Evidence) -> str:
     if memory is not None and memory.limit_hits and memory.oom_kills is None:
         hits = f"hit its memory limit {memory.limit_hits} times"
         return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
-    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_words)
+    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_lines)
     if all(each is None for each in told):
         return (
             f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
@@ -196,9 +196,9 @@ def _bus_error(evidence: Evidence) -> str:
 
 def _crash_details(evidence: Evidence) -> list[str]:
     found = [
-        f"the kernel says: {_quoted(word.text)}"
-        for word in evidence.kernel_words or ()
-        if word.pid == evidence.pid and not word.is_oom_kill
+        f"the kernel says: {_quoted(line.text)}"
+        for line in evidence.kernel_lines or ()
+        if line.pid == evidence.pid and not line.is_oom_kill
     ][-1:]
     where = "the Python stacks of that moment are in the traceback"
     return [*found, where if evidence.has_stacks else _STACKS_HINT]

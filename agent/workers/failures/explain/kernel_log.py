@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from agent.workers.failures.explain.explain import KernelWord
+from agent.workers.failures.explain.explain import KernelLine
 from agent.workers.output.lines import LineCutter
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -17,7 +17,7 @@ KERNEL_LOG = Path("/dev/kmsg")
 BYTES_MAX = 256 * 1024
 """Read at one go; a kernel that says more is being flooded, and the rest is skipped."""
 
-WORDS_MAX = 200
+LINES_MAX = 200
 _READ_BYTES = 8192
 """The longest record of /dev/kmsg; a shorter read of one fails."""
 
@@ -34,7 +34,7 @@ class KernelLog:
     """
 
     def __init__(self, path: Path = KERNEL_LOG) -> None:
-        self._words: deque[KernelWord] = deque(maxlen=WORDS_MAX)
+        self._kept: deque[KernelLine] = deque(maxlen=LINES_MAX)
         self._lines = LineCutter(line_bytes_max=_READ_BYTES)
         self._fd = -1
         with suppress(OSError):  # most containers may not
@@ -44,10 +44,10 @@ class KernelLog:
     def forget(self) -> None:
         """Pass over all that was said so far."""
         self._skip()
-        self._words.clear()
+        self._kept.clear()
         self._lines.end()
 
-    def words(self) -> tuple[KernelWord, ...] | None:
+    def lines(self) -> tuple[KernelLine, ...] | None:
         """Return what was said of processes since ``forget``; ``None`` if it can't be read."""
         if self._fd < 0:
             return None
@@ -65,7 +65,7 @@ class KernelLog:
             self._take(data)
         else:
             self._skip()
-        return tuple(self._words)
+        return tuple(self._kept)
 
     def close(self) -> None:
         """Close the log."""
@@ -83,6 +83,6 @@ class KernelLog:
             kill = _OOM_KILL.search(text)
             found = kill or _PROCESS.search(text)
             if found is not None:
-                self._words.append(
-                    KernelWord(pid=int(found[1]), text=text, is_oom_kill=kill is not None)
+                self._kept.append(
+                    KernelLine(pid=int(found[1]), text=text, is_oom_kill=kill is not None)
                 )

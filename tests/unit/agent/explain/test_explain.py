@@ -12,7 +12,7 @@ from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain.explain import (
     EXPLANATION_CHARACTERS_MAX,
     Evidence,
-    KernelWord,
+    KernelLine,
     MemoryGroup,
     explain,
 )
@@ -34,9 +34,9 @@ def a_group(oom_kills: int | None, limit_hits: int | None = None) -> MemoryGroup
     return MemoryGroup(name="/job_7", oom_kills=oom_kills, limit_hits=limit_hits, limit_bytes=limit)
 
 
-def a_kill(pid: int) -> KernelWord:
+def a_kill(pid: int) -> KernelLine:
     text = f"Memory cgroup out of memory: Killed process {pid} (python)"
-    return KernelWord(pid=pid, text=text, is_oom_kill=True)
+    return KernelLine(pid=pid, text=text, is_oom_kill=True)
 
 
 def test_a_good_end_needs_no_word() -> None:
@@ -44,7 +44,7 @@ def test_a_good_end_needs_no_word() -> None:
 
 
 def test_the_kernel_log_names_the_very_process() -> None:
-    text = said(-9, saw(kernel_words=(a_kill(5), a_kill(PID))))
+    text = said(-9, saw(kernel_lines=(a_kill(5), a_kill(PID))))
     assert text.startswith("the kernel's out-of-memory killer ended it: ")
     assert "Killed process 77" in text
 
@@ -55,7 +55,7 @@ def test_a_risen_counter_of_the_cgroup_is_very_likely_it() -> None:
         "with its limit of 2.0 GiB since the round began"
     )
     # The log of the host numbers the processes of a container in its own way.
-    text = said(-9, saw(memory=a_group(2), kernel_words=(a_kill(90_001),)))
+    text = said(-9, saw(memory=a_group(2), kernel_lines=(a_kill(90_001),)))
     assert "2 processes of cgroup" in text
     assert "Killed process 90001" in text
 
@@ -64,8 +64,8 @@ def test_a_risen_counter_of_the_cgroup_is_very_likely_it() -> None:
     "evidence",
     [
         saw(memory=a_group(0), host_oom_kills=3),
-        saw(host_oom_kills=3, kernel_words=()),
-        saw(kernel_words=(a_kill(1), a_kill(2), a_kill(3))),
+        saw(host_oom_kills=3, kernel_lines=()),
+        saw(kernel_lines=(a_kill(1), a_kill(2), a_kill(3))),
     ],
 )
 def test_a_kill_elsewhere_on_the_host_is_perhaps_it(evidence: Evidence) -> None:
@@ -85,7 +85,7 @@ def test_an_old_kernel_only_tells_that_the_limit_was_hit() -> None:
         saw(memory=a_group(0)),
         saw(memory=a_group(0, limit_hits=12)),  # reclaim goes on below every limit
         saw(host_oom_kills=0),
-        saw(kernel_words=()),
+        saw(kernel_lines=()),
     ],
 )
 def test_no_sign_of_it_is_said_too(evidence: Evidence) -> None:
@@ -119,10 +119,10 @@ def test_a_crash_points_to_its_stacks_or_tells_how_to_get_them(name: str) -> Non
 
 def test_a_crash_comes_with_what_the_kernel_says_of_it() -> None:
     words = (
-        KernelWord(pid=5, text="python[5]: segfault at 1", is_oom_kill=False),
-        KernelWord(pid=PID, text="python[77]: segfault at 0", is_oom_kill=False),
+        KernelLine(pid=5, text="python[5]: segfault at 1", is_oom_kill=False),
+        KernelLine(pid=PID, text="python[77]: segfault at 0", is_oom_kill=False),
     )
-    text = said(-11, saw(kernel_words=words))
+    text = said(-11, saw(kernel_lines=words))
     assert "the kernel says: 'python[77]: segfault at 0'" in text
     assert "[5]" not in text
 
@@ -184,8 +184,8 @@ def test_a_victim_was_being_stopped(exit_code: int) -> None:
 
 
 def test_every_explanation_is_one_bounded_line() -> None:
-    word = KernelWord(pid=PID, text="x" * 10_000, is_oom_kill=True)
-    evidence = saw(kernel_words=(word,), missing_script="y" * 10_000)
+    word = KernelLine(pid=PID, text="x" * 10_000, is_oom_kill=True)
+    evidence = saw(kernel_lines=(word,), missing_script="y" * 10_000)
     for code in range(-64, 256):
         text = said(code, evidence)
         assert bool(text) == (code != 0)

@@ -216,7 +216,7 @@ def test_every_step_of_a_host_has_a_name(step: HostStep) -> None:
 @pytest.mark.parametrize("kind", InterruptionKind)
 def test_every_kind_goes_there_and_back(kind: InterruptionKind) -> None:
     assert convert.kind_from(convert.kind_value(kind)) is kind
-    assert kind.words
+    assert kind.label
 
 
 def test_there_may_be_no_kind() -> None:

@@ -15,7 +15,7 @@ from agent.watchdog.core.events import (
     WorkerGone,
 )
 from agent.watchdog.core.model import Evidence, HangKind
-from tests.support.watching import NOW, PID, WORKER, WatchStory, a_board, a_slot
+from tests.support.watching import NOW, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
 
@@ -107,37 +107,14 @@ def test_a_worker_at_a_debuggers_prompt_is_left_alone_and_its_limits_count_anew(
     assert [hang.kind for hang in story.hangs()] == [HangKind.TIMER]
 
 
-def test_timers_of_a_process_that_is_gone_are_void() -> None:
+def test_a_worker_that_is_gone_is_watched_no_more() -> None:
     story = WatchStory(runtime_timeout_s=3.0, exit_timeout_s=4.0, startup_timeout_s=5.0)
     story.evidence[WORKER] = Evidence(is_alive=False)
     story.kick(a_board(a_slot(limit_s=2.0), a_slot(1, limit_s=9.0), beat_at=NOW))
     story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=8.0))
     story.run(NOW + 100)
     assert not story.hangs()
-    taken = [each for each in story.effects if isinstance(each, fx.TakeEvidence)]
-    assert len(taken) == 1, "all of its limits went at once"
-
-
-def test_another_process_of_the_worker_is_watched_after_the_first_was_gone() -> None:
-    story = WatchStory()
-    story.evidence[WORKER] = Evidence(is_alive=False)
-    story.kick(a_board(a_slot(limit_s=2.0)))
-    story.run(NOW + 10)
-    del story.evidence[WORKER]
-    story.kick(a_board(a_slot(since=NOW + 10, limit_s=2.0), owner_pid=PID + 1))
-    story.run(NOW + 12)
-    assert story.signals() == [(0, SIGTERM)]
-
-
-def test_calls_after_their_process_was_gone_are_heard() -> None:
-    story = WatchStory()
-    story.evidence[WORKER] = Evidence(is_alive=False)
-    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=2.0))
-    story.run(NOW + 10)
-    del story.evidence[WORKER]
-    story.feed(TimerAcquired(worker=WORKER, scope="a", timeout_s=2.0))
-    story.run(NOW + 12)
-    assert story.signals() == [(0, SIGTERM)]
+    assert story.core.next_deadline() is None
 
 
 def test_evidence_that_never_comes_is_not_waited_for() -> None:

@@ -18,13 +18,14 @@ from agent.session.convert_inprocess import directive_from
 from agent.session.session import WELCOME_TIMEOUT_S
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from tests.simulation.network import End
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer
 
 if TYPE_CHECKING:
     from agent.core import effects as fx
     from agent.core.model import Beat
-    from tests.simulation.host import Agent
-    from tests.simulation.network import Link
+    from tests.simulation.machines.host import Agent
+    from tests.simulation.machines.network import Link
 
 RUN = "run"
 RETRY_S = 1.0
@@ -80,11 +81,20 @@ class SimSession:
         self._link.down.into(self._agent.actor, self._on_down)
         self._link.acks.into(self._agent.actor, self._on_ack)
         head.life.open(self._link)
+        self._send(self.hello())
+        self._say()
+
+    def hello(self) -> session_pb2.AgentReport:
+        """Return its first message."""
+        host = self._agent.host
         hello = convert.hello_message(
             host.config, self._beat_message(), host=host.name, address=host.address
         )
-        self._link.up.send(session_pb2.AgentReport(fence=self._fence(), hello=hello))
-        self._say()
+        return session_pb2.AgentReport(fence=self._fence(), hello=hello)
+
+    def _send(self, message: session_pb2.AgentReport) -> None:
+        if self._link is not None:
+            self._link.up.send(newer(message) if self._agent.host.is_newer else message)
 
     def send_beat(self, beat: Beat) -> None:
         """Report the actual state; replaces one that was not sent yet."""
@@ -103,11 +113,11 @@ class SimSession:
         if self._goodbye is not None:
             self._has_left = True
             goodbye = session_pb2.Goodbye(reason=self._goodbye)
-            self._link.up.send(session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye))
+            self._send(session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye))
         elif self._is_changed:
             self._is_changed = False
             beat = self._beat_message()
-            self._link.up.send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
+            self._send(session_pb2.AgentReport(fence=self._fence(), beat=beat))
 
     def _beat_message(self) -> session_pb2.Beat:
         host, now = self._agent.host, self._agent.clock.now

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.clock import Actor, Clock
-    from tests.simulation.head import HeadLife
+    from tests.simulation.machines.head import HeadLife
 
 # After this long without an answer an agent's transport calls the stream broken.
 KEEPALIVE_MIN_S, KEEPALIVE_MAX_S = 5.0, 15.0

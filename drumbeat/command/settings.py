@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from drumbeat.durations import DURATION_MAX_S, format_duration, parse_duration, short_duration
@@ -86,31 +86,31 @@ def declare(declared: Setting) -> Any:
     return dataclasses.field(default=declared.default, metadata={"setting": declared})
 
 
+def named(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Give settings the flags of their names, unless they have others."""
+    return {
+        name: each if each.flags else each._replace(flags=(f"--{name.replace('_', '-')}",))
+        for name, each in settings.items()
+    }
+
+
 def settings_of(owner: Any) -> dict[str, Setting]:
     """Return what a dataclass declares, by field."""
-    return {
-        field.name: declared._replace(
-            flags=declared.flags or (f"--{field.name.replace('_', '-')}",)
-        )
-        for field in dataclasses.fields(owner)
-        if (declared := field.metadata.get("setting")) is not None
-    }
+    declared = {each.name: each.metadata.get("setting") for each in dataclasses.fields(owner)}
+    return named({name: each for name, each in declared.items() if each is not None})
 
 
 def read_settings(owner: Any) -> tuple[dict[str, Any], list[Violation]]:
     """Return the values of all settings in their one form, and which are not allowed."""
     values: dict[str, Any] = {}
     found: list[Violation] = []
-    for field in dataclasses.fields(owner):
-        declared: Setting | None = field.metadata.get("setting")
-        if declared is None:
-            continue
-        value = getattr(owner, field.name)
+    for name, declared in settings_of(owner).items():
+        value = getattr(owner, name)
         try:
             is_unset = value is None and declared.default is None
-            values[field.name] = None if is_unset else declared.kind.read(value)
+            values[name] = None if is_unset else declared.kind.read(value)
         except (TypeError, ValueError):
-            found.append(Violation(field.name, value, declared.kind.allowed))
+            found.append(Violation(name, value, declared.kind.allowed))
     return values, found
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent.core.inprocess.model import WorkerStep
     from coordinator.core.inprocess.records import IterationRecord, IterationState
     from coordinator.core.model import Round
-    from tests.simulation.wrapped import Program
+    from tests.simulation.machines.wrapped import Program
 
 WorkerId = tuple[str, int, int]
 """Incarnation, round, local rank."""

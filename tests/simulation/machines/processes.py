@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from agent.workers.supervisor import messages, worker_group
 from agent.workers.supervisor.worker_group import WorkerGroup
 from tests.simulation.clock import Actor
-from tests.simulation.wrapped import Program
+from tests.simulation.machines.wrapped import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.host import Host
-    from tests.simulation.wrapped import Desk
+    from tests.simulation.machines.host import Host
+    from tests.simulation.machines.wrapped import Desk
 
 SIGKILL = 9
 

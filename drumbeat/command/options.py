@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from drumbeat.command.settings import FLAG, LOG_LEVELS, Kind, Setting
 from drumbeat.format import printable
-from drumbeat.settings import FLAG, LOG_LEVELS, Kind, Setting
 
 if TYPE_CHECKING:
     # Only newer releases of click make the class generic, and only for checkers.

@@ -22,17 +22,17 @@ from agent.session import convert
 from agent.workers.environment import worker_environments
 from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
-from tests.simulation.processes import Habits, Supervisor
-from tests.simulation.session import SimSession, Spooled
-from tests.simulation.wrapped import Conduct, Desk
+from tests.simulation.machines.processes import Habits, Supervisor
+from tests.simulation.machines.session import SimSession, Spooled
+from tests.simulation.machines.wrapped import Conduct, Desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
     from agent.settings.config import AgentConfig
-    from tests.simulation.checks import Checker
-    from tests.simulation.head import HeadMachine
+    from tests.simulation.checks.checker import Checker
+    from tests.simulation.machines.head import HeadMachine
 
 RUN = "run"
 
@@ -58,6 +58,7 @@ class Host:
         self.spool: list[Spooled] = []
         self.habits: Callable[[Random], Habits] = lambda _random: Habits()
         self.fails_to_spawn: Callable[[Random], bool] = lambda _random: False
+        self.is_newer = self.clock.random(f"version of {name}").random() < 0.2
         self.awaits_gpu_memory = self.clock.random(f"{name} GPUs").random() < 0.3
         self.conduct: Conduct | None = None
         self.is_finishing = False

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from agent.core.events import Event
+    from tests.simulation.checks.iterations import IterationChecker
     from tests.simulation.clock import Clock
-    from tests.simulation.iterations import IterationChecker
-    from tests.simulation.processes import Process
+    from tests.simulation.machines.processes import Process
 
 SIGKILL = 9
 

@@ -16,9 +16,11 @@ from coordinator.wire import session as convert
 from coordinator.wire.failure import failure_reported
 from drumbeat.mapping import refuse
 from drumbeat.v1 import session_pb2
+from drumbeat.violation import InvalidField
 from tests.simulation.clock import Actor, Clock
-from tests.simulation.disk import Disk
-from tests.simulation.network import End
+from tests.simulation.machines.disk import Disk
+from tests.simulation.machines.network import End
+from tests.simulation.machines.versions import newer, unknown
 from tests.simulation.plan import RUN
 from tests.support import breaks
 
@@ -26,11 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coordinator.journal.runs import Change
-    from tests.simulation.checks import Checker
-    from tests.simulation.network import Link, Network
+    from tests.simulation.checks.checker import Checker
+    from tests.simulation.machines.network import Link, Network
 
 RECORD_BYTES_MAX = 256 * 1024
 TEXT_CHARACTERS_MAX = 64 * 1024
+
+
+STRANGER = "stranger"
+
+
+def _pass_over(_problem: InvalidField) -> None:
+    pass
 
 
 class Session:
@@ -43,6 +52,8 @@ class Session:
         self._outbox = Outbox()
         self._is_over = False
         self._is_flush_due = False
+        # Ours say nothing that can't be read; of others that is passed over.
+        self._on_problem = _pass_over if link.host == STRANGER else refuse
         self._random = life.clock.random(f"{link.name} outbox")
         link.up.into(life.actor, self.on_up)
         link.records.into(life.actor, self.on_record)
@@ -61,7 +72,7 @@ class Session:
                 is_due = turns.open(opened, self, now=life.clock.now)
                 self._opened = opened
             else:
-                event = convert.session_event(message, self._opened, refuse)
+                event = convert.session_event(message, self._opened, self._on_problem)
                 if event is None:
                     return
                 is_due = turns.submit(event, now=life.clock.now)
@@ -124,7 +135,11 @@ class Session:
     def _flush(self) -> None:
         self._is_flush_due = False
         while not self._is_over and (effect := self._outbox.take()) is not None:
-            self._link.down.send(convert.directive_message(effect, run_id=RUN, term=1))
+            message = convert.directive_message(effect, run_id=RUN, term=1)
+            if self._life.is_newer:
+                self._link.down.send(unknown())
+                message = newer(message)
+            self._link.down.send(message)
 
 
 class HeadLife:
@@ -145,6 +160,7 @@ class HeadLife:
         )
         self.writing: list[Change] = []
         self._random = machine.clock.random(self.actor.name)
+        self.is_newer = machine.clock.random(f"version of {self.actor.name}").random() < 0.2
         self._is_busy = False
         self._timer: float | None = None
         self._requests = 0

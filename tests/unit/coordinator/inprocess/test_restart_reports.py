@@ -136,16 +136,6 @@ def test_restarts_in_process_are_counted_over_all_rounds() -> None:
     assert (story.state().restart_count, story.state().iterations_restarted) == (2, 2)
 
 
-def test_a_snapshot_of_an_older_coordinator_can_have_iterations() -> None:
-    story = a_running_story(2)
-    body = msgspec.to_builtins(story.state())
-    for field in ("iterations", "iterations_restarted", "given_up", "excused"):
-        del body[field]
-    state = msgspec.convert(body, type=RunState)
-    assert state == story.state()
-    assert state.iterations is not None
-
-
 def test_a_snapshot_amid_an_iteration_is_read_as_it_was_written() -> None:
     story = an_iterating_story(3)
     story.leave("c")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from agent.core import effects as agent_fx
@@ -21,18 +21,20 @@ from coordinator.core.run.records import (
     FailuresCounted,
     MembersForgotten,
     Record,
+    RoundEnd,
+    RoundEnded,
     RoundStarted,
     RunCreated,
     RunEnded,
 )
 from coordinator.core.run.state import Phase, RunState
-from tests.simulation.iterations import IterationChecker
+from tests.simulation.checks.iterations import IterationChecker
 
 if TYPE_CHECKING:
     from agent.core.events import Event
     from coordinator.core.model import Round
-    from tests.simulation.host import Agent, Host
-    from tests.simulation.processes import Process
+    from tests.simulation.machines.host import Agent, Host
+    from tests.simulation.machines.processes import Process
 
 # Beginnings of the reasons for which a run may fail.
 REASONS = ("round ", "join timeout")
@@ -47,12 +49,14 @@ class Checker:
         self.rounds: dict[int, Round] = {}
         self.masters: set[tuple[str, int]] = set()
         self.counted: set[tuple[str, int]] = set()
+        self.summed_up: set[tuple[str, int]] = set()
         self.written: dict[str, list[agent_fx.WriteFailure]] = defaultdict(list)
         self.assigned: dict[tuple[str, int], Assignment] = {}
         self.exit_codes: dict[tuple[str, int, int], int] = {}
         self.spawned = 0
         self.stops = 0
         self.pushes = 0
+        self.counts: Counter[str] = Counter()  # of records
         self.finished: dict[str, agent_fx.Finish] = {}
         self.released: set[str] = set()
 
@@ -73,14 +77,22 @@ class Checker:
         shadow.apply(record)
         shadow.check_invariants()
         assert before <= shadow.restart_count, "restart_count"
+        written = sum(len(records) for records in self.written.values())
+        assert shadow.failures_count <= written, "failures are counted twice"
+        self.counts[type(record).__name__] += 1
         match record:
             case RoundStarted():
                 self._on_round(shadow)
+            case RoundEnded(cause=cause):
+                self.counts[cause] += 1
+                lost, joined = self.counts[RoundEnd.AGENT_LOST], self.counts[RoundEnd.AGENT_JOINED]
+                assert lost <= self.counts["AgentRemoved"], "more rounds than losses"
+                assert joined <= self.counts["AgentAdmitted"], "more rounds than arrivals"
             case FailureRecorded(record=failure):
                 self._on_failure(failure.incarnation, failure.sequence)
             case FailuresCounted(heard=heard):
-                for incarnation, sequence in heard.items():
-                    self._on_failure(incarnation, sequence)
+                for incarnation, sequence in heard.items():  # of a batch the highest, in order
+                    self.summed_up |= {(incarnation, n + 1) for n in range(sequence)}
             case IterationBegan() | IterationInterrupted() | IterationCompleted():
                 assert shadow.iterations is not None
                 assert shadow.round is not None
@@ -270,5 +282,5 @@ class Checker:
             (agent.name, write.failure.sequence)
             for agent in agents
             for write in self.written[agent.name]
-            if (agent.name, write.failure.sequence) not in self.counted
+            if (agent.name, write.failure.sequence) not in self.counted | self.summed_up
         ]

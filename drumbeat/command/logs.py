@@ -3,7 +3,7 @@
 Events are static strings and keys are static, so that JSON logs of many hosts can
 be searched: ``log.info("worker failed", message=..., **{"run.round": 3})``. A plain line is
 the ``message``, else the event and its ``reason``; the rest is details, which
-``--log-level debug`` shows. Nothing that is logged blocks: see ``drumbeat.console``.
+``--log-level debug`` shows. Nothing that is logged blocks: see ``drumbeat.command.console``.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from drumbeat.console import STALL_S, Console
+from drumbeat.command.console import STALL_S, Console
 from drumbeat.format import printable
 
 _DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"

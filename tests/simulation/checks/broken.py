@@ -29,7 +29,7 @@ from coordinator.core.run import run
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
-from tests.simulation.head import HeadLife
+from tests.simulation.machines.head import HeadLife
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
