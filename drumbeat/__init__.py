@@ -1,4 +1,4 @@
-"""Pure. What coordinator, agent and SDK share: the protocol, options, the form of logs."""
+"""Pure. What coordinator, agent and SDK share: the protocol, settings, the log."""
 
 VERSION = "0.1.0"
 """Of the distribution; agents and coordinators tell it to each other."""
