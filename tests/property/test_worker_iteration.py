@@ -23,7 +23,6 @@ from worker_sdk.inprocess.restart.machine import (
     Raise,
     Send,
     Silent,
-    Step,
     Word,
     WorkerIteration,
 )
@@ -58,9 +57,9 @@ class IterationMachine(RuleBasedStateMachine):
         match effect:
             case Send():
                 assert effect.iteration == self.iteration
-                is_earlier = any(s.step is Step.INTERRUPTED and s.iteration == self.iteration
+                is_earlier = any(s.step == "interrupted" and s.iteration == self.iteration
                                  for s in self.sent)  # fmt: skip
-                assert not is_earlier or effect.step is Step.INTERRUPTED, "it goes back"
+                assert not is_earlier or effect.step == "interrupted", "it goes back"
                 self.sent.append(effect)
             case Answer():
                 assert self.main == "waits", "an answer that the main thread does not wait for"

@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.worker.v1 import worker_pb2
-from worker_sdk.inprocess import environment
+from worker_sdk.inprocess import environment, errors
 from worker_sdk.inprocess.arguments import call_with
-from worker_sdk.inprocess.errors import (
-    HealthCheckError,
-    RankShouldRestart,
-    RestartAbort,
-    RestartError,
-)
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.pytorch import store
 from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
@@ -114,11 +108,10 @@ class Call:
         with store.awaited_in_python() if self._torch_aborts else contextlib.nullcontext():
             outcome = self._monitor.gate.run(self._body)
         self._ticker.pause()
-        error = outcome.error
-        cause = None
+        error, cause = outcome.error, None
         if error is not None:
             _drop_our_frames(error)
-            if not isinstance(error, Exception | RankShouldRestart):
+            if not isinstance(error, Exception | errors.RankShouldRestart):
                 raise error
             cause = self._cause(Kind.INTERRUPTION_KIND_EXCEPTION, error)
         answer = self._monitor.leave(cause)
@@ -175,7 +168,7 @@ class Call:
                 if failure.__cause__ is None and failure is not error:
                     failure.__cause__ = error
                 self._is_unhealthy = True
-                raise HealthCheckError(f"{name} failed: {failure}") from failure
+                raise errors.HealthCheckError(f"{name} failed: {failure}") from failure
 
     def _end(self, error: BaseException) -> None:
         """Tell that this worker takes no part any more."""
@@ -209,9 +202,9 @@ def _placed(first: State, begin: worker_pb2.WorkerBegin, count: int) -> State:
 
 def _check_goes_on(answer: Answer) -> None:
     if answer.word is Word.LOST:
-        raise RestartError("the agent takes no more part in restarts of this worker")
+        raise errors.RestartError("the agent takes no more part in restarts of this worker")
     if answer.word is Word.ABORT:
-        raise RestartAbort(answer.reason)
+        raise errors.RestartAbort(answer.reason)
 
 
 def _drop_our_frames(error: BaseException) -> None:
@@ -233,7 +226,7 @@ def _check_may_start(link: Link) -> None:
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("a wrapped function can only be called in the main thread")
     if link.is_ended:
-        raise RestartError("this worker has ended its part in this round")
+        raise errors.RestartError("this worker has ended its part in this round")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         raise RuntimeError(

@@ -114,8 +114,7 @@ class Interrupter:
 
     def __init__(self, gate: Gate) -> None:
         """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
-        self._gate = gate
-        self._main = threading.main_thread().ident
+        self._main = threading.get_ident()
         self._signal = _free_signal()
         self._previous = signal.signal(self._signal, lambda _, frame: gate.interrupt(frame))
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
@@ -126,8 +125,7 @@ class Interrupter:
 
     def send(self) -> None:
         """Have the main thread look at the gate; ends a system call it waits in."""
-        if self._main is not None:
-            signal.pthread_kill(self._main, self._signal)
+        signal.pthread_kill(self._main, self._signal)
 
     def close(self) -> None:
         """Restore what was before; nothing may be sent any more."""

@@ -27,14 +27,6 @@ class Word(enum.StrEnum):
     """The agent will give no more orders."""
 
 
-class Step(enum.StrEnum):
-    """What the agent is told."""
-
-    ENTERED = "entered"
-    INTERRUPTED = "interrupted"
-    COMPLETED = "completed"
-
-
 class Phase(enum.Enum):
     """Where the main thread is."""
 
@@ -106,9 +98,9 @@ Event = Enter | Left | Ordered | Silent | Notice
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Tell the agent."""
+    """Tell the agent a step: ``entered``, ``interrupted`` or ``completed``."""
 
-    step: Step
+    step: str
     iteration: int
     content: object = None
 
@@ -197,7 +189,7 @@ class WorkerIteration:
         match event:
             case Enter(iteration, content):
                 self.iteration = iteration
-                return self._to(Phase.ENTERING, Send(Step.ENTERED, iteration, content))
+                return self._to(Phase.ENTERING, Send("entered", iteration, content))
             case Left(is_final=True):
                 return self._to(Phase.OVER)
         return []
@@ -218,7 +210,7 @@ class WorkerIteration:
             case Left(is_final=True):
                 return self._to(Phase.OVER)
             case Left(cause=None):
-                return self._to(Phase.COMPLETED, Send(Step.COMPLETED, self.iteration))
+                return self._to(Phase.COMPLETED, Send("completed", self.iteration))
             case Left(cause=Cause() as cause):
                 return self._interrupt(cause.reason, cause, event)
             case Silent(iteration, cause) if iteration == self.iteration:
@@ -239,7 +231,7 @@ class WorkerIteration:
 
     def _interrupted(self, cause: Cause | None = None) -> Send:
         content = None if cause is None else cause.content
-        return Send(Step.INTERRUPTED, self.iteration, content)
+        return Send("interrupted", self.iteration, content)
 
     def _interrupt(
         self, reason: str, cause: Cause | None = None, left: Left | None = None

@@ -121,10 +121,10 @@ def _ordered(order: worker_pb2.WorkerOrder | None) -> machine.Event:
     return machine.Ordered(order.iteration, machine.Word(name), reason, content)
 
 
-def _step(step: machine.Step, iteration: int, content: Any) -> worker_pb2.WorkerStep:
-    if step is machine.Step.ENTERED:
-        return worker_pb2.WorkerStep(iteration=iteration, entered=content)
-    if step is machine.Step.COMPLETED:
-        return worker_pb2.WorkerStep(iteration=iteration, completed=worker_pb2.Completed())
-    interrupted = worker_pb2.Interrupted(interruption=content)
-    return worker_pb2.WorkerStep(iteration=iteration, interrupted=interrupted)
+def _step(step: str, iteration: int, content: Any) -> worker_pb2.WorkerStep:
+    if step == "interrupted":
+        content = worker_pb2.Interrupted(interruption=content)
+    elif step == "completed":
+        content = worker_pb2.Completed()
+    kind: dict[str, Any] = {step: content}
+    return worker_pb2.WorkerStep(iteration=iteration, **kind)
