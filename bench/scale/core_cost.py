@@ -28,6 +28,7 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
+    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
@@ -60,9 +61,8 @@ class Fleet:
         """Return the first message of an agent's session."""
         name = f"node-{index}"
         return SessionOpened(
-            run_id=RUN,
+            purpose=RunPurpose(run_id=RUN, spec=self.spec),
             session_id=f"{name}/{life}",
-            spec=self.spec,
             agent=AgentIdentity(
                 incarnation=name, host=name, address=name, role="default", local_world_size=8
             ),

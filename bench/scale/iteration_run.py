@@ -25,7 +25,7 @@ from coordinator.core.inprocess.model import (
     InterruptionKind,
 )
 from coordinator.core.inprocess.records import IterationPhase
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunPurpose, RunSpec
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.wire import inprocess as convert_inprocess
 
@@ -51,9 +51,8 @@ class Fleet:
         for name in self.names:
             self.registry.handle(
                 SessionOpened(
-                    run_id=RUN,
+                    purpose=RunPurpose(run_id=RUN, spec=spec),
                     session_id=name,
-                    spec=spec,
                     agent=AgentIdentity(
                         incarnation=name,
                         host=name,

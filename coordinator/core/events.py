@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
+from coordinator.core.model import (
+    AgentIdentity,
+    AgentInfo,
+    Beat,
+    FailureRecord,
+    RunPurpose,
+    RunSpec,
+)
 from coordinator.core.run.state import RunState
 
 
@@ -12,12 +19,22 @@ from coordinator.core.run.state import RunState
 class SessionOpened:
     """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
 
-    run_id: str
     session_id: str
-    spec: RunSpec
+    purpose: RunPurpose
     agent: AgentIdentity
     beat: Beat
     uptime_s: float | None = None
+    info: AgentInfo = field(default_factory=AgentInfo)
+
+    @property
+    def run_id(self) -> str:
+        """The run that it comes for."""
+        return self.purpose.run_id
+
+    @property
+    def spec(self) -> RunSpec:
+        """How it was told to run it."""
+        return self.purpose.spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,9 @@ class Queries:
     def list_agents(self, request: query_pb2.ListAgentsRequest) -> query_pb2.ListAgentsResponse:
         """Return a page of a run's agents. Raises ``InvalidRequest``."""
         state, run = self._find(request.run_id, request.generation)
-        return agents_page(request, state, run, now=self._driver.now())
+        return agents_page(
+            request, state, run, self._driver.registry.sessions, now=self._driver.now()
+        )
 
     def list_events(self, request: query_pb2.ListEventsRequest) -> query_pb2.ListEventsResponse:
         """Return a page of what was decided on a run."""

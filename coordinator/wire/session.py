@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.model import (
     AgentIdentity,
+    AgentInfo,
     Assignment,
     Beat,
     Desired,
@@ -25,6 +26,7 @@ from coordinator.core.model import (
     GroupState,
     Pace,
     Release,
+    RunPurpose,
     RunSpec,
     Standby,
     Stop,
@@ -64,6 +66,7 @@ from drumbeat.violation import InvalidField
 HEADLINE_CHARACTERS_MAX = 300
 LOCAL_WORLD_SIZE_MAX = 4096
 GPUS_MAX = 1024
+LABELS_MAX = 64
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
@@ -126,15 +129,26 @@ def session_opened(
     with refusing():
         few(GPUS_MAX)("hello.gpus", hello.gpus)
         return SessionOpened(
-            run_id=run_id_of("hello.run.run_id", hello.run.run_id),
+            purpose=RunPurpose(
+                run_id=run_id_of("hello.run.run_id", hello.run.run_id),
+                spec=SPEC.read(hello.run.spec, "hello.run.spec"),
+            ),
             session_id=session_id,
-            spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             agent=_IDENTITY.read(
                 hello, "hello", incarnation=NAME("fence.incarnation", fence.incarnation)
             ),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=read_uptime_s(message),
+            info=AgentInfo(
+                version=hello.version[:NAME_CHARACTERS_MAX], labels=_labels(hello.labels)
+            ),
         )
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the first labels by name, shortened."""
+    most = NAME_CHARACTERS_MAX
+    return {name[:most]: labels[name][:most] for name in sorted(labels)[:LABELS_MAX]}
 
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:

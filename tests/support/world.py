@@ -30,6 +30,7 @@ from coordinator.core.model import (
     FailureRecord,
     GroupState,
     Release,
+    RunPurpose,
     RunSpec,
     Standby,
     WorkerRanks,
@@ -272,9 +273,8 @@ class Story:
         self.sessions[agent.session_id] = name
         return self.handle(
             SessionOpened(
-                run_id=agent.run_id,
+                purpose=RunPurpose(run_id=agent.run_id, spec=agent.spec),
                 session_id=agent.session_id,
-                spec=agent.spec,
                 agent=agent.identity,
                 beat=agent.beat(),
                 uptime_s=None if agent.began_at is None else self.now - agent.began_at,

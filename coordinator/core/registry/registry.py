@@ -22,7 +22,7 @@ from coordinator.core.events import (
 )
 from coordinator.core.membership.admission import differences, rounds_error, run_closed
 from coordinator.core.membership.pace import PaceRules
-from coordinator.core.model import DURATION_MAX_S, Pace, RunSpec
+from coordinator.core.model import DURATION_MAX_S, AgentInfo, Pace, RunSpec
 from coordinator.core.registry.generations import (
     Generations,
     began_after_end,
@@ -71,12 +71,21 @@ class RegistryPolicy:
     run: RunPolicy = field(default_factory=RunPolicy)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSession:
+    """One session of one agent. ``run`` is the ``RunState.key`` of the one it serves, if any."""
+
+    info: AgentInfo
+    run: str | None
+
+
 class Registry:
     """The core of a coordinator. Routes events to runs; a run never sees another."""
 
     def __init__(self, policy: RegistryPolicy) -> None:
         self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
         self.generations = Generations(self.runs)
+        self.sessions: dict[str, AgentSession] = {}
         self.ended: list[str] = []
         self._ended_bytes: dict[str, int] = {}
         self._failures_bytes = 0  # of all runs
@@ -114,14 +123,19 @@ class Registry:
 
     def _route(self, event: FromOutside, now: float) -> list[fx.Effect]:
         """Deliver what comes from outside to the run it is meant for."""
-        run = self.generations.of_agent(event.run_id, _incarnation(event))
-        if isinstance(event, SessionOpened):
-            return self._open(run, event, now)
-        if run is None:
-            return self._answer_unknown(event)
-        if isinstance(event, FailureReported):
-            return self._take_failure(run, event, now)
-        return self._deliver(run, event, now)
+        match event:
+            case SessionOpened():
+                return self._open_session(event, now)
+            case FailureReported():
+                run = self.generations.of_agent(event.run_id, event.record.incarnation)
+                return self._take_failure(run, event, now) if run else self._answer_unknown(event)
+            case LimitsReset():
+                run = self.generations.latest(event.run_id)
+            case _:
+                run = self._run_of(event)
+        if isinstance(event, SessionClosed):
+            self.sessions.pop(event.session_id, None)
+        return self._deliver(run, event, now) if run else self._answer_unknown(event)
 
     def take_quietly(self, event: BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one.
@@ -129,7 +143,7 @@ class Registry:
         Nothing follows from it, so it needs no turn. Its run may come up for a
         deadline that has moved on, which does no harm.
         """
-        run = self.generations.of_agent(event.run_id, event.incarnation)
+        run = self._run_of(event)
         return run is not None and run.take_quietly(event, now=now)
 
     def state(self, key: str) -> RunState | None:
@@ -143,6 +157,10 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
+        served = {session.run for session in self.sessions.values()}
+        for key, run in self.runs.items():
+            is_served = not run.is_sound or not run.members.connected or key in served
+            assert is_served, "members without a session"
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         held = sum(run.state.failures_bytes for run in self.runs.values())
         assert held == self._failures_bytes, "failure records are not weighed right"
@@ -164,6 +182,26 @@ class Registry:
                 return [fx.AnswerReset(request_id=event.request_id, forgotten=None)]
             case SessionClosed():
                 return []
+
+    def _open_session(self, event: SessionOpened, now: float) -> list[fx.Effect]:
+        """Take in an agent's session, and let the agent do what it comes for."""
+        run = self.generations.of_agent(event.run_id, event.agent.incarnation)
+        effects = self._open(run, event, now)
+        run = self.generations.of_agent(event.run_id, event.agent.incarnation)
+        key = run.state.key if run is not None else None
+        self.sessions[event.session_id] = AgentSession(info=event.info, run=key)
+        return effects
+
+    def _run_of(self, event: BeatReceived | AgentLeft | SessionClosed) -> IsolatedRun | None:
+        """Return the run that a session serves; it speaks of no other.
+
+        A session that is not known here is answered by the agent's run.
+        """
+        session = self.sessions.get(event.session_id)
+        if session is None:
+            return self.generations.of_agent(event.run_id, event.incarnation)
+        run = self.runs.get(session.run or "")
+        return run if run is not None and run.state.run_id == event.run_id else None
 
     def _open(self, run: IsolatedRun | None, event: SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
@@ -294,19 +332,6 @@ class Registry:
         self.generations.remove(key)
         self._deadlines.clear(key)
         return fx.Forget(run_id=key)
-
-
-def _incarnation(event: FromOutside) -> str | None:
-    """Return whose event it is, ``None`` if it is no agent's."""
-    match event:
-        case SessionOpened():
-            return event.agent.incarnation
-        case FailureReported():
-            return event.record.incarnation
-        case LimitsReset():
-            return None
-        case _:
-            return event.incarnation
 
 
 def spec_error(spec: RunSpec) -> InvalidRequest | None:

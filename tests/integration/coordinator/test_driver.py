@@ -22,6 +22,7 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
+    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
@@ -123,9 +124,10 @@ class Scene:
 
 def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
     return SessionOpened(
-        run_id="r",
+        purpose=RunPurpose(
+            run_id="r", spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3)
+        ),
         session_id=session_id,
-        spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
         agent=replace(AGENT, incarnation=incarnation),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
     )

@@ -14,7 +14,7 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
 from coordinator.core.events import SessionOpened as Opened
-from coordinator.core.model import Assignment, Beat, GroupState
+from coordinator.core.model import Assignment, Beat, GroupState, RunPurpose
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
@@ -133,9 +133,8 @@ async def running(failures_waiting_max: int = 256) -> AsyncIterator[Scene]:
 
 def hello(name: str, run_id: str = "r") -> Opened:
     return Opened(
-        run_id=run_id,
+        purpose=RunPurpose(run_id=run_id, spec=a_spec(1, restarts_max=3)),
         session_id=name,
-        spec=a_spec(1, restarts_max=3),
         agent=an_agent(name),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
     )

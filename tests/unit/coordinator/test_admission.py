@@ -10,7 +10,15 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core.events import SessionOpened
 from coordinator.core.membership.admission import ROUNDS_AHEAD_MAX, differences, refusal
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec, Verdict, VerdictCause
+from coordinator.core.model import (
+    AgentIdentity,
+    Beat,
+    GroupState,
+    RunPurpose,
+    RunSpec,
+    Verdict,
+    VerdictCause,
+)
 from coordinator.core.run.records import AgentAdmitted, RunCreated, RunEnded
 from coordinator.core.run.state import RunState
 from coordinator.errors import Difference, InvalidRequest, LimitReached, RunClosed, SpecMismatch
@@ -22,7 +30,12 @@ SPEC = a_spec(1, 4)
 
 def hello(agent: AgentIdentity, spec: RunSpec = SPEC, round_id: int | None = None) -> SessionOpened:
     beat = Beat(state=GroupState.IDLE, round_id=round_id)
-    return SessionOpened(run_id="run", session_id="s", spec=spec, agent=agent, beat=beat)
+    return SessionOpened(
+        purpose=RunPurpose(run_id="run", spec=spec),
+        session_id="s",
+        agent=agent,
+        beat=beat,
+    )
 
 
 def a_state(*, has_ended: bool = False) -> RunState:
@@ -77,7 +90,10 @@ def test_an_absurd_round_neither_founds_a_run_nor_harms_one() -> None:
     story.join("a")
     for name, run_id in (("b", "run"), ("c", "other")):
         effects = story.registry.handle(
-            replace(hello(an_agent(name), story.spec, round_id=2**53), run_id=run_id),
+            replace(
+                hello(an_agent(name), story.spec, round_id=2**53),
+                purpose=RunPurpose(run_id=run_id, spec=story.spec),
+            ),
             now=story.now,
         )
         assert [type(effect) for effect in effects] == [fx.Reject]

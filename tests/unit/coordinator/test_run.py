@@ -9,7 +9,16 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, SessionOpened
 from coordinator.core.failures.root_cause import root_causes
-from coordinator.core.model import Assignment, Beat, Desired, GroupState, Release, Standby, Stop
+from coordinator.core.model import (
+    Assignment,
+    Beat,
+    Desired,
+    GroupState,
+    Release,
+    RunPurpose,
+    Standby,
+    Stop,
+)
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import (
@@ -395,16 +404,13 @@ def test_a_verdict_waits_for_agents_that_were_away() -> None:
 def test_rounds_that_an_agent_has_held_are_not_numbered_again() -> None:
     """Goal: a coordinator without memory fences old rounds. Method: an agent that holds one."""
     story = a_story(1)
-    story.registry.handle(
-        SessionOpened(
-            run_id=RUN,
-            session_id="s1",
-            spec=story.spec,
-            agent=an_agent("a"),
-            beat=Beat(state=GroupState.RUNNING, round_id=5, master_port=1),
-        ),
-        now=story.now,
+    opened = SessionOpened(
+        purpose=RunPurpose(run_id=RUN, spec=story.spec),
+        session_id="s1",
+        agent=an_agent("a"),
+        beat=Beat(state=GroupState.RUNNING, round_id=5, master_port=1),
     )
+    story.registry.handle(opened, now=story.now)
     assert story.state().round_id == 6
 
 
