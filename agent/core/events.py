@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import InprocessDirective, WorkerStep
+from agent.core.inprocess.model import WorkerStep
 from agent.core.model import DesiredState, Pace, WorkerError
 from agent.errors import AgentError
 from agent.watchdog.core import effects as watchdog
 from agent.watchdog.core.model import Hang
 from agent.workers.supervisor import messages
+from drumbeat.inprocess import InprocessDirective
 
 # The supervisor's reports and the watchdog's acts, as they are.
 WorkersStarted = messages.WorkersStarted
