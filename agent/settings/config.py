@@ -28,9 +28,8 @@ from agent.settings.kinds import (
     STREAMS,
     TEXT,
     WORKERS,
+    NumaMode,
 )
-from agent.watchdog.core.model import AUTO, WatchdogPolicy
-from agent.workers.devices.numa import NumaMode
 from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
@@ -51,6 +50,7 @@ from drumbeat.command.settings import (
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
+    from agent.watchdog.core.model import WatchdogPolicy
     from agent.workers.output.std import StdOrMap
 
 
@@ -388,9 +388,6 @@ class AgentConfig(JobSettings):
     python: str = "python"
     """The interpreter of the workers."""
 
-    logs_specs_pickle: bytes | None = None
-    """Instead of a name: what decides on the files, as a program that launches it has made it."""
-
     notes: tuple[str, ...] = ()
     """What of the command line is not needed here, for the user."""
 
@@ -405,6 +402,9 @@ class AgentConfig(JobSettings):
     @property
     def watchdog(self) -> WatchdogPolicy:
         """When a worker counts as one that hangs."""
+        # Imported here: the command line needs none of it.
+        from agent.watchdog.core.model import AUTO, WatchdogPolicy  # noqa: PLC0415
+
         progress = self.progress_timeout
         return WatchdogPolicy(
             startup_timeout_s=self.startup_timeout,

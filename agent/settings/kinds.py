@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
+from enum import StrEnum
 from typing import Any
 
 from drumbeat.command.settings import Kind, number, text
@@ -39,6 +40,19 @@ STREAMS_ALLOWED = (
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
+
+
+class NumaMode(StrEnum):
+    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.numa``."""
+
+    NODE = "node"
+    """All CPUs of the GPU's NUMA node."""
+    SOCKET = "socket"
+    """All CPUs of the GPU's socket, its other NUMA nodes included."""
+    EXCLUSIVE = "exclusive"
+    """This worker's share of the physical cores of the GPU's node."""
+    CORE_COMPLEX = "core-complex"
+    """One group of cores of the GPU's node that share their last-level cache."""
 
 
 def parse_nnodes(given: str) -> tuple[int, int]:
