@@ -125,7 +125,7 @@ class Outcome:
         )
 
     def table(self) -> str:
-        """Render for people."""
+        """Render as text."""
         lost = "-"
         if self.killed_at is not None and self.resumed_at is not None:
             lost = f"{self.resumed_at - self.killed_at:.2f} s, from the kill to the next step"

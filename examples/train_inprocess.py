@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace, call: inprocess.CallWrapper) -> float:
         bare.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         epochs_done = saved["epochs_done"]
-    dist.barrier()  # nobody saves before all have loaded
+    dist.barrier()  # no rank saves before all have loaded
 
     announcement = f"rank {rank}: iteration {call.iteration}, from epoch {epochs_done + 1}"
     for epoch in range(epochs_done + 1, arguments.epochs + 1):

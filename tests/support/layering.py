@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +70,7 @@ ENVIRONMENT_EXCEPTIONS = {
 
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
+FOLDER_ENTRIES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,29 +217,6 @@ def check_direction(module: Module) -> Iterator[str]:
             yield f"{module.path}:{found.line}: worker_sdk needs {found.module}"
 
 
-def circle_of(modules: Iterable[Module]) -> list[str]:
-    """Return modules that import each other in a circle, if some do; annotations do not count."""
-    known = {module.name for module in modules}
-    graph = {
-        module.name: {
-            name
-            for found in imports(module)
-            if not found.is_annotation_only
-            for name in [f"{found.module}.{found.name}", found.module]
-            if name in known - {module.name}
-        }
-        for module in modules
-    }
-    # A name imported from a package may be a module of it; then the package itself is not meant.
-    for names in graph.values():
-        names -= {name for name in names if any(each.startswith(f"{name}.") for each in names)}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def check_environment(module: Module) -> Iterator[str]:
     """The environment is read in few places."""
     if module.path.name in ENVIRONMENT_READERS or str(module.path) in ENVIRONMENT_EXCEPTIONS:
@@ -263,3 +241,37 @@ def check_size(module: Module) -> Iterator[str]:
             if length > FUNCTION_LINES_MAX:
                 where = f"{module.path}:{node.lineno}"
                 yield f"{where}: {node.name} has {length} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def check_circles(modules: Sequence[Module]) -> Iterator[str]:
+    """No modules import each other in a circle, wherever in them the imports stand."""
+    names = {module.name: module for module in modules}
+    graph = {
+        name: {
+            found
+            for each in imports(module)
+            for found in (f"{each.module}.{each.name}", each.module)
+            if found in names and found != name
+        }
+        for name, module in names.items()
+        # a package hands on what is in it, and is no module of its own
+        if module.path.name != "__init__.py"
+    }
+    for targets in graph.values():
+        targets.intersection_update(graph)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "circle: " + " -> ".join(reversed(error.args[1]))
+
+
+def check_folders(modules: Iterable[Module]) -> Iterator[str]:
+    """A folder holds as much as a newcomer can look through."""
+    entries: dict[PurePosixPath, set[str]] = {}
+    for module in modules:
+        for parent in list(module.path.parents)[:-1]:
+            entry = module.path.relative_to(parent).parts[0]
+            entries.setdefault(parent, set()).add(entry)
+    for folder, found in sorted(entries.items()):
+        if len(found) > FOLDER_ENTRIES_MAX:
+            yield f"{folder}: {len(found)} entries, more than {FOLDER_ENTRIES_MAX}"

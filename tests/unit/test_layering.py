@@ -39,6 +39,14 @@ def test_functions_and_modules_are_short() -> None:
     assert [line for module in ALL for line in layering.check_size(module)] == []
 
 
+def test_modules_import_each_other_in_no_circle() -> None:
+    assert list(layering.check_circles(OURS)) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    assert list(layering.check_folders(OURS)) == []
+
+
 def test_the_proto_folder_holds_protos_only() -> None:
     files = [path for path in (layering.ROOT / "proto").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix != ".proto"] == []
@@ -189,6 +197,28 @@ def test_a_function_and_a_module_that_are_too_long_are_found() -> None:
     ]
     assert list(layering.check_size(long_module)) == ["agent/a.py:1: 501 lines, more than 500"]
     assert list(layering.check_size(longest)) == []
+
+
+@pytest.mark.parametrize(
+    "back", ["import agent.a", "from agent import a", "def f():\n    from agent.a import x"]
+)
+def test_a_circle_is_found_wherever_the_import_stands(back: str) -> None:
+    modules = [
+        Module.parse("agent/__init__.py", "from agent.a import x"),
+        Module.parse("agent/a.py", "from agent.b import y"),
+        Module.parse("agent/b.py", back),
+    ]
+    assert list(layering.check_circles(modules)) in (
+        ["circle: agent.a -> agent.b -> agent.a"],
+        ["circle: agent.b -> agent.a -> agent.b"],
+    )
+    assert list(layering.check_circles(modules[:2])) == []
+
+
+def test_a_crowded_folder_is_found() -> None:
+    modules = [Module.parse(f"agent/b/{n}.py", "") for n in range(13)]
+    assert list(layering.check_folders(modules)) == ["agent/b: 13 entries, more than 12"]
+    assert list(layering.check_folders(modules[1:])) == []
 
 
 def test_every_package_is_shipped() -> None:

@@ -10,7 +10,6 @@ from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.errors import RestartError
-from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE
 
 if TYPE_CHECKING:
     from drumbeat.worker.v1 import worker_pb2
@@ -22,6 +21,8 @@ FLUSH_TIMEOUT_S = 2.0
 GREETING_TIMEOUT_S = 60.0
 """How long the agent may take to answer a process that wants to take part."""
 
+HARD_SCOPE = "inprocess hard timeout"
+HEARTBEAT_SCOPE = "inprocess heartbeat"
 _KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
 
 

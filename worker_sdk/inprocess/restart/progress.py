@@ -12,6 +12,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from worker_sdk.inprocess.restart.agent_link import HARD_SCOPE, HEARTBEAT_SCOPE
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from worker_sdk.inprocess.restart.agent_link import BoardLimits
     from worker_sdk.inprocess.settings import Timing
 
-HARD_SCOPE = "inprocess hard timeout"
-HEARTBEAT_SCOPE = "inprocess heartbeat"
 
 STALL_S = 1.0
 """A tick that comes later than this says that the whole process, or its host, stood still."""
