@@ -17,6 +17,7 @@ from agent.settings.kinds import (
     FILTERS,
     HOST,
     HOST_OR_EMPTY,
+    LABELS,
     LOGS_SPECS,
     NOWHERE,
     PATH,
@@ -117,6 +118,13 @@ class JobSettings:
         "Run",
         "What reasons and reports call this agent, e.g. to tell several on one host apart.",
         shown_default="the host's, numbered if another agent has it",
+    )
+    labels: Sequence[str] = setting(
+        (),
+        LABELS,
+        "Run",
+        "What readers are told of this machine, e.g. rack=b7,zone=a; nothing is decided by it.",
+        shown_default="none",
     )
     min_nodes: int = setting(
         1, number(1, AGENTS_MAX), "", "Machines that train together, at least.", flags=("--nnodes",)

@@ -28,6 +28,15 @@ SIGNALS_ALLOWED = (
 
 _SIGNAL_NAMES = f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}"
 
+LABELS_MAX = 64
+"""Labels of an agent; what it says of itself stays small."""
+
+_LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
+_LABELS_ALLOWED = (
+    f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
+    "A-Z a-z 0-9 . _ / -"
+)
+
 NOWHERE = "0"
 """Value of redirects and tee that means no stream of any worker."""
 
@@ -98,6 +107,11 @@ def parse_filters(given: str) -> tuple[str, ...]:
     return tuple(part.replace("\0", ",") for part in parts if part)
 
 
+def parse_labels(given: str) -> tuple[str, ...]:
+    """Read labels, "rack=b7,zone=a". ``ValueError`` for anything else."""
+    return _read_labels(tuple(part.strip() for part in given.split(",") if part.strip()))
+
+
 def parse_signals(given: str) -> tuple[str, ...]:
     """Read names separated by commas, each once. ``ValueError`` for anything else."""
     names = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
@@ -133,6 +147,16 @@ def _read_filters(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _read_labels(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise TypeError
+    names = [each.partition("=")[0] for each in value]
+    is_each_once = len(set(names)) == len(names) <= LABELS_MAX
+    if not is_each_once or not all(map(_LABEL.fullmatch, value)):
+        raise ValueError(f"{','.join(value)!r} is given, allowed is {_LABELS_ALLOWED}")
+    return tuple(value)
+
+
 def _read_signals(value: Any) -> tuple[str, ...]:
     if (
         not isinstance(value, tuple)
@@ -165,6 +189,7 @@ HOST = text("a host name or an IP address", _is_address, metavar="ADDR")
 HOST_OR_EMPTY = HOST._replace(read=lambda value: value and HOST.read(value))
 PATH = text("a path", lambda value: value, metavar="PATH")
 STREAMS = Kind(STREAMS_ALLOWED, _read_streams, _parse_streams, metavar="STREAMS")
+LABELS = Kind(_LABELS_ALLOWED, _read_labels, parse_labels, ",".join, "KEY=VALUE[,...]")
 FILTERS = Kind("a list of texts, or None", _read_filters, parse_filters, metavar="TEXT[,TEXT]...")
 
 
