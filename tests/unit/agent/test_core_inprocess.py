@@ -26,8 +26,9 @@ from agent.core.inprocess.model import (
     Seat,
     WorkerOrder,
 )
-from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
 from agent.watchdog.core.model import Purpose
+from agent.workers.supervisor.messages import WorkerError
 from tests.support.agents import (
     PACE,
     POLICY,
