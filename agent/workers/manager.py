@@ -175,7 +175,7 @@ class Workers:
                 self._spawn(self.start(effect.delay_s))
             case fx.AwaitGpuMemory():
                 self._spawn(self._await_gpu_memory())
-            case fx.StartWorkers():
+            case fx.StartRound():
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
             case fx.StopWorkers() | fx.KillWorkers():
                 self._abandon_start()

@@ -235,7 +235,7 @@ class Agent:
                 event = GpuMemoryFree(note="")
                 delay = self.random.uniform(0.0, 3.0)
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
-            case fx.StartWorkers(assignment=assignment):
+            case fx.StartRound(assignment=assignment):
                 self._start_workers(assignment)
             case fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
                 self._command(effect)
