@@ -252,7 +252,7 @@ class StartupError(CoordinatorError):
     """Exit code of ``coordinator serve``."""
 
     hint: str = ""
-    """What to do about it, as a line for people; empty if the error says it all."""
+    """What to do about it, as a line for the operator; empty if the error says it all."""
 
 
 class InvalidConfiguration(StartupError):

@@ -150,6 +150,9 @@ class MessageMapping(Generic[V]):
             field = self._fields.get(descriptor.name)
             if field is None or field.name in given:
                 continue
+            if field.read is _as_it_is and field.check is None:
+                found[field.name] = raw
+                continue
             try:
                 what = field.read(raw, prefix + descriptor.name, on_problem)
                 if field.check is not None:
@@ -183,13 +186,17 @@ class MessageMapping(Generic[V]):
         return self._message(**given)
 
 
+def _as_it_is(raw: Any, _path: str, _on_problem: OnProblem) -> Any:
+    return raw
+
+
 def _field(
     name: str,
     described: Any,
     part: MessageMapping[Any] | type[StrEnum] | None,
     check: Check | None,
 ) -> _Field:
-    read: Callable[[Any, str, OnProblem], Any] = lambda raw, _path, _on_problem: raw  # noqa: E731
+    read: Callable[[Any, str, OnProblem], Any] = _as_it_is
     write: Callable[[Any], Any] | None = None
     if isinstance(part, MessageMapping):
         read, write = part.read, part.write

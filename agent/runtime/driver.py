@@ -83,7 +83,7 @@ async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDi
         is_memory_awaited=config.gpu_memory_wait > 0,
     )
     spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
-    output = WorkerOutput(config, directory=directory)
+    output = WorkerOutput(config, directory)
     driver = Driver(
         config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
     )
@@ -142,11 +142,10 @@ class Driver:
         incarnation: str,
         output: WorkerOutput,
         spool: Spool,
-        devices: HostDevices | None = None,
+        devices: HostDevices,
     ) -> None:
         self._config = config
         self._transport = transport
-        devices = devices or HostDevices()
         host, now = socket.gethostname(), time.monotonic()
         self._identity = Identity(
             incarnation=incarnation,

@@ -123,6 +123,7 @@ def hello_message(
     return session_pb2.Hello(
         run=purpose,
         version=VERSION,
+        labels=dict(label.split("=", 1) for label in config.labels),
         term=term,
         host=host,
         name=config.name,

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from agent.errors import AgentError, InvalidConfiguration, UsageError
-from agent.runtime import preflight
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import parse_nnodes
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate
@@ -110,6 +109,9 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     Raises:
         UsageError: What was given cannot be carried out; see the tree below it.
     """
+    # Imported here: neither --help nor a mistake of spelling needs it.
+    from agent.runtime import preflight  # noqa: PLC0415
+
     notes = translate(ctx, params)
     params["min_nodes"], params["max_nodes"] = params["nnodes"]
     params["run_id"] = _run_id_of(ctx, params)

@@ -17,6 +17,7 @@ from agent.settings.kinds import (
     FILTERS,
     HOST,
     HOST_OR_EMPTY,
+    LABELS,
     LOGS_SPECS,
     NOWHERE,
     PATH,
@@ -28,9 +29,8 @@ from agent.settings.kinds import (
     STREAMS,
     TEXT,
     WORKERS,
+    NumaMode,
 )
-from agent.watchdog.core.model import AUTO, WatchdogPolicy
-from agent.workers.devices.numa import NumaMode
 from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
@@ -51,6 +51,7 @@ from drumbeat.command.settings import (
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
+    from agent.watchdog.core.model import WatchdogPolicy
     from agent.workers.output.std import StdOrMap
 
 
@@ -117,6 +118,13 @@ class JobSettings:
         "Run",
         "What reasons and reports call this agent, e.g. to tell several on one host apart.",
         shown_default="the host's, numbered if another agent has it",
+    )
+    labels: Sequence[str] = setting(
+        (),
+        LABELS,
+        "Run",
+        "What readers are told of this machine, e.g. rack=b7,zone=a; nothing is decided by it.",
+        shown_default="none",
     )
     min_nodes: int = setting(
         1, number(1, AGENTS_MAX), "", "Machines that train together, at least.", flags=("--nnodes",)
@@ -388,9 +396,6 @@ class AgentConfig(JobSettings):
     python: str = "python"
     """The interpreter of the workers."""
 
-    logs_specs_pickle: bytes | None = None
-    """Instead of a name: what decides on the files, as a program that launches it has made it."""
-
     notes: tuple[str, ...] = ()
     """What of the command line is not needed here, for the user."""
 
@@ -405,6 +410,9 @@ class AgentConfig(JobSettings):
     @property
     def watchdog(self) -> WatchdogPolicy:
         """When a worker counts as one that hangs."""
+        # Imported here: the command line needs none of it.
+        from agent.watchdog.core.model import AUTO, WatchdogPolicy  # noqa: PLC0415
+
         progress = self.progress_timeout
         return WatchdogPolicy(
             startup_timeout_s=self.startup_timeout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set as AbstractSet
+from enum import StrEnum
 from typing import Any
 
 from drumbeat.command.settings import Kind, number, text
@@ -27,6 +28,15 @@ SIGNALS_ALLOWED = (
 
 _SIGNAL_NAMES = f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}"
 
+LABELS_MAX = 64
+"""Labels of an agent; what it says of itself stays small."""
+
+_LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
+_LABELS_ALLOWED = (
+    f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
+    "A-Z a-z 0-9 . _ / -"
+)
+
 NOWHERE = "0"
 """Value of redirects and tee that means no stream of any worker."""
 
@@ -39,6 +49,19 @@ STREAMS_ALLOWED = (
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
+
+
+class NumaMode(StrEnum):
+    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.numa``."""
+
+    NODE = "node"
+    """All CPUs of the GPU's NUMA node."""
+    SOCKET = "socket"
+    """All CPUs of the GPU's socket, its other NUMA nodes included."""
+    EXCLUSIVE = "exclusive"
+    """This worker's share of the physical cores of the GPU's node."""
+    CORE_COMPLEX = "core-complex"
+    """One group of cores of the GPU's node that share their last-level cache."""
 
 
 def parse_nnodes(given: str) -> tuple[int, int]:
@@ -84,6 +107,11 @@ def parse_filters(given: str) -> tuple[str, ...]:
     return tuple(part.replace("\0", ",") for part in parts if part)
 
 
+def parse_labels(given: str) -> tuple[str, ...]:
+    """Read labels, "rack=b7,zone=a". ``ValueError`` for anything else."""
+    return _read_labels(tuple(part.strip() for part in given.split(",") if part.strip()))
+
+
 def parse_signals(given: str) -> tuple[str, ...]:
     """Read names separated by commas, each once. ``ValueError`` for anything else."""
     names = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
@@ -119,6 +147,16 @@ def _read_filters(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _read_labels(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise TypeError
+    names = [each.partition("=")[0] for each in value]
+    is_each_once = len(set(names)) == len(names) <= LABELS_MAX
+    if not is_each_once or not all(map(_LABEL.fullmatch, value)):
+        raise ValueError(f"{','.join(value)!r} is given, allowed is {_LABELS_ALLOWED}")
+    return tuple(value)
+
+
 def _read_signals(value: Any) -> tuple[str, ...]:
     if (
         not isinstance(value, tuple)
@@ -151,6 +189,7 @@ HOST = text("a host name or an IP address", _is_address, metavar="ADDR")
 HOST_OR_EMPTY = HOST._replace(read=lambda value: value and HOST.read(value))
 PATH = text("a path", lambda value: value, metavar="PATH")
 STREAMS = Kind(STREAMS_ALLOWED, _read_streams, _parse_streams, metavar="STREAMS")
+LABELS = Kind(_LABELS_ALLOWED, _read_labels, parse_labels, ",".join, "KEY=VALUE[,...]")
 FILTERS = Kind("a list of texts, or None", _read_filters, parse_filters, metavar="TEXT[,TEXT]...")
 
 

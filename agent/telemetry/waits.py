@@ -55,7 +55,6 @@ class WaitNotices:
         self._what = ""
         self._since = 0.0
         self._told = 0
-        self._is_on = False
 
     @property
     def has_told(self) -> bool:
@@ -64,15 +63,15 @@ class WaitNotices:
 
     def next_deadline(self) -> float | None:
         """Return when ``review`` has something to say, if nothing happens before."""
-        return self._since + self._told_after_s() if self._is_on else None
+        return self._since + self._told_after_s() if self._what else None
 
     def review(self, wait: Wait | None, *, now: float) -> str:
         """Take note of what is waited for; return what is to be said of it, or nothing."""
         if wait is None:
-            self._is_on, self._what, self._told = False, "", 0
+            self._what, self._told = "", 0
             return ""
         if wait.what != self._what:
-            self._is_on, self._what, self._since, self._told = True, wait.what, now, 0
+            self._what, self._since, self._told = wait.what, now, 0
         if now < self._since + self._told_after_s():
             return ""
         while now >= self._since + self._told_after_s():

@@ -227,6 +227,8 @@ def read_beat(
         inprocess=_inprocess(message, size, on_problem),
         failure=failure,
     )
+    if not (beat.workers or beat.observations) and beat.workers_done <= size:
+        return beat
     workers = tuple(_of_host(beat.workers, size, on_problem))
     observations = {each.section: each for each in beat.observations[:NAMES_MAX]}
     return replace(

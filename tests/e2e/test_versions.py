@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from drumbeat import VERSION
 from tests.support.processes import DEADLINE_S
 from tests.support.versions import LATER_STATE, Version, version
 
@@ -97,6 +98,16 @@ class OtherAgent:
                 if directive.WhichOneof("kind") == kind:
                     return directive
         raise AssertionError("the session ended")
+
+
+async def test_readers_see_the_version_and_the_labels_of_an_agent(cluster: Cluster) -> None:
+    coordinator = cluster.coordinator()
+    cluster.agent(
+        "--nnodes=2", "--labels", "rack=b7,zone=a", worker(cluster), coordinator=coordinator
+    )
+    run = coordinator.wait_for_run("run", lambda run: len(run.agents) == 1)
+    (agent,) = run.agents
+    assert (agent.version, dict(agent.labels)) == (VERSION, {"rack": "b7", "zone": "a"})
 
 
 async def test_an_agent_of_another_version_trains_with_ours(

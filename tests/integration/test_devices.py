@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.settings.kinds import NumaMode
 from agent.workers.devices.model import parse_cpu_list
-from agent.workers.devices.numa import NumaMode, bind_workers
+from agent.workers.devices.numa import bind_workers
 from agent.workers.devices.topology import read_topology
 from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExited, WorkerStart
 from agent.workers.supervisor.protocol import Decoder, ProtocolError, encode

@@ -13,9 +13,10 @@ from pathlib import Path
 import structlog
 
 from agent.runtime.file_thread import FilesStalled, FileThread
+from agent.settings.kinds import NumaMode
 from agent.workers.devices.gpus import Nvml, driver, load_nvml, read_gpus, read_memory
 from agent.workers.devices.model import Gpu
-from agent.workers.devices.numa import Bindings, NumaMode, bind_workers
+from agent.workers.devices.numa import Bindings, bind_workers
 from agent.workers.devices.topology import SYSFS, read_gpu_node, read_topology
 from agent.workers.devices.visible import visible
 from drumbeat.durations import format_duration

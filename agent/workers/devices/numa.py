@@ -8,23 +8,10 @@ Source of the four modes and their meaning: torchrun's ``--numa-binding``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
+from agent.settings.kinds import NumaMode
 from agent.workers.devices.model import Cpu
-
-
-class NumaMode(StrEnum):
-    """How near, and how alone."""
-
-    NODE = "node"
-    """All CPUs of the GPU's NUMA node."""
-    SOCKET = "socket"
-    """All CPUs of the GPU's socket, its other NUMA nodes included."""
-    EXCLUSIVE = "exclusive"
-    """This worker's share of the physical cores of the GPU's node."""
-    CORE_COMPLEX = "core-complex"
-    """One group of cores of the GPU's node that share their last-level cache."""
 
 
 class Bindings(NamedTuple):

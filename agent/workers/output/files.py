@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import PrivateDirectoryUnusable
-from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
@@ -22,6 +21,7 @@ from agent.workers.output.tail import Tail
 from worker_sdk import context
 
 if TYPE_CHECKING:
+    from agent.runtime.private_directory import PrivateDirectory
     from agent.settings.config import AgentConfig
 
 log = structlog.get_logger()
@@ -42,31 +42,19 @@ class WorkerOutput:
     """The files, the tee and the last words of this host's workers.
 
     Rounds come one after another: `prepare` is called when nothing of the one before is alive.
-    Raises an `AgentError` if the configuration, or ``specs`` in its place, can't be used. Without
-    a ``directory`` of the agent, one is made that goes with `close`.
+    Raises an `AgentError` if the configuration can't be used.
     """
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        specs: LogsSpecs | None = None,
-        *,
-        directory: PrivateDirectory | None = None,
-    ) -> None:
+    def __init__(self, config: AgentConfig, directory: PrivateDirectory) -> None:
         self._config = config
         # A foreign class knows itself what it keeps.
-        is_ours = specs is None and config.logs_specs is None
+        is_ours = config.logs_specs is None
         self._is_kept = (
             not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
         )
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
-        self.directory = directory or PrivateDirectory()
-        self._is_directory_ours = directory is None
-        try:
-            self._specs = specs or self._make_specs()
-        except BaseException:
-            self._close_directory()
-            raise
+        self.directory = directory
+        self._specs = self._make_specs()
         self._relay = self._make_relay()
         self._tail: Tail | None = None
         self._turn = 0
@@ -134,17 +122,12 @@ class WorkerOutput:
         return self._relay.last_lines(local_rank) if self._relay is not None else ""
 
     def close(self) -> None:
-        """Show all that is left, unless a destination takes nothing; then remove what is ours."""
+        """Show all that is left, unless a destination takes nothing."""
         self._end_round()
         if self._relay is not None:
             self._relay.close(CLOSE_STALL_S)
         if self._tail is not None:
             self._tail.close()
-        self._close_directory()
-
-    def _close_directory(self) -> None:
-        if self._is_directory_ours:
-            self.directory.close()
 
     def _make_specs(self) -> LogsSpecs:
         log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir

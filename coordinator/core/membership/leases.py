@@ -12,7 +12,7 @@ from coordinator.core.progress.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
-# is late now and then, and whoever waits for a suspect waits no longer than needed.
+# is late now and then, and what waits for a suspect waits no longer than needed.
 SUSPECT_INTERVALS = 1.5
 
 

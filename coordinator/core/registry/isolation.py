@@ -101,7 +101,7 @@ class IsolatedRun:
         return self._due if self._refusal is None else None
 
     def reason(self) -> str:
-        """Return why the run is as it is, for people."""
+        """Return why the run is as it is, in words."""
         return self._run.reason() if self._refusal is None else str(self._refusal)
 
     def check_invariants(self) -> None:

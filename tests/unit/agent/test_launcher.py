@@ -8,6 +8,7 @@ from pathlib import Path
 from agent.core.effects import Finish
 from agent.core.model import Exit
 from agent.runtime.parent_error_file import cause_of, tell_launcher
+from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
@@ -74,11 +75,13 @@ def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -
         log_dir=str(tmp_path),
         program=Program("program", "true"),
     )
-    output = WorkerOutput(config)
+    directory = PrivateDirectory([str(tmp_path)])
+    output = WorkerOutput(config, directory)
     envs = {rank: {RUN_ID: "run", ROUND: "0"} for rank in (0, 1)}
     output.prepare(0, envs)
     stacks = [Path(f"{output.error_file(0, rank)}.faulthandler") for rank in (0, 1)]
     assert [path.read_text() for path in stacks] == ["", ""]
     stacks[1].write_text("Fatal Python error")
     output.close()
+    directory.close()
     assert [path.exists() for path in stacks] == [False, True]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.settings.kinds import NumaMode
 from agent.workers.devices.model import Cpu, format_cpu_list
-from agent.workers.devices.numa import Bindings, NumaMode, bind_workers
+from agent.workers.devices.numa import Bindings, bind_workers
 from agent.workers.devices.topology import read_topology
 from tests.support.sysfs import a_machine
 
