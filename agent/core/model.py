@@ -122,16 +122,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerError:
-    """What a worker left in its error file. Texts are bounded by who read them."""
-
-    message: str
-    traceback: str = ""
-    error_code: int | None = None
-    """Exit code of the process that failed, if that is one within the worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """The run is over, for this agent at least.
 

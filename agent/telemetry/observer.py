@@ -191,7 +191,7 @@ class Observer:
         match effect:
             case fx.OpenSession(attempt=attempt):
                 self._attempt = attempt
-            case fx.StartWorkers(assignment=assignment):
+            case fx.StartRound(assignment=assignment):
                 group = worker_group(self._config, assignment)
                 self._round = _Round(assignment=assignment, group=group)
             case fx.StopWorkers(round_id=round_id):

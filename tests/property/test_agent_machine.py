@@ -89,7 +89,7 @@ class AgentMachine(RuleBasedStateMachine):
                     assert attempt > self.attempt, "an attempt twice"
                     self.attempt, self.is_open = attempt, False
                     assert beat.failures_written == self.written
-                case fx.StartWorkers(assignment=assignment):
+                case fx.StartRound(assignment=assignment):
                     self.on_start(assignment)
                 case fx.StopWorkers(round_id=round_id):
                     assert self.stopping is None, "a round is stopped once"

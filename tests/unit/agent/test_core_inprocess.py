@@ -19,8 +19,9 @@ from agent.core.events import (
     WorkersStopped,
 )
 from agent.core.inprocess.model import InprocessReport, WorkerOrder
-from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
 from agent.watchdog.core.model import Purpose
+from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
     PACE,
@@ -206,7 +207,7 @@ def test_a_host_whose_workers_are_all_gone_takes_part_in_the_next_round() -> Non
     story.feed(exits(0, -9), exits(1, -9))
     story.feed(desired(an_assignment(1)))
     effects = story.feed(WorkersStopped(round_id=0))
-    assert of(effects, fx.StartWorkers) == [fx.StartWorkers(assignment=an_assignment(1))]
+    assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(1))]
     assert beat_of(effects).inprocess is None
 
 
@@ -227,7 +228,7 @@ def test_workers_that_die_with_their_supervisor_have_terminated() -> None:
     assert failures[0].message.startswith("the agent's supervisor was ended by SIGKILL")
     assert (beat_of(effects).state, beat_of(effects).workers_alive) == (S.RUNNING, 0)
     effects = story.feed(desired(an_assignment(1)))
-    assert of(effects, fx.StartWorkers) == [fx.StartWorkers(assignment=an_assignment(1))]
+    assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(1))]
 
 
 def test_settings_that_differ_fail_the_group() -> None:
