@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import InprocessDirective, WorkerStep
+from agent.core.inprocess.model import WorkerStep
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
 from agent.watchdog.core import effects as watchdog
 from agent.workers.supervisor import messages
+from drumbeat.inprocess import InprocessDirective
 
 # The supervisor's reports and the watchdog's acts, as they are.
 WorkersStarted = messages.WorkersStarted

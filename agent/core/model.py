@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.core.inprocess.model import InprocessReport, InterruptionKind
+from agent.core.inprocess.model import InprocessReport
 from agent.watchdog.core.model import Hang
 from agent.workers.failures.report import FailureReport
+from drumbeat.inprocess import InterruptionKind
 
 NO_ROUND = -1
 """Before the first round."""

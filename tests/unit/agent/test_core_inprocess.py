@@ -18,17 +18,11 @@ from agent.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.core.inprocess.model import (
-    Begin,
-    HostStep,
-    InprocessReport,
-    InterruptionKind,
-    Seat,
-    WorkerOrder,
-)
+from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
 from agent.watchdog.core.model import Purpose
 from agent.workers.supervisor.messages import WorkerError
+from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
     PACE,
     POLICY,
@@ -57,7 +51,7 @@ from tests.support.inprocess.values import (
     why,
 )
 
-S, H, K = GroupState, HostStep, InterruptionKind
+S, H, K = GroupState, InprocessStep, InterruptionKind
 SUCCESS = Exit(is_success=True, reason="all workers succeeded")
 PIDS = {0: 70, 1: 71}
 
@@ -101,8 +95,8 @@ def test_what_changes_is_reported_at_once() -> None:
     ]
     assert story.feed(enters(1, 0)) == []
     effects = story.feed(directed(a_begin(0)))
-    begin = Begin(
-        seats=(Seat(local_rank=0, rank=2, active_rank=2),),
+    begin = IterationBegin(
+        seats=(InprocessSeat(local_rank=0, rank=2, active_rank=2),),
         world_size=9,
         active_world_size=8,
         master_addr="10.0.0.1",

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from agent.core import effects as fx
 from agent.core.events import WorkerExited
-from agent.core.inprocess.model import Interruption, InterruptionKind
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Exit
 from agent.errors import RunForgotten
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.workers.failures.records import ended_by, interrupted_by
 from agent.workers.failures.report import FailedWorker, FailureReport
+from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
 
 SUCCEEDED = Exit(is_success=True, reason="all succeeded")
