@@ -317,7 +317,8 @@ class AgentCore:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)
         elif self._is_gpu_memory_free():
-            self._effects += self._workers.start(target)
+            self._workers.begin_round(target)
+            self._effects.append(fx.StartRound(assignment=target))
 
     def _is_gpu_memory_free(self) -> bool:
         """Return whether a round may start; if not, it is looked at again when it may."""

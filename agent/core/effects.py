@@ -68,7 +68,7 @@ class AwaitGpuMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartWorkers:
+class StartRound:
     """Start the workers of a round."""
 
     assignment: Assignment
@@ -112,7 +112,7 @@ class Finish:
 WorkersEffect = (
     StartSupervisor
     | AwaitGpuMemory
-    | StartWorkers
+    | StartRound
     | StopWorkers
     | KillWorkers
     | SignalWorkers

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import InprocessDirective, WorkerStep
-from agent.core.model import DesiredState, Pace, WorkerError
+from agent.core.inprocess.model import WorkerStep
+from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
 from agent.watchdog.core import effects as watchdog
-from agent.watchdog.core.model import Hang
 from agent.workers.supervisor import messages
+from drumbeat.inprocess import InprocessDirective
 
 # The supervisor's reports and the watchdog's acts, as they are.
 WorkersStarted = messages.WorkersStarted
+WorkerExited = messages.WorkerExited
 WorkerStartFailed = messages.WorkerStartFailed
 WorkersStopped = messages.WorkersStopped
 LimitExpired = watchdog.Report
@@ -80,24 +81,6 @@ class InprocessStepTaken:
     round_id: int
     local_rank: int
     step: WorkerStep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExited(messages.WorkerExit):
-    """A worker ended; with what it left behind."""
-
-    error: WorkerError | None = None
-    explanation: str = ""
-    stderr_tail: str = ""
-    hang: Hang | None = None
-    """Set if the agent ended it because it hung."""
-    error_file: str = ""
-    """Where it recorded its error, if that file is kept."""
-
-    @classmethod
-    def of(cls, end: messages.WorkerExit, hang: Hang | None = None) -> WorkerExited:
-        """Return what is known when the supervisor has reported the end."""
-        return cls(**{name: getattr(end, name) for name in end.__dataclass_fields__}, hang=hang)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.core.inprocess.model import InprocessReport, InterruptionKind
+from agent.core.inprocess.model import InprocessReport
 from agent.watchdog.core.model import Hang
 from agent.workers.failures.report import FailureReport
+from drumbeat.inprocess import InterruptionKind
 
 NO_ROUND = -1
 """Before the first round."""
@@ -118,16 +119,6 @@ class Stop:
     """Stop the workers; the verdict follows."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerError:
-    """What a worker left in its error file. Texts are bounded by who read them."""
-
-    message: str
-    traceback: str = ""
-    error_code: int | None = None
-    """Exit code of the process that failed, if that is one within the worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,12 +31,11 @@ class RoundWorkers:
         """What made the group fail, if it has."""
         return self._failure if self.group.state is GroupState.FAILED else None
 
-    def start(self, assignment: Assignment) -> list[fx.Effect]:
-        """Begin a round."""
+    def begin_round(self, assignment: Assignment) -> None:
+        """Take the round's workers for starting."""
         self.group.assign(assignment, self._local_world_size)
         self._failure = None
         self.inprocess.begin_round(assignment.round_id)
-        return [fx.StartWorkers(assignment=assignment)]
 
     def stop(self, signum: int = SIGTERM) -> list[fx.Effect]:
         """Stop what is left of the group, unless that was asked for already."""

@@ -53,7 +53,7 @@ class OutcomeRecorder:
             case WorkerExited() if self._is_current(event.round_id) and event.error_file:
                 self._error_files[event.local_rank] = event.error_file
         for effect in effects:
-            if isinstance(effect, fx.StartWorkers):
+            if isinstance(effect, fx.StartRound):
                 self._assignment, self._succeeded = effect.assignment, set()
                 self._excused, self._error_files = set(), {}
             elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):

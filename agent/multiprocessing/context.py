@@ -26,7 +26,7 @@ from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -381,7 +381,7 @@ class PContext(ABC):
             case WorkerStartFailed():
                 self._start_failure = event
                 self._is_begun = True
-            case WorkerExit():
+            case WorkerExited():
                 self._pids[event.local_rank] = event.pid
                 self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
             case WorkersStopped(stuck_pids=stuck_pids):

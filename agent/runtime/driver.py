@@ -7,6 +7,7 @@ import random
 import socket
 import time
 import uuid
+from collections import OrderedDict
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -15,8 +16,13 @@ import structlog
 
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
-from agent.core.event_queue import EventQueue
-from agent.core.events import DeadlineReached, Event, PortReserved, SessionLost
+from agent.core.events import (
+    DeadlineReached,
+    Event,
+    InprocessStepTaken,
+    PortReserved,
+    SessionLost,
+)
 from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import OutcomeRecorder
@@ -94,6 +100,31 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         if finish.report and config.outcome_file is None:
             write_text(f"{render_report(finish.report, config.program.title)}\n")
         return finish.exit_code
+
+
+class EventQueue:
+    """Hands events out in the order in which they came.
+
+    What a worker says of its iterations is state: a later step takes the place of one of the same
+    worker that still waits. So a worker that talks without end fills one place.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[object, Event] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, event: Event) -> None:
+        """Add an event at the end, or put a step where an earlier one waits."""
+        key: object = object()
+        if isinstance(event, InprocessStepTaken):
+            key = event.round_id, event.local_rank
+        self._waiting[key] = event
+
+    def take(self) -> Event:
+        """Return the first event, and forget it. Raises ``KeyError`` if there is none."""
+        return self._waiting.popitem(last=False)[1]
 
 
 class Driver:

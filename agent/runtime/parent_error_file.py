@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from agent.core.effects import Finish
-from agent.core.model import WorkerError
+from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.errors import error_file
 
 log = structlog.get_logger()

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.inprocess.model import InterruptionKind
 from agent.core.model import (
     Assignment,
     Beat,
@@ -26,6 +25,7 @@ from agent.workers.devices.model import Gpu
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.verdict import read_report
 from drumbeat import VERSION
+from drumbeat.inprocess import InterruptionKind
 from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from worker_sdk.board.layout import decode_name, encode_name

@@ -7,22 +7,27 @@ from typing import Any
 
 from agent.core.inprocess.model import (
     Abort,
-    Begin,
-    Complete,
     Completed,
     Entered,
-    InprocessDirective,
     InprocessReport,
-    Interrupt,
     Interrupted,
-    Interruption,
-    InterruptionKind,
-    Seat,
     Terminated,
     WorkerOrder,
     WorkerStep,
 )
 from agent.watchdog.calls import InvalidField
+from drumbeat.inprocess import (
+    DirectiveKind,
+    InprocessDirective,
+    InprocessSeat,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
+from drumbeat.mapping import MessageMapping, enum_table
 from drumbeat.v1 import inprocess_pb2
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
@@ -48,11 +53,23 @@ _SAID = frozenset(
 )
 _SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED, InterruptionKind.EXITED}
 
-
-_KINDS = {
-    iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
-    for kind in InterruptionKind
-}
+_KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind)
+_INTERRUPTION = MessageMapping(
+    Interruption,
+    iteration_pb2.Interruption,
+    parts={"kind": InterruptionKind},
+    given=("traceback",),
+)
+_REPORT = MessageMapping(
+    InprocessReport,
+    inprocess_pb2.InprocessReport,
+    parts={
+        "step": InprocessStep,
+        "terminated": _INTERRUPTION,
+        "interruptions": _INTERRUPTION,
+    },
+    given=("spec",),
+)
 
 
 def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
@@ -119,14 +136,14 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     """Write what a worker shall do."""
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
-        case Begin(seats=(seat,)) as begin:
+        case IterationBegin(seats=(seat,)) as begin:
             own, shared = _fields(seat, _SEAT), _fields(begin, _BEGIN)
             message.begin.CopyFrom(worker_pb2.WorkerBegin(**own, **shared))
-        case Interrupt(reason=reason):
+        case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
         case Abort(reason=reason):
             message.abort.reason = reason
-        case Complete():
+        case IterationComplete():
             message.complete.SetInParent()
     return message
 
@@ -139,41 +156,21 @@ def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.G
     if step is None:
         return worker_pb2.Greeted()
     told = order if order is not None and order.iteration >= step.iteration else None
-    left = ""
+    left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
     if told is not None and isinstance(told.kind, Abort):
         left = f"no iteration follows: {told.kind.reason}"
-    elif isinstance(step.kind, Terminated) and not (told and isinstance(told.kind, Complete)):
+    elif isinstance(step.kind, Terminated) and not is_complete:
         left = f"it has left this round's iterations: {step.kind.interruption.message}"
     return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)
 
 
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
     """Write what this host's workers do, without tracebacks."""
-    message = inprocess_pb2.InprocessReport(
-        iteration=report.iteration,
-        step=inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{report.step}"),
-        terminated=map(_interruption_message, report.terminated),
-        interruptions=map(_interruption_message, report.interruptions),
-        groups=report.groups,
-        ahead=report.ahead,
-    )
+    message: inprocess_pb2.InprocessReport = _REPORT.write(report)
     if report.spec is not None:
         message.spec.MergeFromString(report.spec)
         message.spec.SetInParent()  # also if all of it is left at zero
     return message
-
-
-def _interruption_message(interruption: Interruption) -> iteration_pb2.Interruption:
-    return iteration_pb2.Interruption(
-        local_rank=interruption.local_rank,
-        kind=kind_value(interruption.kind),
-        message=interruption.message,
-    )
-
-
-def kind_value(kind: InterruptionKind) -> iteration_pb2.InterruptionKind.ValueType:
-    """Write a kind."""
-    return iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}")
 
 
 def kind_from(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind | None:
@@ -183,15 +180,15 @@ def kind_from(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKi
 
 def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
     """Read what the coordinator wants; ``None`` if it is of a kind this agent does not know."""
-    kind: Begin | Interrupt | Complete
+    kind: DirectiveKind
     match message.WhichOneof("kind"):
         case "begin":
             seats = tuple(map(_seat_from, message.begin.seats))
-            kind = Begin(seats=seats, **_fields(message.begin, _BEGIN))
+            kind = IterationBegin(seats=seats, **_fields(message.begin, _BEGIN))
         case "interrupt":
-            kind = Interrupt(reason=message.interrupt.reason)
+            kind = IterationInterrupt(reason=message.interrupt.reason)
         case "complete":
-            kind = Complete()
+            kind = IterationComplete()
         case _:
             return None
     return InprocessDirective(
@@ -202,11 +199,11 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
     )
 
 
-def _seat_from(message: inprocess_pb2.InprocessSeat) -> Seat:
+def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:
     given = _fields(message, _SEAT)
     if not message.HasField("active_rank"):
         given["active_rank"] = None
-    return Seat(local_rank=message.local_rank, **given)
+    return InprocessSeat(local_rank=message.local_rank, **given)
 
 
 def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class History:
         match effect:
             case fx.WriteFailure(failure=failure):
                 self._on_failure(failure)
-            case fx.StartWorkers(assignment=assignment):
+            case fx.StartRound(assignment=assignment):
                 self._on_start(assignment)
             case fx.StopWorkers(timeout_s=timeout_s):
                 self._kill_at = self._now + timeout_s

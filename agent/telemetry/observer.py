@@ -14,12 +14,12 @@ from enum import StrEnum
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
-from agent.core.inprocess.model import Begin, InprocessDirective, Interrupt
 from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
 from agent.telemetry.items import Event, EventSource, Item, Metric, Value
 from agent.workers.failures.exit_status import describe_ending
+from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 
 
 class Status(StrEnum):
@@ -162,9 +162,9 @@ class Observer:
         """Follow restarts in process, of which a repeated directive makes no new one."""
         key, before = (directive.round_id, directive.iteration), self._interrupted
         match directive.kind:
-            case Interrupt(reason=reason) if before is None or before.key < key:
+            case IterationInterrupt(reason=reason) if before is None or before.key < key:
                 self._interrupted = _Interrupted(key=key, reason=reason, at=self._now)
-            case Begin() if before is not None and not before.is_over and key > before.key:
+            case IterationBegin() if before is not None and not before.is_over and key > before.key:
                 before.is_over = True
                 if key[0] == before.key[0]:
                     self._restarts_in_process += 1
@@ -191,7 +191,7 @@ class Observer:
         match effect:
             case fx.OpenSession(attempt=attempt):
                 self._attempt = attempt
-            case fx.StartWorkers(assignment=assignment):
+            case fx.StartRound(assignment=assignment):
                 group = worker_group(self._config, assignment)
                 self._round = _Round(assignment=assignment, group=group)
             case fx.StopWorkers(round_id=round_id):

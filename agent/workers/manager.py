@@ -20,11 +20,10 @@ from agent.core.events import (
     InprocessStepTaken,
     SupervisorDied,
     SupervisorNotStarted,
-    WorkerExited,
     WorkerStartFailed,
 )
 from agent.core.inprocess.model import WorkerStep
-from agent.core.model import Assignment, WorkerError
+from agent.core.model import Assignment
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
@@ -50,7 +49,8 @@ from agent.workers.supervisor.messages import (
     SignalWorkers,
     StartWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerError,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -175,7 +175,7 @@ class Workers:
                 self._spawn(self.start(effect.delay_s))
             case fx.AwaitGpuMemory():
                 self._spawn(self._await_gpu_memory())
-            case fx.StartWorkers():
+            case fx.StartRound():
                 self._preparation = self._spawn(self._start_workers(effect.assignment))
             case fx.StopWorkers() | fx.KillWorkers():
                 self._abandon_start()
@@ -310,8 +310,8 @@ class Workers:
             match news := self._news.popleft():
                 case int(returncode):
                     await self._on_death(returncode)
-                case WorkerExit() as exit_:
-                    await self._on_worker_exit(exit_)
+                case WorkerExited():
+                    await self._on_worker_exit(news)
                 case _:
                     self._on_report(news)
         self._reader = None
@@ -327,11 +327,12 @@ class Workers:
                 pass
         self._submit(report)
 
-    async def _on_worker_exit(self, event: WorkerExit) -> None:
-        hang = self.watchdog.gone(event.round_id, event.local_rank, event.exit_code)
-        exited = WorkerExited.of(event, hang)
-        if event.exit_code == 0 and exited.hang is None:
-            self._files.submit(partial(self._output.ended, event.round_id, event.local_rank))
+    async def _on_worker_exit(self, exited: WorkerExited) -> None:
+        round_id, local_rank = exited.round_id, exited.local_rank
+        hang = self.watchdog.gone(round_id, local_rank, exited.exit_code)
+        exited = replace(exited, hang=hang)
+        if exited.exit_code == 0 and hang is None:
+            self._files.submit(partial(self._output.ended, round_id, local_rank))
             self._submit(exited)
             return
         timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
@@ -341,7 +342,7 @@ class Workers:
                 partial(self._examined, exited), timeout_s=timeout_s
             )
         except FilesStalled as error:
-            why = BECAUSE_IT_HUNG if exited.hang else f"what it left could not be read: {error}"
+            why = BECAUSE_IT_HUNG if hang else f"what it left could not be read: {error}"
             exited = replace(exited, explanation=why)
         self._submit(exited)
         if stacks:

@@ -18,7 +18,7 @@ from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -86,7 +86,7 @@ async def exit_latency(host: Host) -> float:
     for count, pid in enumerate(started.pids.values(), 1):
         killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        delays.append((await host.until(WorkerExit, count))[-1] - killed_at)
+        delays.append((await host.until(WorkerExited, count))[-1] - killed_at)
     return sorted(delays)[int(len(delays) * 0.99)] * 1000
 
 

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 
 from bench.scale import by_size
 from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.model import (
-    InprocessReport,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-)
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
@@ -34,6 +28,7 @@ from coordinator.core.inprocess.records import IterationState
 from coordinator.core.model import AgentIdentity, Round
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

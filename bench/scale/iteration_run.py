@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING
 from bench.scale import by_size
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.inprocess.model import (
-    InprocessReport,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-)
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.records import IterationPhase
 from coordinator.core.model import AgentIdentity, Beat, GroupState, RunPurpose, RunSpec
 from coordinator.core.registry.registry import Registry, RegistryPolicy
 from coordinator.wire import inprocess as convert_inprocess
+from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.core.inprocess.model import InprocessDirective
 from coordinator.core.model import Desired, Pace
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.run.records import Record
 from coordinator.errors import CoordinatorError
+from drumbeat.inprocess import InprocessDirective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

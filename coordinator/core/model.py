@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from coordinator.core.inprocess.model import InprocessReport, InterruptionKind
+from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from drumbeat.inprocess import InterruptionKind
 
 # Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from coordinator.core.events import FailureReported
-from coordinator.core.inprocess.model import InterruptionKind
 from coordinator.core.model import (
     FailureRecord,
     FailureReport,
@@ -17,6 +16,7 @@ from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observatio
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
+from drumbeat.inprocess import InterruptionKind
 from drumbeat.mapping import (
     MessageMapping,
     OnProblem,

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.model import (
-    FAULT_CHARACTERS_MAX,
+from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, InprocessReport, InprocessSpec
+from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
+from coordinator.core.model import DURATION_MAX_S
+from drumbeat.inprocess import (
     InprocessDirective,
-    InprocessReport,
-    InprocessSpec,
     InprocessStep,
     Interruption,
     InterruptionKind,
@@ -22,9 +22,7 @@ from coordinator.core.inprocess.model import (
     IterationComplete,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
-from coordinator.core.model import DURATION_MAX_S
-from drumbeat.mapping import seconds_of
+from drumbeat.mapping import enum_table, seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
@@ -34,13 +32,8 @@ RULES_MAX = 16
 GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
-_KINDS = {
-    iteration_pb2.InterruptionKind.Value(f"INTERRUPTION_KIND_{kind}"): kind
-    for kind in InterruptionKind
-}
-_STEPS = {
-    inprocess_pb2.InprocessStep.Value(f"INPROCESS_STEP_{step}"): step for step in InprocessStep
-}
+_KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind)
+_STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, InprocessStep)
 # Fields that have the same name here and there.
 _BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 

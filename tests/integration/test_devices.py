@@ -15,7 +15,7 @@ from agent.settings.kinds import NumaMode
 from agent.workers.devices.model import parse_cpu_list
 from agent.workers.devices.numa import bind_workers
 from agent.workers.devices.topology import read_topology
-from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExit, WorkerStart
+from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExited, WorkerStart
 from agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
 from tests.support.supervision import DEADLINE_S, Mailbox, running
 
@@ -134,7 +134,7 @@ async def test_cpus_that_are_gone_do_not_keep_a_worker_from_running() -> None:
                 workers=(WorkerStart(local_rank=0, env={}, cpus=(65_535,)),),
             )
         )
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert exited.exit_code == 0
 
 

@@ -17,7 +17,7 @@ from agent.workers.supervisor.messages import (
     SignalWorkers,
     StartWorkers,
     StopWorkers,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -40,7 +40,7 @@ async def test_workers_report_their_pids_exit_codes_and_signals() -> None:
     before = time.monotonic()
     async with running() as harness:
         harness.start("sh", "-c", script, count=3)
-        exits = await harness.expect(WorkerExit, 3)
+        exits = await harness.expect(WorkerExited, 3)
         [started] = harness.of(WorkersStarted)
         assert isinstance(harness.events[0], WorkersStarted)
         assert {e.local_rank: e.exit_code for e in exits} == {0: 0, 1: 1, 2: -signal.SIGSEGV}
@@ -56,7 +56,7 @@ async def test_a_stop_lets_workers_end_in_their_own_way(mailbox: Mailbox) -> Non
         await mailbox.read(2)
         harness.client.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=60))
         assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=0)]
-        exits = harness.of(WorkerExit)
+        exits = harness.of(WorkerExited)
         assert [(e.exit_code, e.is_stopped) for e in exits] == [(3, True)] * 2
         assert isinstance(harness.events[-1], WorkersStopped)
 
@@ -71,7 +71,7 @@ async def test_a_worker_that_ignores_the_signal_is_killed_after_the_timeout(
         before = time.monotonic()
         harness.client.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=0.2))
         await harness.expect(WorkersStopped)
-        [exited] = harness.of(WorkerExit)
+        [exited] = harness.of(WorkerExited)
         assert (exited.exit_code, exited.is_stopped) == (-signal.SIGKILL, True)
         assert exited.ended_at >= before + 0.2
 
@@ -88,7 +88,7 @@ async def test_a_stop_may_have_endless_patience_and_be_shortened(mailbox: Mailbo
         assert await mailbox.read(1) == ["got"]
         harness.client.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=0))
         await harness.expect(WorkersStopped)
-        assert [e.exit_code for e in harness.of(WorkerExit)] == [-signal.SIGKILL]
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGKILL]
         assert harness.deaths == []
 
 
@@ -109,7 +109,7 @@ async def test_leftovers_of_successful_workers_live_until_the_stop(mailbox: Mail
     async with running() as harness:
         harness.start("sh", "-c", script)
         [leftover] = [int(line) for line in await mailbox.read(1)]
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert (exited.exit_code, exited.is_stopped) == (0, False)
         assert psutil.Process(leftover).status() != psutil.STATUS_ZOMBIE
         assert psutil.Process(leftover).ppid() == harness.pid
@@ -138,7 +138,7 @@ async def test_kill_ends_everything_at_once(mailbox: Mailbox) -> None:
         await mailbox.read(2)
         harness.client.send(KillWorkers())
         assert await harness.expect(WorkersStopped) == [WorkersStopped(round_id=5)]
-        exits = harness.of(WorkerExit)
+        exits = harness.of(WorkerExited)
         assert [(e.exit_code, e.is_stopped) for e in exits] == [(-signal.SIGKILL, True)] * 2
 
 
@@ -150,7 +150,7 @@ async def test_a_forwarded_signal_reaches_only_the_worker_itself(mailbox: Mailbo
         assert await mailbox.read(1) == ["up"]
         harness.client.send(SignalWorkers(round_id=0, signum=signal.SIGUSR1))
         assert await mailbox.read(1) == ["got"]
-        assert harness.of(WorkerExit) == []
+        assert harness.of(WorkerExited) == []
         assert len(psutil.Process(harness.pid).children()) == 1
         assert len(psutil.Process(harness.pid).children()[0].children()) == 1
 
@@ -163,7 +163,7 @@ async def test_a_signal_for_one_worker_leaves_the_others_alone(mailbox: Mailbox)
         harness.client.send(
             SignalWorkers(round_id=0, local_rank=1, signum=signal.SIGUSR1, is_for_group=False)
         )
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert (exited.local_rank, exited.exit_code, exited.is_stopped) == (1, 7, False)
 
 
@@ -178,7 +178,7 @@ async def test_a_signal_for_a_group_reaches_what_hides_behind_a_shell(mailbox: M
             SignalWorkers(round_id=0, local_rank=0, signum=signal.SIGTERM, is_for_group=True)
         )
         assert await mailbox.read(1) == ["got"]
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert (exited.exit_code, exited.is_stopped) == (5, False)
 
 
@@ -192,12 +192,12 @@ async def test_rounds_follow_each_other_and_late_stops_are_answered() -> None:
             await harness.expect(WorkersStarted, round_id)
             harness.client.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=1))
             await harness.expect(WorkersStopped, 2 * round_id + 1)
-            assert len(harness.of(WorkerExit)) == round_id - 1
+            assert len(harness.of(WorkerExited)) == round_id - 1
             harness.client.send(StopWorkers(round_id=round_id, signum=15, timeout_s=60))
             await harness.expect(WorkersStopped, 2 * round_id + 2)
         stops = [event.round_id for event in harness.of(WorkersStopped)]
         assert stops == [-1, 0, 0, 1, 0, 2]
-        assert [e.exit_code for e in harness.of(WorkerExit)] == [-signal.SIGTERM] * 2
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGTERM] * 2
 
 
 def _file(folder: Path, name: str, text: str, mode: int) -> str:
@@ -269,7 +269,7 @@ async def test_an_impossible_environment_is_refused_and_started_workers_can_be_s
         assert (failed.local_rank, failed.errno) == (1, errno.E2BIG)
         harness.client.send(KillWorkers())
         await harness.expect(WorkersStopped)
-        assert [e.local_rank for e in harness.of(WorkerExit)] == [0]
+        assert [e.local_rank for e in harness.of(WorkerExited)] == [0]
         harness.start("true", round_id=1, env={"NUL": "a\0b"})
         failed = (await harness.expect(WorkerStartFailed, 2))[1]
         assert failed.errno == 0
@@ -279,7 +279,7 @@ async def test_an_impossible_environment_is_refused_and_started_workers_can_be_s
 async def test_sixty_four_workers() -> None:
     async with running() as harness:
         harness.start("sh", "-c", "exit $LOCAL_RANK", count=64)
-        exits = await harness.expect(WorkerExit, 64)
+        exits = await harness.expect(WorkerExited, 64)
         assert {e.local_rank: e.exit_code for e in exits} == {rank: rank for rank in range(64)}
 
 
@@ -290,7 +290,7 @@ async def test_a_large_environment_arrives_and_bytes_that_are_no_text_too(tmp_pa
     script = f'env > {target}.env; printf %s "$ODD" > {target}; env | grep -c "^V[0-9]*=éé"'
     async with running() as harness:
         harness.start("sh", "-c", script + " > /dev/null", env={**env, "ODD": odd})
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert exited.exit_code == 0
     assert target.read_bytes() == b"\xff\xfe"
     assert target.with_suffix(".env").read_bytes().count("é".encode() * 1000 + b"\n") == 100
@@ -315,7 +315,7 @@ async def test_workers_have_default_dispositions_their_own_session_and_no_descri
         assert await harness.expect(WorkersStarted, 2) == [started] * 2
         harness.client.send(StopWorkers(round_id=0, signum=signal.SIGINT, timeout_s=60))
         await harness.expect(WorkersStopped)
-        assert [e.exit_code for e in harness.of(WorkerExit)] == [-signal.SIGINT]
+        assert [e.exit_code for e in harness.of(WorkerExited)] == [-signal.SIGINT]
     *lines, zero, one, two, three = target.read_text().split("\n")[:-1]
     masks = dict(line.split(":\t") for line in lines)
     # The C library keeps two signals to itself; our parent may have ignored them.

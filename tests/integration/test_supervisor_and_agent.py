@@ -19,7 +19,7 @@ from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
 )
@@ -132,7 +132,7 @@ async def test_a_killed_supervisors_daemons_are_ended_by_the_agent(mailbox: Mail
         assert (await agent.line()).startswith("supervisor ")
         agent.send(start("true", round_id=1))
         assert isinstance(await agent.event(), WorkersStarted)
-        assert isinstance(await agent.event(), WorkerExit)
+        assert isinstance(await agent.event(), WorkerExited)
         await agent.end()
         assert agent.process.returncode == 0
 
@@ -157,7 +157,7 @@ async def test_a_terminals_interrupt_reaches_only_the_agent(mailbox: Mailbox) ->
         assert await agent.line() == "interrupted"
         agent.send(StopWorkers(round_id=0, signum=signal.SIGTERM, timeout_s=60))
         exited = await agent.event()
-        assert isinstance(exited, WorkerExit)
+        assert isinstance(exited, WorkerExited)
         assert exited.exit_code == -signal.SIGTERM
         assert isinstance(await agent.event(), WorkersStopped)
         await agent.end()

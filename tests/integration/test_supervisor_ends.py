@@ -19,7 +19,7 @@ from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
     KillWorkers,
     StartWorkers,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -115,7 +115,7 @@ async def test_a_killed_supervisor_takes_its_workers_with_it_and_can_be_replaced
         harness.client.forget()
         await harness.client.start()
         harness.start("true", round_id=1)
-        await harness.expect(WorkerExit)
+        await harness.expect(WorkerExited)
         assert harness.deaths == [-signal.SIGKILL]
 
 
@@ -160,7 +160,7 @@ async def test_a_callback_that_raises_costs_neither_supervisor_nor_workers() -> 
 
         harness.on_next_event = fail
         harness.start("sh", "-c", "exit 3")
-        [exited] = await harness.expect(WorkerExit)
+        [exited] = await harness.expect(WorkerExited)
         assert exited.exit_code == 3
         assert [str(mistake) for mistake in harness.mistakes] == ["the test's mistake"]
         assert harness.deaths == []

@@ -23,8 +23,8 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.inprocess.model import InterruptionKind
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
+from drumbeat.inprocess import InterruptionKind
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.core.events import Event, InprocessStepTaken
-    from agent.core.inprocess.model import InprocessDirective
     from agent.core.model import Beat
+    from drumbeat.inprocess import InprocessDirective
 
 
 class AgentMachine(RuleBasedStateMachine):
@@ -89,7 +89,7 @@ class AgentMachine(RuleBasedStateMachine):
                     assert attempt > self.attempt, "an attempt twice"
                     self.attempt, self.is_open = attempt, False
                     assert beat.failures_written == self.written
-                case fx.StartWorkers(assignment=assignment):
+                case fx.StartRound(assignment=assignment):
                     self.on_start(assignment)
                 case fx.StopWorkers(round_id=round_id):
                     assert self.stopping is None, "a round is stopped once"

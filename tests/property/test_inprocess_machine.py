@@ -19,18 +19,17 @@ from agent.core.events import (
     SessionWelcomed,
     WorkersStarted,
 )
-from agent.core.inprocess.model import (
-    Begin,
-    Complete,
-    HostStep,
-    InprocessDirective,
-    InprocessReport,
-    Interrupt,
-    InterruptionKind,
-    Seat,
-    WorkerOrder,
-)
+from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import GroupState
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessSeat,
+    InprocessStep,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,
@@ -103,14 +102,14 @@ class Worker:
         if order is None or order.iteration != self.iteration:
             return
         match order.kind:
-            case Begin(seats=(Seat(active_rank=active_rank),)):
+            case IterationBegin(seats=(InprocessSeat(active_rank=active_rank),)):
                 if self.at is At.WAITING:
                     self.at, self.is_spare = At.RUNNING, active_rank is None
-            case Interrupt():
+            case IterationInterrupt():
                 if self.at in (At.WAITING, At.RUNNING, At.DONE):
                     self.step = breaks(self.rank, self.iteration, None)
                     self.at = At.CLEANING
-            case Complete():
+            case IterationComplete():
                 if self.at is At.DONE:
                     self.at = At.OUTSIDE
 
@@ -180,7 +179,7 @@ class InprocessMachine(RuleBasedStateMachine):
         assert ranks == sorted(set(ranks))
         present = [w for w in self.workers if w.rank not in ranks]
         assert all(w.at is not At.GONE for w in present), "the dead take part"
-        if report.step is HostStep.ENTERED:
+        if report.step is InprocessStep.ENTERED:
             assert all(w.iteration >= report.iteration for w in present)
             assert report.spec is not None
         self.reports.append(report)
@@ -284,16 +283,16 @@ class InprocessMachine(RuleBasedStateMachine):
             return
         gone = {left.local_rank for left in report.terminated}
         if self.phase == "RUNNING":
-            if report.iteration == self.iteration and report.step is HostStep.COMPLETED:
+            if report.iteration == self.iteration and report.step is InprocessStep.COMPLETED:
                 self.phase = "COMPLETED"
                 self.direct(a_complete(self.iteration))
             elif (
-                (report.iteration == self.iteration and report.step is HostStep.INTERRUPTED)
+                (report.iteration == self.iteration and report.step is InprocessStep.INTERRUPTED)
                 or report.iteration > self.iteration
                 or gone & self.seated
             ):
                 self.interrupt()
-        elif report.iteration == self.iteration + 1 and report.step is HostStep.ENTERED:
+        elif report.iteration == self.iteration + 1 and report.step is InprocessStep.ENTERED:
             left = [rank for rank in range(WORKERS) if rank not in gone]
             seated = left[1:] if is_one_discarded else left
             active = seated[: max(0, len(seated) - spares)]
@@ -375,7 +374,7 @@ class InprocessMachine(RuleBasedStateMachine):
             self.order_arrives(worker.rank)
 
     def completed(self) -> int:
-        found = [d.iteration for d in self.directives if isinstance(d.kind, Complete)]
+        found = [d.iteration for d in self.directives if isinstance(d.kind, IterationComplete)]
         return max(found, default=-1)
 
 

@@ -22,17 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.core.inprocess.model import (
-    InprocessDirective,
-    InprocessReport,
-    InprocessSeat,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-    IterationBegin,
-    IterationInterrupt,
-)
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -40,6 +30,15 @@ from coordinator.core.inprocess.records import (
     IterationInterrupted,
 )
 from coordinator.core.phases.rendezvous import GiveUp
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessSeat,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationInterrupt,
+)
 from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,

@@ -14,7 +14,7 @@ from agent.workers.supervisor.messages import (
     SignalWorkers,
     StartWorkers,
     StopWorkers,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -59,7 +59,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.stuck: set[int] = set()  # do not die of SIGKILL
         self.dying: set[int] = set()  # would, if they were not stuck
         self.ended: dict[int, int] = {}  # not reaped yet
-        self.exits_reported: dict[int, WorkerExit] = {}
+        self.exits_reported: dict[int, WorkerExited] = {}
         self.answers_due: dict[int, float] = {}  # round to the latest instant of its answer
         self.spawn_count = 0
         self.fails_at: int | None = None
@@ -84,7 +84,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
                     self.end(pid, -KILL)
             case ListDescendants():
                 return [self.reaped(), DescendantsListed(pids=tuple(sorted(self.alive)))]
-            case WorkerExit(pid=pid):
+            case WorkerExited(pid=pid):
                 assert pid in self.workers
                 assert pid not in self.exits_reported, "an exit was reported twice"
                 self.exits_reported[pid] = effect

@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.core import events as ev
 from agent.core.agent import AgentCore
-from agent.core.effects import StartWorkers
+from agent.core.effects import StartRound
 from agent.core.model import AgentPolicy, Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig, Program
 from agent.telemetry.items import Event, Item, Metric
@@ -56,7 +56,7 @@ class Watched:
     def see(self, event: ev.Event, after_s: float = 0.0) -> None:
         self.now += after_s
         effects = self.core.handle(event, now=self.now)
-        self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartWorkers)]
+        self.rounds += [e.assignment.round_id for e in effects if isinstance(e, StartRound)]
         self.items += self.observer.saw(event, effects, now=self.now)
 
     def want(self, state: Standby | Assignment | Exit, after_s: float = 0.0) -> None:

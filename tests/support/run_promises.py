@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessDirective, IterationBegin, IterationInterrupt
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -26,6 +25,7 @@ from coordinator.core.run.records import (
     RunEnded,
 )
 from coordinator.core.run.state import RunState
+from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 from tests.support.journal import json_round_trip
 
 

@@ -21,17 +21,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import (
-    InprocessDirective,
-    InprocessSpec,
-    InterruptionKind,
-    IterationBegin,
-    IterationInterrupt,
-)
+from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InterruptionKind,
+    IterationBegin,
+    IterationInterrupt,
+)
 from tests.support.inprocess.rules import active_max
 from tests.support.world import RUN, START, Story, a_spec
 
@@ -151,7 +151,7 @@ class Script:
     def _befall(self, verb: str, name: str, options: dict[str, str]) -> None:
         """Let something befall a worker, and deliver its record."""
         worker, is_end = int(options.get("worker", 0)), verb == "terminate"
-        kind = InterruptionKind(options.get("kind", "TERMINATED" if is_end else "EXCEPTION"))
+        kind = InterruptionKind[options.get("kind", "TERMINATED" if is_end else "EXCEPTION")]
         agent = self.story.agents[name]
         act = self.story.terminate if is_end else self.story.interrupt
         message = options.get("message", "killed" if is_end else "oh")

@@ -20,7 +20,6 @@ from coordinator.core.events import (
     SessionClosed,
     SessionOpened,
 )
-from coordinator.core.inprocess.model import InprocessDirective, InterruptionKind
 from coordinator.core.model import (
     AgentIdentity,
     Assignment,
@@ -38,6 +37,7 @@ from coordinator.core.model import (
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
 from coordinator.core.registry.registry import Registry, RegistryPolicy
+from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
 

@@ -14,23 +14,25 @@ from agent.core.events import InprocessStepTaken, WorkerExited
 from agent.core.inprocess.messages import RestartNotices
 from agent.core.inprocess.model import (
     NO_ITERATION,
-    Begin,
-    Complete,
     Completed,
     Entered,
-    HostStep,
-    InprocessDirective,
     InprocessReport,
-    Interrupt,
     Interrupted,
-    Interruption,
-    InterruptionKind,
     Terminated,
     WorkerOrder,
 )
 from agent.core.inprocess.worker import Fault, Phase, Worker, interruption_by
 from agent.core.model import NO_ROUND
 from agent.workers.failures.exit_status import describe_exit
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
 
 SIGTERM, SIGKILL = 15, 9
 
@@ -107,9 +109,9 @@ class HostIterations:
         self.has_failed = self.has_failed or self._is_late_loss(directive)
         self._follow()
         match directive.kind:
-            case Interrupt(reason=reason):
+            case IterationInterrupt(reason=reason):
                 self._notices.interrupted(reason, now=now)
-            case Begin():
+            case IterationBegin():
                 return self._notices.began(directive.iteration, self._round_id, now=now)
         return []
 
@@ -295,20 +297,20 @@ class HostIterations:
     def _follow(self) -> None:
         if (directive := self._directive) is not None:
             self._top = max(self._top, directive.iteration)
-            if isinstance(directive.kind, Complete):
+            if isinstance(directive.kind, IterationComplete):
                 self._completed = directive.iteration
 
     def _is_late_loss(self, directive: InprocessDirective) -> bool:
         """Return whether a worker has left an iteration that was complete, as we hear only now."""
         iteration = directive.iteration
-        if not isinstance(directive.kind, Complete) or iteration <= self._completed:
+        if not isinstance(directive.kind, IterationComplete) or iteration <= self._completed:
             return False
         seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
         return any(not worker.takes_part and not worker.has_exited for worker in seated)
 
     def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
         """An iteration that counts on a worker that has left can't go on."""
-        seats = directive.kind.seats if isinstance(directive.kind, Begin) else ()
+        seats = directive.kind.seats if isinstance(directive.kind, IterationBegin) else ()
         for seat in seats:
             if seat.local_rank < self._size:
                 worker = self._workers[seat.local_rank]
@@ -352,8 +354,8 @@ class HostIterations:
         low, step = self._low, self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
         ahead = [worker for worker in present if _is_ahead(worker, low, step)]
-        entered = present if step is HostStep.ENTERED else ahead
-        is_entry = bool(entered) and step is not HostStep.RUNNING
+        entered = present if step is InprocessStep.ENTERED else ahead
+        is_entry = bool(entered) and step is not InprocessStep.RUNNING
         groups = tuple(worker.group for worker in self._workers) if is_entry else ()
         self.report = InprocessReport(
             iteration=max(low, 0),
@@ -378,29 +380,29 @@ class HostIterations:
         why = "" if self._low != NO_ITERATION else ", which never called the function"
         return f"iteration {iteration} waits for {ranks}{why}"
 
-    def _step(self, present: list[Worker]) -> HostStep:
+    def _step(self, present: list[Worker]) -> InprocessStep:
         """Return the least that any of those that take part has reached."""
         low = self._low
         if low in (NO_ITERATION, self._completed):
-            return HostStep.OUTSIDE if low == NO_ITERATION else HostStep.COMPLETED
+            return InprocessStep.OUTSIDE if low == NO_ITERATION else InprocessStep.COMPLETED
         is_broken = any(iteration == low for iteration, _ in self._broken)
         if not present and not is_broken:
             last = [worker for worker in self._workers if worker.iteration == low]
             is_done = bool(last) and all(worker.has_exited for worker in last)
-            return HostStep.COMPLETED if is_done else HostStep.INTERRUPTED
+            return InprocessStep.COMPLETED if is_done else InprocessStep.INTERRUPTED
         phases = {worker.phase for worker in present if not worker.is_spare}
         has_passed = any(worker.iteration > low for worker in present)
         is_cut = any(worker.phase is Phase.INTERRUPTED for worker in present)
         if not present or is_broken or has_passed or is_cut:
-            return HostStep.INTERRUPTED
+            return InprocessStep.INTERRUPTED
         if Phase.ENTERED in phases:
-            return HostStep.ENTERED
-        return HostStep.RUNNING if Phase.RUNNING in phases else HostStep.COMPLETED
+            return InprocessStep.ENTERED
+        return InprocessStep.RUNNING if Phase.RUNNING in phases else InprocessStep.COMPLETED
 
 
-def _is_ahead(worker: Worker, low: int, step: HostStep) -> bool:
+def _is_ahead(worker: Worker, low: int, step: InprocessStep) -> bool:
     """Return whether a worker need not be waited for in what its host is at."""
-    if step is HostStep.RUNNING:
+    if step is InprocessStep.RUNNING:
         return worker.phase is Phase.COMPLETED and not worker.is_spare
     return worker.iteration == low + 1 and worker.phase is Phase.ENTERED
 

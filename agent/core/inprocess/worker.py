@@ -6,21 +6,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.core.events import WorkerExited
-from agent.core.inprocess.model import (
-    NO_ITERATION,
-    Abort,
-    Begin,
-    Complete,
-    InprocessDirective,
-    Interrupt,
-    Interruption,
-    InterruptionKind,
-    Seat,
-    WorkerOrder,
-)
+from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder
 from agent.watchdog.core.format import describe_hang
 from agent.watchdog.core.model import Hang, HangKind, Purpose
 from agent.workers.failures.exit_status import describe_exit
+from drumbeat.inprocess import (
+    DirectiveKind,
+    InprocessDirective,
+    InprocessSeat,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
 
 
 class Phase(StrEnum):
@@ -78,7 +77,7 @@ class Worker:
     phase: Phase = Phase.OUTSIDE
     spec: bytes | None = None
     group: str = ""
-    seat: Seat | None = None
+    seat: InprocessSeat | None = None
     """Its place in its iteration, once that began."""
     left: Interruption | None = None
     fault: Fault | None = None
@@ -148,14 +147,14 @@ class Worker:
         if self.local_rank in directive.terminated:
             return True
         match directive.kind:
-            case Begin(seats=seats):
+            case IterationBegin(seats=seats):
                 return all(seat.local_rank != self.local_rank for seat in seats)
-            case Complete():
+            case IterationComplete():
                 is_waiting = self.phase in (Phase.OUTSIDE, Phase.ENTERED)
                 return self.iteration < directive.iteration or (
                     self.iteration == directive.iteration and is_waiting
                 )
-            case Interrupt():
+            case IterationInterrupt():
                 return False
 
     def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
@@ -177,7 +176,8 @@ class Worker:
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""
         # An iteration is over for all once a later one was interrupted.
-        is_passed = self.iteration < directive.iteration and isinstance(directive.kind, Interrupt)
+        is_interrupt = isinstance(directive.kind, IterationInterrupt)
+        is_passed = is_interrupt and self.iteration < directive.iteration
         if self.iteration != directive.iteration and not is_passed:
             return None
         kind = self._order(directive.kind)
@@ -191,18 +191,18 @@ class Worker:
         """Return what this worker does to an iteration."""
         return Interruption(local_rank=self.local_rank, kind=kind, message=message)
 
-    def _order(self, kind: Begin | Interrupt | Complete) -> Begin | Interrupt | Complete | None:
+    def _order(self, kind: DirectiveKind) -> DirectiveKind | None:
         match kind:
-            case Begin(seats=seats):
+            case IterationBegin(seats=seats):
                 if self.phase is Phase.ENTERED:
                     self.phase = Phase.RUNNING
                     self.seat = next(s for s in seats if s.local_rank == self.local_rank)
                 if self.phase is not Phase.RUNNING or self.seat is None:
                     return None
                 return replace(kind, seats=(self.seat,))
-            case Interrupt():
+            case IterationInterrupt():
                 return kind if self.phase in _INTERRUPTIBLE else None
-            case Complete():
+            case IterationComplete():
                 # A spare may not even have heard that it began; it says when it waits.
                 return kind if self.phase is Phase.COMPLETED else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent.core.model import WorkerError
+from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX
 from worker_sdk.errors.error_file import FILE_BYTES_MAX, bounded, parse, read_bytes
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.core.inprocess.worker import Fault
-from agent.core.model import Assignment, Failure, WorkerError
+from agent.core.model import Assignment, Failure
 from agent.watchdog.core.format import describe_hang
 from agent.workers.failures.exit_status import describe_exit
+from agent.workers.supervisor.messages import WorkerError
 
 # What a shell answers for a command it can't find; the closest code to "it never ran".
 EXIT_NOT_STARTED = 127

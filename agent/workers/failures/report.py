@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import InterruptionKind
 from agent.workers.failures.exit_status import describe_exit
 from agent.workers.failures.stragglers import Position, describe_positions
 from drumbeat.format import count, printable
+from drumbeat.inprocess import InterruptionKind
 
 WIDTH = 72
 

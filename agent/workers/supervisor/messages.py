@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agent.watchdog.core.model import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 CPU_INDEX_MAX = 65_535
@@ -132,8 +133,18 @@ class WorkerStartFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExit:
-    """A worker ended."""
+class WorkerError:
+    """What a worker left in its error file. Texts are bounded by who read them."""
+
+    message: str
+    traceback: str = ""
+    error_code: int | None = None
+    """Exit code of the process that failed, if that is one within the worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    """A worker ended; with what it left behind, which the agent adds."""
 
     round_id: int
     local_rank: int
@@ -143,6 +154,13 @@ class WorkerExit:
     """A stop or kill had been requested before."""
     ended_at: float
     """Monotonic seconds, comparable among the processes of this host."""
+    hang: Hang | None = None
+    """Set if the agent ended it because it hung."""
+    error: WorkerError | None = None
+    explanation: str = ""
+    stderr_tail: str = ""
+    error_file: str = ""
+    """Where it recorded its error, if that file is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +175,7 @@ class WorkersStopped:
 
 
 Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
-SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExit | WorkersStopped
+SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
 
 
 def _check_signal(number: int) -> None:

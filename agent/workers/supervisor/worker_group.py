@@ -31,7 +31,7 @@ from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStartFailed,
@@ -310,7 +310,7 @@ class WorkerGroup:
             if local_rank is None:
                 continue  # An adopted orphan: no worker of ours.
             effects.append(
-                WorkerExit(
+                WorkerExited(
                     round_id=self._round_id,
                     local_rank=local_rank,
                     pid=pid,

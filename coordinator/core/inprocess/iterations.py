@@ -12,15 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from coordinator.core.inprocess import reasons
-from coordinator.core.inprocess.model import (
-    FAULTS_NAMED_MAX,
-    Fault,
-    InprocessReport,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-)
+from coordinator.core.inprocess.model import FAULTS_NAMED_MAX, Fault, InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import Ranking, Shortage, assign
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -35,6 +27,7 @@ from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import GiveUp, Wait
 from coordinator.core.run.reasons import NAMES_SHOWN_MAX
 from drumbeat.format import count
+from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
 # Workers whose faults are kept of one iteration; a machine room can fail at once.
 FAULTS_KEPT_MAX = 64

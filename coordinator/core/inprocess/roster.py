@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.core.inprocess.model import (
-    FAULT_CHARACTERS_MAX,
-    Fault,
+from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, Fault
+from coordinator.core.inprocess.records import IterationPhase, IterationState
+from coordinator.core.model import Round
+from coordinator.core.phases.rendezvous import Wait
+from drumbeat.inprocess import (
+    DirectiveKind,
     InprocessDirective,
     InprocessSeat,
     Interruption,
@@ -18,9 +21,6 @@ from coordinator.core.inprocess.model import (
     IterationComplete,
     IterationInterrupt,
 )
-from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import Round
-from coordinator.core.phases.rendezvous import Wait
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -129,7 +129,7 @@ class Roster:
         host = self.hosts.get(incarnation)
         if host is None or state.phase is IterationPhase.NONE:
             return None
-        kind: IterationBegin | IterationInterrupt | IterationComplete = IterationComplete()
+        kind: DirectiveKind = IterationComplete()
         if state.phase is IterationPhase.RUNNING:
             kind = IterationBegin(
                 seats=self.seats_of(host, state),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.core.model import WorkerError
 from agent.workers.failures.explain.evidence import Explainer, Roots
 from agent.workers.failures.explain.kernel_log import BYTES_MAX, LINES_MAX, KernelLog
+from agent.workers.supervisor.messages import WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent.workers.output.files import WorkerOutput
 
-START = fx.StartWorkers(assignment=an_assignment())
+START = fx.StartRound(assignment=an_assignment())
 STOP = fx.StopWorkers(round_id=0, signum=15, timeout_s=30.0)
 STALLED = "--log-dir /logs: the file system did not answer within 0.05 s"
 
@@ -141,7 +141,7 @@ async def test_a_stop_does_not_wait_for_files_and_nothing_is_started_after_it(
     host.workers.execute(STOP)
     assert await host.next() == WorkersStopped(round_id=0)
     host.output.flow.set()
-    second = fx.StartWorkers(assignment=an_assignment(1))
+    second = fx.StartRound(assignment=an_assignment(1))
     host.workers.execute(second)
     began = await host.next()
     assert isinstance(began, WorkersStarted)

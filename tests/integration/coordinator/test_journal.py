@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.core.effects import Forget, Persist
-from coordinator.core.inprocess.model import Fault, InprocessSpec, InterruptionKind
+from coordinator.core.inprocess.model import Fault, InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -54,6 +54,7 @@ from coordinator.errors import JournalCorrupt, StateDirectoryInUse, StateDirecto
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal.runs import Change, Compact
 from coordinator.journal.sqlite import SCHEMA_VERSION, SqliteFile
+from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.rules import active_max, group_sizes
 
 if TYPE_CHECKING:

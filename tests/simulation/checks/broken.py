@@ -9,7 +9,6 @@ from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, SessionLost
 from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.inprocess.model import HostStep
 from agent.core.inprocess.worker import Phase as WorkerPhase
 from agent.core.model import Exit
 from coordinator.core.effects import Kept
@@ -29,6 +28,7 @@ from coordinator.core.run import run
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
+from drumbeat.inprocess import InprocessStep
 from tests.simulation.machines.head import HeadLife
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from agent.core.events import Event
     from agent.core.inprocess.worker import Worker
     from coordinator.core.effects import Effect
-    from coordinator.core.inprocess.model import InprocessReport, InprocessSeat
+    from coordinator.core.inprocess.model import InprocessReport
     from coordinator.core.inprocess.records import IterationState
     from coordinator.core.inprocess.roster import Host
     from coordinator.core.model import FailureRecord
     from coordinator.core.phases.phase import Transition
     from coordinator.core.run.records import Record
+    from drumbeat.inprocess import InprocessSeat
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
@@ -211,10 +212,10 @@ def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
 def completes_with_the_first(patch: pytest.MonkeyPatch) -> None:
     """The first worker of a host that has completed speaks for all of them."""
 
-    def step(self: HostIterations, present: list[Worker]) -> HostStep:
+    def step(self: HostIterations, present: list[Worker]) -> InprocessStep:
         found = original(self, present)
         is_one_done = any(worker.phase is WorkerPhase.COMPLETED for worker in present)
-        return HostStep.COMPLETED if found is HostStep.RUNNING and is_one_done else found
+        return InprocessStep.COMPLETED if found is InprocessStep.RUNNING and is_one_done else found
 
     original = HostIterations._step
     patch.setattr(HostIterations, "_step", step)

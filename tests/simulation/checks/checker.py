@@ -194,7 +194,7 @@ class Checker:
                 written.append(effect)
             case agent_fx.SendBeat(beat=beat) | agent_fx.OpenSession(beat=beat):
                 assert beat.failures_written == len(written), "a beat counts other records"
-            case agent_fx.StartWorkers(assignment=assignment):
+            case agent_fx.StartRound(assignment=assignment):
                 self._on_start(agent, assignment)
             case agent_fx.OrderWorker():
                 self.iterations.on_order(agent.name, effect)

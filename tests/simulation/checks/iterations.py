@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.core.inprocess.model import (
-    Begin,
-    Complete,
-    Completed,
-    Entered,
-    InterruptionKind,
-    Terminated,
-)
+from agent.core.inprocess.model import Completed, Entered, Terminated
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationPhase,
 )
+from drumbeat.inprocess import InterruptionKind, IterationBegin, IterationComplete
 
 if TYPE_CHECKING:
     from agent.core import effects as agent_fx
@@ -142,10 +136,10 @@ class IterationChecker:
         worker = incarnation, effect.round_id, effect.local_rank
         key = effect.round_id, effect.order.iteration
         match effect.order.kind:
-            case Begin():
+            case IterationBegin():
                 assert worker not in self._sent_away, f"{worker} was sent away and begins {key}"
                 assert worker in self.begun[key].order, f"{worker} has no rank in {key}"
-            case Complete():
+            case IterationComplete():
                 assert key in self.completed, f"nobody completed {key}"
             case _:
                 pass
@@ -172,7 +166,7 @@ class IterationChecker:
             case _:
                 pass
 
-    def on_begun(self, program: Program, begin: Begin) -> None:
+    def on_begun(self, program: Program, begin: IterationBegin) -> None:
         """A worker is about to call the function, or to stand by."""
         worker, iteration = worker_id(program), program.iteration
         key = worker[1], iteration

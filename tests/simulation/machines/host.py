@@ -15,7 +15,6 @@ from agent.core.events import (
     PortReserved,
     SignalReceived,
     SupervisorDied,
-    WorkerExited,
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
@@ -236,7 +235,7 @@ class Agent:
                 event = GpuMemoryFree(note="")
                 delay = self.random.uniform(0.0, 3.0)
                 self.clock.after(delay, self.actor, lambda: self.submit(event))
-            case fx.StartWorkers(assignment=assignment):
+            case fx.StartRound(assignment=assignment):
                 self._start_workers(assignment)
             case fx.StopWorkers() | fx.KillWorkers() | fx.SignalWorkers():
                 self._command(effect)
@@ -311,10 +310,8 @@ class Agent:
 
     def _on_supervisor_event(self, event: messages.SupervisorEvent) -> None:
         match event:
-            case messages.WorkerExit():
+            case messages.WorkerExited():
                 self._desk.gone(event.round_id, event.local_rank)
-                self.submit(WorkerExited.of(event))
-                return
             case messages.WorkersStarted(round_id=round_id):
                 self._desk.started(round_id)
         self.submit(event)

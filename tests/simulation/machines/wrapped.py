@@ -11,17 +11,19 @@ from agent.core.events import InprocessStepTaken
 from agent.core.inprocess.model import (
     NO_ITERATION,
     Abort,
-    Begin,
-    Complete,
     Completed,
     Entered,
-    Interrupt,
     Interrupted,
-    Interruption,
-    InterruptionKind,
     Terminated,
     WorkerOrder,
     WorkerStep,
+)
+from drumbeat.inprocess import (
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
 )
 from tests.simulation.clock import Actor
 
@@ -117,17 +119,17 @@ class Program:
         if order.iteration != self.iteration:
             return
         match order.kind:
-            case Begin() as begin:
+            case IterationBegin() as begin:
                 if self.at is At.WAITING:
                     self._checker.on_begun(self, begin)
                     self._run(begin)
-            case Interrupt():
+            case IterationInterrupt():
                 if self.at in (At.WAITING, At.RUNNING, At.DONE):
                     self._checker.on_interrupted(self)
                     was_waiting = self.at is At.WAITING
                     self._say(Interrupted())
                     self._clean_up(is_begun=not was_waiting)
-            case Complete():
+            case IterationComplete():
                 if self.at is At.DONE:
                     self._checker.on_all_completed(self)
                     self._go(At.OUTSIDE)
@@ -152,7 +154,7 @@ class Program:
         group = self.process.owner if conduct.is_grouped else ""
         self._say(Entered(spec=conduct.spec, group=group))
 
-    def _run(self, begin: Begin) -> None:
+    def _run(self, begin: IterationBegin) -> None:
         self._go(At.RUNNING)
         self._is_active = begin.seats[0].active_rank is not None
         conduct, random = self._conduct(), self._random

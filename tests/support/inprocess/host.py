@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.core.inprocess.model import (
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
+from drumbeat.inprocess import (
     InprocessDirective,
-    InprocessReport,
     InprocessSeat,
-    InprocessSpec,
     InprocessStep,
     Interruption,
     InterruptionKind,

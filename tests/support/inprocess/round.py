@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.model import (
-    InprocessDirective,
-    InprocessReport,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-    IterationBegin,
-)
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -28,6 +20,13 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.model import Round
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+)
 from tests.support.world import an_agent
 
 if TYPE_CHECKING:

@@ -8,21 +8,23 @@ from agent.core import effects as fx
 from agent.core.events import InprocessDirected, InprocessStepTaken, WorkerExited
 from agent.core.inprocess.model import (
     Abort,
-    Begin,
-    Complete,
     Completed,
     Entered,
-    InprocessDirective,
-    Interrupt,
     Interrupted,
-    Interruption,
-    InterruptionKind,
-    Seat,
     Terminated,
     WorkerOrder,
     WorkerStep,
 )
 from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessSeat,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,14 +94,14 @@ def a_begin(
     """Return that it begins, with these workers; ranks are in the order in which they are given."""
     seated = [*active, *spare]
     seats = tuple(
-        Seat(
+        InprocessSeat(
             local_rank=local_rank,
             rank=rank_first + index,
             active_rank=rank_first + index if index < len(active) else None,
         )
         for index, local_rank in enumerate(seated)
     )
-    kind = Begin(
+    kind = IterationBegin(
         seats=seats,
         world_size=9,
         active_world_size=8,
@@ -113,13 +115,13 @@ def an_interrupt(
     iteration: int, reason: str = "rank 0 failed", *, round_id: int = 0
 ) -> InprocessDirective:
     """Return that it was interrupted somewhere."""
-    kind = Interrupt(reason=reason)
+    kind = IterationInterrupt(reason=reason)
     return InprocessDirective(round_id=round_id, iteration=iteration, kind=kind)
 
 
 def a_complete(iteration: int, *, round_id: int = 0) -> InprocessDirective:
     """Return that all have completed it."""
-    return InprocessDirective(round_id=round_id, iteration=iteration, kind=Complete())
+    return InprocessDirective(round_id=round_id, iteration=iteration, kind=IterationComplete())
 
 
 def directed(directive: InprocessDirective, *, attempt: int = 1) -> InprocessDirected:
@@ -138,12 +140,12 @@ def orders(effects: Sequence[fx.Effect]) -> list[tuple[int, int, str]]:
 
 def _named(order: WorkerOrder) -> str:
     match order.kind:
-        case Begin(seats=seats):
+        case IterationBegin(seats=seats):
             rank, active_rank = seats[0].rank, seats[0].active_rank
             return f"begin {rank}" if active_rank is not None else f"stand by {rank}"
-        case Interrupt():
+        case IterationInterrupt():
             return "interrupt"
-        case Complete():
+        case IterationComplete():
             return "complete"
         case Abort(reason=reason):
             return f"abort: {reason}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from agent.core.events import WorkerExited
-from agent.core.model import Beat, GroupState, WorkerError
+from agent.core.model import Beat, GroupState
 from agent.session import convert
 from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing
 from agent.workers.failures.records import ended_by
+from agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 from tests.support.agents import an_assignment

@@ -104,7 +104,7 @@ def test_it_stands_by_when_it_is_told_to() -> None:
 def test_a_round_from_its_assignment_to_success() -> None:
     story = AgentStory().connected()
     assert story.feed(desired(an_assignment())) == [
-        fx.StartWorkers(assignment=an_assignment()),
+        fx.StartRound(assignment=an_assignment()),
         beat(S.STARTING, 0, workers_alive=2),
     ]
     assert story.feed(WorkersStarted(round_id=0)) == [beat(S.RUNNING, 0, workers_alive=2)]
@@ -142,8 +142,8 @@ def test_a_failure_is_written_before_the_beat_that_counts_it_and_stops_the_other
     assert story.feed(WorkersStopped(round_id=0)) == [
         beat(S.FAILED, 0, failures_written=2, failure=why)
     ]
-    assert of(story.feed(desired(an_assignment(1))), fx.StartWorkers) == [
-        fx.StartWorkers(assignment=an_assignment(1))
+    assert of(story.feed(desired(an_assignment(1))), fx.StartRound) == [
+        fx.StartRound(assignment=an_assignment(1))
     ]
 
 
@@ -194,10 +194,10 @@ def test_a_new_round_waits_for_the_end_of_the_old_one() -> None:
         a_stop(),
         beat(S.STOPPING, 0, workers_alive=2),
     ]
-    assert of(story.feed(an_exit(0, -15, stopped=True)), fx.StartWorkers) == []
-    assert of(story.feed(an_exit(1, -15, stopped=True)), fx.StartWorkers) == []
+    assert of(story.feed(an_exit(0, -15, stopped=True)), fx.StartRound) == []
+    assert of(story.feed(an_exit(1, -15, stopped=True)), fx.StartRound) == []
     assert story.feed(WorkersStopped(round_id=0)) == [
-        fx.StartWorkers(assignment=an_assignment(1)),
+        fx.StartRound(assignment=an_assignment(1)),
         beat(S.STARTING, 1, workers_alive=2),
     ]
 
@@ -206,7 +206,7 @@ def test_only_the_latest_round_is_started() -> None:
     story = AgentStory().running()
     story.feed(desired(an_assignment(1)), desired(an_assignment(2)))
     effects = story.feed(WorkersStopped(round_id=0))
-    assert of(effects, fx.StartWorkers) == [fx.StartWorkers(assignment=an_assignment(2))]
+    assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(2))]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_success_that_was_given_up_is_not_trained_again() -> None:
     story.feed(SessionWelcomed(attempt=2, pace=PACE))
     effects = story.feed(desired(an_assignment(0), attempt=2))
     assert effects == []
-    assert of(story.feed(desired(an_assignment(1), attempt=2)), fx.StartWorkers)
+    assert of(story.feed(desired(an_assignment(1), attempt=2)), fx.StartRound)
 
 
 def test_a_run_that_begins_anew_ends_the_agent() -> None:
@@ -258,7 +258,7 @@ def test_a_host_with_stuck_processes_leaves_instead_of_another_round() -> None:
     story = AgentStory().running()
     story.feed(desired(an_assignment(1)))
     effects = story.feed(WorkersStopped(round_id=0, stuck_pids=(71,)))
-    assert of(effects, fx.StartWorkers) == []
+    assert of(effects, fx.StartRound) == []
     (finish,) = of(effects, fx.Finish)
     assert isinstance(finish.error, ProcessesStuck)
     (goodbye,) = of(effects, fx.SendGoodbye)
@@ -345,7 +345,7 @@ def test_it_beats_at_the_pace_it_is_told() -> None:
 def test_a_spent_port_is_held_until_the_next_one_is_spent() -> None:
     story = AgentStory().connected()
     first = story.feed(desired(an_assignment(0), spent=PORT))
-    assert without(first, fx.Tell, fx.StartWorkers) == [
+    assert without(first, fx.Tell, fx.StartRound) == [
         fx.ReservePort(),
         beat(S.STARTING, 0, master_port=0, workers_alive=2),
     ]
@@ -415,7 +415,7 @@ def test_workers_that_were_being_stopped_need_no_record() -> None:
     effects = story.feed(SupervisorDied(ending="exited with code 1"))
     assert without(effects, fx.Tell) == [
         fx.StartSupervisor(),
-        fx.StartWorkers(assignment=an_assignment(1)),
+        fx.StartRound(assignment=an_assignment(1)),
         beat(S.STARTING, 1, workers_alive=2),
     ]
 

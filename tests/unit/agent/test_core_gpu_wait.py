@@ -72,7 +72,7 @@ class Agent:
 
     def run(self, round_id: int) -> None:
         """Bring a first round to life."""
-        assert fx.StartWorkers(assignment=a_round(round_id)) in self.want(a_round(round_id))
+        assert fx.StartRound(assignment=a_round(round_id)) in self.want(a_round(round_id))
         self.give(WorkersStarted(round_id=round_id))
 
     def end(self, round_id: int) -> list[fx.Effect]:
@@ -96,15 +96,15 @@ def waiting_agent() -> Agent:
 
 def test_the_first_round_waits_for_nothing() -> None:
     agent = Agent()
-    assert kinds(agent.want(a_round(0))) == [fx.StartWorkers]
+    assert kinds(agent.want(a_round(0))) == [fx.StartRound]
 
 
 def test_the_next_round_waits_for_the_memory_of_the_last_one() -> None:
     agent = waiting_agent()
     assert agent.core._beat().state is GroupState.IDLE
     effects = agent.give(GpuMemoryFree())
-    assert kinds(effects) == [fx.StartWorkers]
-    assert fx.StartWorkers(assignment=a_round(1)) in effects
+    assert kinds(effects) == [fx.StartRound]
+    assert fx.StartRound(assignment=a_round(1)) in effects
     assert not [effect for effect in effects if isinstance(effect, fx.Tell)]
 
 
@@ -114,21 +114,21 @@ def test_every_round_waits_anew() -> None:
     agent.give(WorkersStarted(round_id=1))
     agent.want(a_round(2))
     assert kinds(agent.end(1)) == [fx.AwaitGpuMemory]
-    assert kinds(agent.give(GpuMemoryFree())) == [fx.StartWorkers]
+    assert kinds(agent.give(GpuMemoryFree())) == [fx.StartRound]
 
 
 def test_without_gpus_nothing_is_waited_for() -> None:
     agent = Agent(is_gpu_memory_awaited=False)
     agent.run(0)
     agent.want(a_round(1))
-    assert kinds(agent.end(0)) == [fx.StartWorkers]
+    assert kinds(agent.end(0)) == [fx.StartRound]
 
 
 def test_memory_that_does_not_become_free_is_told_and_the_round_starts() -> None:
     agent = waiting_agent()
     effects = agent.give(GpuMemoryFree(note="GPU 0 holds 1 MiB"))
     assert effects[0] == fx.Tell(what="GPU memory not free", why="GPU 0 holds 1 MiB")
-    assert kinds(effects) == [fx.StartWorkers]
+    assert kinds(effects) == [fx.StartRound]
 
 
 def test_beats_go_on_during_the_wait() -> None:
@@ -147,8 +147,8 @@ def test_the_newest_round_is_started_after_the_wait() -> None:
     agent = waiting_agent()
     assert kinds(agent.want(a_round(2))) == []
     effects = agent.give(GpuMemoryFree())
-    assert [e for e in effects if isinstance(e, fx.StartWorkers)] == [
-        fx.StartWorkers(assignment=a_round(2))
+    assert [e for e in effects if isinstance(e, fx.StartRound)] == [
+        fx.StartRound(assignment=a_round(2))
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_standby_does_not_start_after_the_wait_and_does_not_wait_again() -> No
     agent = waiting_agent()
     assert kinds(agent.want(Standby(reason="surplus"))) == []
     assert kinds(agent.give(GpuMemoryFree())) == []
-    assert kinds(agent.want(a_round(3))) == [fx.StartWorkers]
+    assert kinds(agent.want(a_round(3))) == [fx.StartRound]
 
 
 def test_a_standby_waits_only_when_it_is_to_start() -> None:
@@ -197,7 +197,7 @@ def test_a_supervisor_that_dies_takes_its_workers_and_their_memory_is_awaited() 
 def test_a_supervisor_that_dies_during_the_wait_does_not_end_it() -> None:
     agent = waiting_agent()
     assert kinds(agent.give(SupervisorDied(ending="x"))) == [fx.StartSupervisor]
-    assert kinds(agent.give(GpuMemoryFree())) == [fx.StartWorkers]
+    assert kinds(agent.give(GpuMemoryFree())) == [fx.StartRound]
 
 
 def test_workers_that_failed_to_start_may_have_left_memory_too() -> None:

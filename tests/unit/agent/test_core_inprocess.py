@@ -18,16 +18,11 @@ from agent.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.core.inprocess.model import (
-    Begin,
-    HostStep,
-    InprocessReport,
-    InterruptionKind,
-    Seat,
-    WorkerOrder,
-)
-from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop, WorkerError
+from agent.core.inprocess.model import InprocessReport, WorkerOrder
+from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
 from agent.watchdog.core.model import Purpose
+from agent.workers.supervisor.messages import WorkerError
+from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
     PACE,
     POLICY,
@@ -56,7 +51,7 @@ from tests.support.inprocess.values import (
     why,
 )
 
-S, H, K = GroupState, HostStep, InterruptionKind
+S, H, K = GroupState, InprocessStep, InterruptionKind
 SUCCESS = Exit(is_success=True, reason="all workers succeeded")
 PIDS = {0: 70, 1: 71}
 
@@ -100,8 +95,8 @@ def test_what_changes_is_reported_at_once() -> None:
     ]
     assert story.feed(enters(1, 0)) == []
     effects = story.feed(directed(a_begin(0)))
-    begin = Begin(
-        seats=(Seat(local_rank=0, rank=2, active_rank=2),),
+    begin = IterationBegin(
+        seats=(InprocessSeat(local_rank=0, rank=2, active_rank=2),),
         world_size=9,
         active_world_size=8,
         master_addr="10.0.0.1",
@@ -212,7 +207,7 @@ def test_a_host_whose_workers_are_all_gone_takes_part_in_the_next_round() -> Non
     story.feed(exits(0, -9), exits(1, -9))
     story.feed(desired(an_assignment(1)))
     effects = story.feed(WorkersStopped(round_id=0))
-    assert of(effects, fx.StartWorkers) == [fx.StartWorkers(assignment=an_assignment(1))]
+    assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(1))]
     assert beat_of(effects).inprocess is None
 
 
@@ -233,7 +228,7 @@ def test_workers_that_die_with_their_supervisor_have_terminated() -> None:
     assert failures[0].message.startswith("the agent's supervisor was ended by SIGKILL")
     assert (beat_of(effects).state, beat_of(effects).workers_alive) == (S.RUNNING, 0)
     effects = story.feed(desired(an_assignment(1)))
-    assert of(effects, fx.StartWorkers) == [fx.StartWorkers(assignment=an_assignment(1))]
+    assert of(effects, fx.StartRound) == [fx.StartRound(assignment=an_assignment(1))]
 
 
 def test_settings_that_differ_fail_the_group() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.core.model import WorkerError
 from agent.workers.failures.error_file import (
     MESSAGE_BYTES_MAX,
     TRACEBACK_BYTES_MAX,
     read_error_file,
     read_faults,
 )
+from agent.workers.supervisor.messages import WorkerError
 from coordinator.config import Limits
 from worker_sdk.errors.error_file import FILE_BYTES_MAX
 

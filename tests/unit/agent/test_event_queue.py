@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.event_queue import EventQueue
 from agent.core.events import DeadlineReached, Event, InprocessStepTaken, WorkersStarted
 from agent.core.inprocess.model import Completed, WorkerStep
+from agent.runtime.driver import EventQueue
 
 
 def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> InprocessStepTaken:
@@ -21,7 +21,7 @@ def test_events_keep_their_order() -> None:
         queue.put(event)
     assert [queue.take() for _ in events] == events
     assert not queue
-    with pytest.raises(IndexError):
+    with pytest.raises(KeyError):
         queue.take()
 
 

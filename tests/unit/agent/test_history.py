@@ -18,8 +18,9 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import Assignment, Exit, Standby, Stop, WorkerError
+from agent.core.model import Assignment, Exit, Standby, Stop
 from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
+from agent.workers.supervisor.messages import WorkerError
 from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
 
 TERM, INT = 15, 2

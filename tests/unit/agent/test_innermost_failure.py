@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent.core.events import WorkerExited
-from agent.core.model import Assignment, WorkerError
+from agent.core.model import Assignment
 from agent.workers.failures.records import ended_by
+from agent.workers.supervisor.messages import WorkerError
 
 ASSIGNMENT = Assignment(
     round_id=0,

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from agent.core import effects as fx
 from agent.core.events import WorkerExited
-from agent.core.inprocess.model import Interruption, InterruptionKind
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Exit
 from agent.errors import RunForgotten
 from agent.launching.outcome import Outcome, OutcomeRecorder
 from agent.workers.failures.records import ended_by, interrupted_by
 from agent.workers.failures.report import FailedWorker, FailureReport
+from drumbeat.inprocess import Interruption, InterruptionKind
 from tests.support.agents import WORKERS, an_assignment, desired
 
 SUCCEEDED = Exit(is_success=True, reason="all succeeded")
@@ -36,7 +36,7 @@ def exited(local_rank: int, round_id: int = 0, exit_code: int = 0) -> WorkerExit
 def recorder(*exits: WorkerExited, verdict: Exit | None = SUCCEEDED) -> OutcomeRecorder:
     """Return one that has seen round 0 start and these ends."""
     recorder = OutcomeRecorder(WORKERS)
-    recorder.saw(None, [fx.StartWorkers(assignment=an_assignment(0))])
+    recorder.saw(None, [fx.StartRound(assignment=an_assignment(0))])
     for event in exits:
         recorder.saw(event, [])
     if verdict is not None:
@@ -62,7 +62,7 @@ def test_a_host_that_did_not_succeed_itself_has_no_ranks() -> None:
 
 def test_only_the_last_round_counts() -> None:
     seen = recorder(exited(0), exited(1), verdict=None)
-    seen.saw(None, [fx.StartWorkers(assignment=an_assignment(1))])
+    seen.saw(None, [fx.StartRound(assignment=an_assignment(1))])
     seen.saw(exited(0, round_id=0), [])
     seen.saw(exited(0, round_id=1), [])
     seen.saw(desired(SUCCEEDED), [])
@@ -98,7 +98,7 @@ def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
 
 def test_the_files_of_failed_workers_are_those_of_the_last_round() -> None:
     seen = recorder(replace(exited(0, exit_code=1), error_file="/old"), verdict=None)
-    seen.saw(None, [fx.StartWorkers(assignment=an_assignment(1))])
+    seen.saw(None, [fx.StartRound(assignment=an_assignment(1))])
     seen.saw(replace(exited(1, round_id=1, exit_code=1), error_file="/new"), [])
     seen.saw(replace(exited(0, round_id=0, exit_code=1), error_file="/late"), [])
     seen.saw(desired(FAILED), [])

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 from agent.core.effects import Finish
-from agent.core.model import Exit, WorkerError
+from agent.core.model import Exit
 from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
 from agent.workers.output.files import WorkerOutput
+from agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
 from worker_sdk.context import ROUND, RUN_ID
 

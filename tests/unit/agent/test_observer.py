@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core import events as ev
-from agent.core.model import Pace, Standby, WorkerError
+from agent.core.model import Pace, Standby
 from agent.errors import RunRefused
 from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
 from agent.watchdog.core.model import Hang, HangKind, Standing, WorkerKey
+from agent.workers.supervisor.messages import WorkerError
 from tests.support.inprocess.values import (
     a_begin,
     a_complete,

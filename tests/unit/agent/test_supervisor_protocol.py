@@ -11,7 +11,7 @@ from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
     SupervisorEvent,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -42,7 +42,7 @@ COMMANDS: list[Command] = [
 EVENTS: list[SupervisorEvent] = [
     WorkersStarted(round_id=1, pids={0: 10, 1: 11}),
     WorkerStartFailed(round_id=1, local_rank=1, errno=2, message=f"cannot start {UNDECODABLE}"),
-    WorkerExit(round_id=1, local_rank=1, pid=11, exit_code=-9, is_stopped=True, ended_at=1.5),
+    WorkerExited(round_id=1, local_rank=1, pid=11, exit_code=-9, is_stopped=True, ended_at=1.5),
     WorkersStopped(round_id=1, stuck_pids=(10,)),
 ]
 

@@ -12,7 +12,7 @@ from agent.workers.supervisor.messages import (
     SignalWorkers,
     StartWorkers,
     StopWorkers,
-    WorkerExit,
+    WorkerExited,
     WorkersStarted,
     WorkersStopped,
     WorkerStart,
@@ -102,8 +102,8 @@ def machine_in(state: State) -> Machine:
 
 def exited(
     local_rank: int, exit_code: int, *, is_stopped: bool, ended_at: float = 1000.0
-) -> WorkerExit:
-    return WorkerExit(
+) -> WorkerExited:
+    return WorkerExited(
         round_id=ROUND,
         local_rank=local_rank,
         pid=PIDS[local_rank],

@@ -19,10 +19,10 @@ from coordinator.core.failures.root_cause import (
     root_causes,
     unhealed,
 )
-from coordinator.core.inprocess.model import InterruptionKind
 from coordinator.core.inprocess.records import IterationPhase, IterationState
 from coordinator.core.model import FailureRecord, Hang, HangKind
 from coordinator.core.progress.worker_progress import Standing, Standings, WorkerProgress
+from drumbeat.inprocess import InterruptionKind
 from tests.support.world import a_record
 
 

@@ -19,7 +19,7 @@ from agent.workers.failures.explain.kernel_log import KERNEL_LOG, KernelLog
 from agent.workers.failures.explain.memory import Cgroup, find_cgroup, host_oom_kills
 
 if TYPE_CHECKING:
-    from agent.core.model import WorkerError
+    from agent.workers.supervisor.messages import WorkerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

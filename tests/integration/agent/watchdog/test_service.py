@@ -12,10 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.core.inprocess.model import Complete, Completed, Interrupt, WorkerOrder, WorkerStep
+from agent.core.inprocess.model import Completed, WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
+from drumbeat.inprocess import IterationComplete, IterationInterrupt
 from drumbeat.mapping import duration
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2, worker_pb2_grpc
 from tests.support.board_writer import BoardWriter
@@ -249,8 +250,8 @@ async def test_a_stream_begins_with_a_greeting(
 
 KEY = WorkerKey(ROUND, 0)
 EXCEPTION = iteration_pb2.INTERRUPTION_KIND_EXCEPTION
-INTERRUPT = WorkerOrder(iteration=4, kind=Interrupt(reason="rank 7 failed"))
-COMPLETE = WorkerOrder(iteration=5, kind=Complete())
+INTERRUPT = WorkerOrder(iteration=4, kind=IterationInterrupt(reason="rank 7 failed"))
+COMPLETE = WorkerOrder(iteration=5, kind=IterationComplete())
 INTERRUPT_MESSAGE = worker_pb2.AttachResponse(
     order=worker_pb2.WorkerOrder(
         iteration=4, interrupt=iteration_pb2.IterationInterrupt(reason="rank 7 failed")

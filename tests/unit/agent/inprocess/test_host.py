@@ -10,14 +10,10 @@ import pytest
 from agent.core import effects as fx
 from agent.core.events import InprocessStepTaken
 from agent.core.inprocess.iterations import REPORTED_CHARACTERS_MAX, HostIterations
-from agent.core.inprocess.model import (
-    HostStep,
-    InprocessDirective,
-    InprocessReport,
-    InterruptionKind,
-)
+from agent.core.inprocess.model import InprocessReport
 from agent.core.inprocess.worker import Fault
 from agent.watchdog.core.model import Purpose
+from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
@@ -34,7 +30,7 @@ from tests.support.inprocess.values import (
     why,
 )
 
-S, K = HostStep, InterruptionKind
+S, K = InprocessStep, InterruptionKind
 GRACE_S = 30.0
 
 
@@ -75,7 +71,7 @@ class Story:
         return self.host.report
 
     @property
-    def at(self) -> tuple[int, HostStep]:
+    def at(self) -> tuple[int, InprocessStep]:
         return self.report.iteration, self.report.step
 
     def running(self, iteration: int = 0) -> Story:

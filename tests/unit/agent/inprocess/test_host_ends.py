@@ -9,8 +9,9 @@ import pytest
 
 from agent.core import effects as fx
 from agent.core.inprocess.messages import WONDER_S
-from agent.core.inprocess.model import HostStep, InprocessReport, Interrupted, InterruptionKind
+from agent.core.inprocess.model import InprocessReport, Interrupted
 from agent.watchdog.core.model import Evidence, Purpose
+from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     SPEC,
     a_begin,
@@ -27,7 +28,7 @@ from tests.support.inprocess.values import (
 )
 from tests.unit.agent.inprocess.test_host import GRACE_S, Story, ended
 
-S, K = HostStep, InterruptionKind
+S, K = InprocessStep, InterruptionKind
 
 # Workers that are ahead of their host.
 

@@ -7,19 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.model import (
-    FAULT_CHARACTERS_MAX,
-    InprocessDirective,
-    InprocessReport,
-    InprocessSeat,
-    InprocessSpec,
-    InprocessStep,
-    Interruption,
-    InterruptionKind,
-    IterationBegin,
-    IterationComplete,
-    IterationInterrupt,
-)
+from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
 from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
 from coordinator.wire.failure import failure_reported, verdict_message
@@ -30,6 +18,16 @@ from coordinator.wire.inprocess import (
     RULES_MAX,
     directive_message,
     report_of,
+)
+from drumbeat.inprocess import (
+    InprocessDirective,
+    InprocessSeat,
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
 )
 from drumbeat.mapping import refuse
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2

@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.inprocess.model import (
-    InprocessDirective,
-    InprocessReport,
-    InprocessSpec,
-    IterationComplete,
-)
+from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -21,6 +16,7 @@ from coordinator.core.inprocess.records import (
     IterationState,
 )
 from coordinator.core.phases.rendezvous import GiveUp
+from drumbeat.inprocess import InprocessDirective, IterationComplete
 from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.inprocess.model import InprocessStep, InterruptionKind
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -13,6 +12,7 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.phases.rendezvous import GiveUp, Wait
+from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,

@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
-from coordinator.core.inprocess.model import (
-    FAULT_CHARACTERS_MAX,
-    Fault,
-    InprocessDirective,
-    InprocessSpec,
-    InterruptionKind,
-    IterationInterrupt,
-)
+from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, Fault, InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationInterrupted,
 )
+from drumbeat.inprocess import InprocessDirective, InterruptionKind, IterationInterrupt
 from tests.support.inprocess.round import (
     COMPLETED,
     ENTERED,

@@ -9,13 +9,14 @@ import pytest
 
 from coordinator.core import effects as fx
 from coordinator.core.inprocess.history import BEGAN, COMPLETED, INTERRUPTED
-from coordinator.core.inprocess.model import InprocessSpec, InterruptionKind
+from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.records import IterationBegan
 from coordinator.core.model import GroupState, Standby
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import RoundEnd, RoundEnded
 from coordinator.core.run.state import RunState
+from drumbeat.inprocess import InterruptionKind
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.journal import fold
 from tests.support.status import RunStatus, kind, status_of

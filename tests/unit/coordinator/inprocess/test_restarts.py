@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import IterationBegin, IterationInterrupt
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -17,6 +16,7 @@ from coordinator.core.inprocess.records import (
 from coordinator.core.model import Assignment, GroupState, Standby, Stop
 from coordinator.core.run.records import AgentRemoved, RoundEnd, RoundEnded
 from coordinator.core.run.state import Phase
+from drumbeat.inprocess import IterationBegin, IterationInterrupt
 from tests.support.inprocess.runs import an_iterating_story, enter_all, go_on
 from tests.support.status import RunStatus, status_of
 from tests.support.world import a_running_story

@@ -1,0 +1,126 @@
+"""Pure. The values of in-process restart that agents and the coordinator exchange.
+
+An iteration is one call of the training function by all workers that take part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+
+class InterruptionKind(StrEnum):
+    """What ended an iteration for a worker. The values are those of the protocol."""
+
+    label: str
+    """What happened, as a report has it."""
+
+    def __new__(cls, value: str, label: str) -> Self:
+        """Make a member whose value is the first of the two."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.label = value, label
+        return kind
+
+    EXCEPTION = "EXCEPTION", "an exception"
+    BASE_EXCEPTION = "BASE_EXCEPTION", "an exception that ends the worker"
+    SOFT_TIMEOUT = "SOFT_TIMEOUT", "no progress within the soft timeout"
+    HARD_TIMEOUT = "HARD_TIMEOUT", "no progress within the hard timeout"
+    TERMINATED = "TERMINATED", "the end of the worker"
+    UNRESPONSIVE = "UNRESPONSIVE", "no sign of life of the worker"
+    UNHEALTHY = "UNHEALTHY", "a worker that can't go on"
+    HOST_LOST = "HOST_LOST", "the loss of the host"
+    BARRIER_TIMEOUT = "BARRIER_TIMEOUT", "a worker that was late at the barrier"
+    DISCARDED = "DISCARDED", "a rule that left the worker without a rank"
+    EXITED = "EXITED", "an exit with 0"
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether the worker takes part in the restart."""
+        return self in (InterruptionKind.EXCEPTION, InterruptionKind.SOFT_TIMEOUT)
+
+
+class InprocessStep(StrEnum):
+    """How far all workers of a host are in an iteration. The values are those of the protocol."""
+
+    ENTERED = "ENTERED"
+    """They wait for it to begin."""
+    RUNNING = "RUNNING"
+    """It runs."""
+    INTERRUPTED = "INTERRUPTED"
+    """At least one was interrupted; they clean up."""
+    COMPLETED = "COMPLETED"
+    """All have completed it."""
+    OUTSIDE = "OUTSIDE"
+    """Not all have entered the first one of the round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """What ended an iteration for a worker. Reports of hosts have no traceback."""
+
+    local_rank: int
+    kind: InterruptionKind
+    message: str = ""
+    traceback: str = ""
+
+
+class InprocessSeat(NamedTuple):
+    """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
+
+    A named tuple: a begin makes one for each worker of the fleet.
+    Those of its role are counted as those in its rank are: active ones, if it is.
+    ``role_world_size`` is 0 if the coordinator does not tell places within a role.
+    """
+
+    local_rank: int
+    rank: int
+    active_rank: int | None = None
+    role_rank: int = 0
+    role_world_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationBegin:
+    """A host's part of an iteration. A worker without a seat takes no part any more."""
+
+    seats: tuple[InprocessSeat, ...]
+    world_size: int
+    active_world_size: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationInterrupt:
+    """It was interrupted somewhere: abort, clean up, enter the next one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IterationComplete:
+    """All have completed it."""
+
+
+DirectiveKind = IterationBegin | IterationInterrupt | IterationComplete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessDirective:
+    """What a host's workers shall do in an iteration; the latest wins.
+
+    ``terminated`` are local ranks that take no part any more, whatever they do: their
+    host may never have seen the begin that had no seat for them.
+    """
+
+    round_id: int
+    iteration: int
+    kind: DirectiveKind
+    terminated: tuple[int, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The greater is the later. One that was interrupted is complete if all have exited."""
+        stage = (IterationBegin, IterationInterrupt, IterationComplete).index(type(self.kind))
+        return (self.round_id, self.iteration, stage)
