@@ -34,6 +34,11 @@ def one_line(text: str, characters_max: int) -> str:
     return line if len(line) <= characters_max else f"{line[: characters_max - 1]}…"
 
 
+def describe(error: BaseException) -> str:
+    """Return an exception of foreign code as one line."""
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

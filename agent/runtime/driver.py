@@ -25,7 +25,7 @@ from agent.core.events import (
 )
 from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
-from agent.launching.outcome import Outcome, OutcomeRecorder
+from agent.launching.outcome import OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.preflight import inherited_environment
@@ -71,39 +71,35 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
-    with closing(PrivateDirectory()) as directory:
-        return await _drive(config, transport, directory)
-
-
-async def _drive(config: AgentConfig, transport: Transport, directory: PrivateDirectory) -> int:
     incarnation = uuid.uuid4().hex
-    devices = await find_devices(
-        inherited_environment().get(VISIBLE_DEVICES),
-        numa_mode=config.numa_binding,
-        is_memory_awaited=config.gpu_memory_wait > 0,
-    )
-    spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
-    output = WorkerOutput(config, directory)
-    driver = Driver(
-        config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
-    )
-    try:
-        finish = await driver.run()
-    finally:
-        await driver.close()
-    if (cause := cause_of(finish)) is not None:
-        files = FileThread()
-        tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
-        with suppress(FilesStalled):
-            await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
-        files.close()
-    if config.outcome_file is not None:
-        write_outcome(config.outcome_file, driver.outcome(finish))
-    if finish.error is not None:
-        raise finish.error
-    if finish.report and config.outcome_file is None:
-        write_text(f"{render_report(finish.report, config.program.title)}\n")
-    return finish.exit_code
+    with closing(PrivateDirectory()) as directory:
+        devices = await find_devices(
+            inherited_environment().get(VISIBLE_DEVICES),
+            numa_mode=config.numa_binding,
+            is_memory_awaited=config.gpu_memory_wait > 0,
+        )
+        spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
+        output = WorkerOutput(config, directory)
+        driver = Driver(
+            config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
+        )
+        try:
+            finish = await driver.run()
+        finally:
+            await driver.close()
+        if (cause := cause_of(finish)) is not None:
+            files = FileThread()
+            tell = partial(tell_launcher, inherited_environment().get(ERROR_FILE), cause)
+            with suppress(FilesStalled):
+                await files.run(tell, timeout_s=GOODBYE_TIMEOUT_S)
+            files.close()
+        if config.outcome_file is not None:
+            write_outcome(config.outcome_file, driver.recorder.outcome(finish))
+        if finish.error is not None:
+            raise finish.error
+        if finish.report and config.outcome_file is None:
+            write_text(f"{render_report(finish.report, config.program.title)}\n")
+        return finish.exit_code
 
 
 class EventQueue:
@@ -166,7 +162,7 @@ class Driver:
             )
         )
         self._telemetry = Telemetry(config, host=host)
-        self._recorder = OutcomeRecorder(config.nproc_per_node)
+        self.recorder = OutcomeRecorder(config.nproc_per_node)
         self._history = History(
             host=config.name or host,
             local_world_size=config.nproc_per_node,
@@ -216,10 +212,6 @@ class Driver:
         self._ports.close()
         await self._telemetry.close()
 
-    def outcome(self, finish: fx.Finish) -> Outcome:
-        """Return how this agent ended, for a program that launched it."""
-        return self._recorder.outcome(finish)
-
     def _submit(self, event: Event) -> None:
         self._queue.put(event)
         self._arrived.set()
@@ -261,7 +253,7 @@ class Driver:
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
         """Do what the core wants done about an event, with telemetry and the console told."""
         self._telemetry.saw(event, effects, now=now)
-        self._recorder.saw(event, effects)
+        self.recorder.saw(event, effects)
         for effect in effects:
             self._execute(effect)
         # Last: what is said is not more pressing than what is done.

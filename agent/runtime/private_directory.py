@@ -101,7 +101,7 @@ class PrivateDirectory:
         """
         found = (path for place in self._places for path in _find(place, self._prefix))
         for path in islice(found, ABANDONED_MAX):
-            if path == self._path or (lock := _take(path)) is None:
+            if path == self._path or (lock := _hold(path, is_own=False)) is None:
                 continue
             try:
                 _remove(path, is_spool_kept=is_wanted(path))
@@ -119,7 +119,7 @@ class PrivateDirectory:
             try:
                 for _ in range(ATTEMPTS_MAX):
                     path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place))
-                    if (lock := _lock_own(path)) is not None:
+                    if (lock := _hold(path, is_own=True)) is not None:
                         return path, lock
                 problems.append(f"{place}: it is taken away again and again")
             except OSError as error:
@@ -131,7 +131,7 @@ class PrivateDirectory:
         with suppress(OSError):
             with suppress(FileExistsError):
                 self._path.mkdir(mode=0o700)
-            if _is_ours(self._path) and (lock := _lock_own(self._path)) is not None:
+            if _is_ours(self._path) and (lock := _hold(self._path, is_own=True)) is not None:
                 return self._path, lock
         return self._make_somewhere()
 
@@ -166,39 +166,26 @@ def _is_locked_there(path: Path, lock: int) -> bool:
         return False
 
 
-def _open_locked(path: Path) -> tuple[int, int]:
-    """Open a directory and lock it; return its descriptor and the error of locking, 0 for none."""
-    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return lock, error.errno or errno.EIO
-    return lock, 0
+def _hold(path: Path, *, is_own: bool) -> int | None:
+    """Return a descriptor that holds a directory; None if it is held, gone or of another user.
 
-
-def _lock_own(path: Path) -> int | None:
-    """Return a descriptor that holds a directory; None if it was collected before.
-
-    A file system without locks is no obstacle: without a lock no agent collects there.
+    Our own one needs no lock where the file system has none: no agent collects there then.
     """
     try:
-        lock, problem = _open_locked(path)
-    except FileNotFoundError:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if is_own and not isinstance(error, FileNotFoundError):
+            raise
         return None
-    if problem != errno.EWOULDBLOCK and _is_locked_there(path, lock):
-        return lock
-    os.close(lock)
-    return None
-
-
-def _take(path: Path) -> int | None:
-    """Return a descriptor that holds the directory of a dead process; None if it is not one."""
     with suppress(OSError):
-        lock, problem = _open_locked(path)
-        with suppress(OSError):
-            if not problem and _is_ours(path) and _is_locked_there(path, lock):
-                return lock
-        os.close(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = True
+        except OSError as error:
+            is_held = is_own and error.errno != errno.EWOULDBLOCK
+        if is_held and (is_own or _is_ours(path)) and _is_locked_there(path, lock):
+            return lock
+    os.close(lock)
     return None
 
 

@@ -12,17 +12,13 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 """For the workers alone, unless they are among those that end the agent."""
 
 
-STAYS_IGNORED = signal.SIGHUP
-"""Stays ignored if it was so at the start: ``nohup``."""
-
-
 def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
     """Turn signals into events of the running loop; those with ``names`` end the agent."""
     loop = asyncio.get_running_loop()
     handled = {signal.Signals[name] for name in names}
-    if is_ignored(STAYS_IGNORED):
-        handled.discard(STAYS_IGNORED)
-    if not is_ignored(signal.SIGTSTP):  # as it is without a terminal's job control
+    if _is_ignored(signal.SIGHUP):  # by ``nohup``
+        handled.discard(signal.SIGHUP)
+    if not _is_ignored(signal.SIGTSTP):  # as it is without a terminal's job control
         loop.add_signal_handler(signal.SIGTSTP, submit, SuspendRequested())
     for signum in handled:
         loop.add_signal_handler(signum, submit, SignalReceived(signum=signum))
@@ -30,6 +26,5 @@ def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
         loop.add_signal_handler(signum, submit, SignalToForward(signum=signum))
 
 
-def is_ignored(number: signal.Signals) -> bool:
-    """Return whether this process ignores a signal."""
+def _is_ignored(number: signal.Signals) -> bool:
     return signal.getsignal(number) is signal.SIG_IGN

@@ -40,15 +40,12 @@ class EventHandler(Protocol):
 
     def handle(self, event: Event) -> None:
         """Take an event."""
-        ...
 
     def put(self, metric: Metric) -> None:
         """Take a metric."""
-        ...
 
     def close(self) -> None:
         """Pass on what is held back, and let go. The last call."""
-        ...
 
 
 Factory = Callable[[], EventHandler]

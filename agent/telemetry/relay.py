@@ -21,6 +21,7 @@ from agent.telemetry import handlers
 from agent.telemetry.handlers import EventHandler, Factory
 from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
+from drumbeat.format import describe
 
 log = structlog.get_logger()
 
@@ -97,7 +98,7 @@ class Relay:
         try:
             handler = make()
         except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent
-            log.warning("event handler not available", reason=_describe(error))
+            log.warning("event handler not available", reason=describe(error))
         while (item := self._queue.get()) is not None:
             self._deliver(handler, item)
         if handler is None:
@@ -124,8 +125,4 @@ class Relay:
     def _note_failure(self, error: Exception) -> None:
         self.failed += 1
         if self.failed == 1:  # once: a disk that is full stays full
-            log.warning("event handler failed", reason=_describe(error))
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+            log.warning("event handler failed", reason=describe(error))

@@ -15,9 +15,10 @@ from agent.errors import PrivateDirectoryUnusable
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.last_lines import BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
-from agent.workers.output.logs_specs import describe, make_logs_specs
+from agent.workers.output.logs_specs import make_logs_specs
 from agent.workers.output.stderr_relay import StderrRelay
 from agent.workers.output.tail import Tail
+from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpe
 from agent.runtime.entry_points import installed
 from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap
+from drumbeat.format import describe
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
@@ -81,11 +81,6 @@ def _make_foreign(
     if not callable(getattr(specs, "reify", None)):
         raise LogsSpecsUnusable(name, f"{type(specs).__name__} has no method reify")
     return cast("LogsSpecs", specs)
-
-
-def describe(error: Exception) -> str:
-    """Return an exception of foreign code as one line."""
-    return f"{type(error).__name__}: {error}".replace(os.linesep, " ")
 
 
 def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
