@@ -323,11 +323,4 @@ class Driver:
             failure, run_id=config.run_id, incarnation=incarnation, host=host, role=config.role
         )
         record.name = config.name
-        self._reporter.write(
-            Spooled(
-                incarnation=incarnation,
-                sequence=failure.sequence,
-                happened_at=failure.happened_at,
-                record=record,
-            )
-        )
+        self._reporter.write(Spooled(happened_at=failure.happened_at, record=record))

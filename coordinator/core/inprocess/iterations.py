@@ -319,15 +319,12 @@ class Iterations:
                 if not self._cause:
                     return wait
         why = reasons.faults_named(faults) or self._cause
-        return self._interrupted(state.iteration, why, now, faults[:FAULTS_NAMED_MAX])
+        return self._interrupted(state.iteration, why, now)
 
-    def _interrupted(
-        self, iteration: int, why: str, now: float, faults: tuple[Fault, ...] = ()
-    ) -> IterationInterrupted:
+    def _interrupted(self, iteration: int, why: str, now: float) -> IterationInterrupted:
         return IterationInterrupted(
             round_id=self.state.round_id,
             iteration=iteration,
-            faults=faults,
             reason=f"iteration {iteration} was interrupted: {why}",
             at_s=now,
         )
@@ -417,7 +414,6 @@ class Iterations:
             master_addr="",
             master_port=0,
             cuts=found.cuts,
-            terminated=(*known, *others)[:FAULTS_NAMED_MAX],
             spec=None if is_in_call and spec == state.spec else spec,
             reason=reason,
             exited=sum(fault.is_exit for fault in self._leavers.values()),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
-# Of a fault's text in a reason or a record; the whole is in its failure record.
+# Of a fault's text in a reason; the whole is in its failure record.
 FAULT_CHARACTERS_MAX = 300
-# Faults that a reason or a record names; the others are a number.
+# Faults that a reason names; the others are a number.
 FAULTS_NAMED_MAX = 4
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from coordinator.core.inprocess.model import Fault, InprocessSpec
+from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import Cut, replay
+from drumbeat.format import count
+
+# Decisions, as a run's history and its log name them.
+BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"
+ITERATION_DECISIONS = frozenset({BEGAN, INTERRUPTED, COMPLETED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationBegan:
     """All workers that take part had entered, and were told to call the function.
 
-    ``cuts`` are the workers that took part before and do no more; ``terminated`` names
-    some of them, and ``exited`` of them had failed at nothing. ``spec`` is ``None`` if
-    it is that of the iteration before.
+    ``cuts`` are the workers that took part before and do no more; ``exited`` of them had
+    failed at nothing. ``spec`` is ``None`` if it is that of the iteration before.
     """
 
     round_id: int
@@ -24,7 +28,6 @@ class IterationBegan:
     master_addr: str
     master_port: int
     cuts: tuple[Cut, ...] = ()
-    terminated: tuple[Fault, ...] = ()
     spec: InprocessSpec | None = None
     reason: str = ""
     at_s: float = 0.0
@@ -33,11 +36,10 @@ class IterationBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationInterrupted:
-    """The iteration ended early for all. ``faults`` are what was known then, bounded."""
+    """The iteration ended early for all."""
 
     round_id: int
     iteration: int
-    faults: tuple[Fault, ...] = ()
     reason: str = ""
     at_s: float = 0.0
 
@@ -52,6 +54,18 @@ class IterationCompleted:
 
 
 IterationRecord = IterationBegan | IterationInterrupted | IterationCompleted
+
+
+def told(record: IterationRecord) -> tuple[str, str]:
+    """Return the name of a decision, and why it was taken."""
+    match record:
+        case IterationBegan(active_world_size=active):
+            what = f"iteration {record.iteration}, called by {count(active, 'worker')}"
+            return BEGAN, f"{what}; {record.reason}" if record.reason else what
+        case IterationInterrupted():
+            return INTERRUPTED, record.reason
+        case _:
+            return COMPLETED, f"iteration {record.iteration} is complete"
 
 
 class IterationPhase(StrEnum):

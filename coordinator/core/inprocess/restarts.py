@@ -7,10 +7,9 @@ costs it anything.
 from __future__ import annotations
 
 from coordinator.core.effects import Instruct
-from coordinator.core.inprocess.history import WAITING, told
 from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
-from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord
+from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord, told
 from coordinator.core.model import Round
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.leader import LeaderPort
@@ -140,7 +139,7 @@ class InProcessRestarts:
             self._waits_since, self._log_at = now, now + interval_s
         elif now >= self._log_at:
             self._log_at = now + max(interval_s, now - self._waits_since)
-            self._run.log(WAITING, wait.reason)
+            self._run.log("iteration waiting", wait.reason)  # no decision that would be kept
             seated = self._round.seats.keys() - self._run.state.given_up
             self._run.publisher.some(self._run.members.connected - seated)
 

@@ -8,13 +8,14 @@ from enum import StrEnum
 from itertools import islice
 
 from coordinator.core.failures.root_cause import TableRoom, insert_most_telling, unhealed
-from coordinator.core.inprocess.history import ITERATION_DECISIONS, hosts_of, told
 from coordinator.core.inprocess.records import (
+    ITERATION_DECISIONS,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
     IterationRecord,
     IterationState,
+    told,
 )
 from coordinator.core.model import (
     AgentIdentity,
@@ -353,9 +354,12 @@ class RunState:
         iterations.apply(record)
         self.iterations_restarted += iterations.restarted - restarted
         if isinstance(record, IterationBegan):
-            present = hosts_of(iterations.order, current)
-            self.excused |= current.seats.keys() - present.keys() - self.succeeded
-            self._spend(current.seats[next(iter(present))].agent.address, record.master_port)
+            seats = current.seats.items()
+            owners = [i for i, seat in seats for _ in range(seat.agent.local_world_size)]
+            present = {owners[worker] for worker in iterations.order}
+            self.excused |= current.seats.keys() - present - self.succeeded
+            leader = current.seats[owners[iterations.order[0]]].agent
+            self._spend(leader.address, record.master_port)
         is_first_try = iterations.iteration == iterations.call_first
         if was_first or not is_first_try or isinstance(record, IterationInterrupted):
             self._note_iteration(record)

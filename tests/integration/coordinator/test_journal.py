@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.core.effects import Forget, Persist
-from coordinator.core.inprocess.model import Fault, InprocessSpec
+from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
     IterationBegan,
@@ -130,16 +130,14 @@ def iterations(round_id: int) -> list[Record]:
         "active_world_size": 3,
         "master_addr": "10.0.0.2",
     }
-    fault = Fault(rank=4, host="alice", kind=InterruptionKind.EXCEPTION, message="é")
     return [
         IterationBegan(**place, iteration=0, master_port=4100, spec=spec),
-        IterationInterrupted(round_id=round_id, iteration=0, faults=(fault,), reason="oh"),
+        IterationInterrupted(round_id=round_id, iteration=0, reason="é"),
         IterationBegan(
             **place,
             iteration=1,
             master_port=4101,
             cuts=(Cut(removed=(4,), is_filled=True),),
-            terminated=(fault,),
         ),
         IterationCompleted(round_id=round_id, iteration=1),
     ]

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.history import BEGAN, COMPLETED, INTERRUPTED
 from coordinator.core.inprocess.model import InprocessSpec
-from coordinator.core.inprocess.records import IterationBegan
+from coordinator.core.inprocess.records import BEGAN, COMPLETED, INTERRUPTED, IterationBegan
 from coordinator.core.model import GroupState, Standby
 from coordinator.core.registry.registry import RegistryPolicy
 from coordinator.core.run.policy import RunPolicy
