@@ -28,7 +28,7 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(_escaped, _COLOUR.sub("", text))
 
 
-def one_line(text: str, characters_max: int) -> str:
+def one_line(text: str, characters_max: int = 300) -> str:
     """Return foreign text as one printable line, cut if it is longer."""
     line = printable(text.strip()).replace("\n", "\\n").replace("\t", " ")
     return line if len(line) <= characters_max else f"{line[: characters_max - 1]}…"

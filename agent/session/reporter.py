@@ -85,6 +85,6 @@ class Reporter:
         record.CopyFrom(spooled.record)
         record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
         request = session_pb2.ReportFailuresRequest(record=record)
-        if spooled.incarnation == self._incarnation:
+        if record.fence.incarnation == self._incarnation:
             request.uptime.CopyFrom(duration(now - self._began_at))
         return request

@@ -48,15 +48,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Spooled:
     """A record that waits for its acknowledgement."""
 
-    incarnation: str
-    sequence: int
     happened_at: float
     record: failure_pb2.FailureRecord
 
     @property
     def key(self) -> tuple[str, int]:
         """What identifies the record everywhere."""
-        return self.incarnation, self.sequence
+        return self.record.fence.incarnation, self.record.sequence
 
 
 class Spool:
@@ -152,12 +150,7 @@ class Spool:
         record = failure_pb2.FailureRecord.FromString(entry.record)
         # Of an earlier boot nothing is known but that it was before this one.
         happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
-        spooled = Spooled(
-            incarnation=record.fence.incarnation,
-            sequence=record.sequence,
-            happened_at=happened_at,
-            record=record,
-        )
+        spooled = Spooled(happened_at=happened_at, record=record)
         if _name(spooled.key) != path.name:
             raise ValueError("it lies where another record belongs")
         return spooled

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby, Stop
-from agent.telemetry.waits import REASON_CHARACTERS_MAX, Situation, WaitNotices, wait_of
+from agent.telemetry.waits import Situation, WaitNotices, wait_of
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.durations import format_duration
@@ -117,7 +117,7 @@ class History:
                 self._say("coordinator answered", f"the coordinator answered after {away}", level)
 
     def _on_desired(self, before: DesiredState, desired: DesiredState) -> None:
-        reason = one_line(desired.reason, REASON_CHARACTERS_MAX)
+        reason = one_line(desired.reason)
         match desired:
             case Standby(time_left_s=left):
                 self._standby_until = None if left is None else self._now + left
@@ -176,7 +176,7 @@ class History:
             case fx.Tell(what=what, why=why, round_id=round_id, details=traceback):
                 level = "warning" if what in _WARNINGS else "info"
                 details = {"run.round": round_id, "exception": traceback or None}
-                text = f"{what}: {one_line(why, REASON_CHARACTERS_MAX)}"
+                text = f"{what}: {one_line(why)}"
                 self._say(what, text, level, details)
 
     def _on_start(self, assignment: Assignment) -> None:
@@ -235,7 +235,7 @@ class History:
             if has_shown and not has_news and decision:
                 self._say(event, decision)
             return
-        self._say(event, f"{event}: {one_line(reason, REASON_CHARACTERS_MAX)}")
+        self._say(event, f"{event}: {one_line(reason)}")
 
     def _show_held(self, decision: str = "") -> None:
         held, self._held = self._held, []
@@ -283,7 +283,7 @@ def _how(failure: Failure) -> str:
 
 
 def _first_line(failure: Failure) -> str:
-    return one_line(failure.message.strip().partition("\n")[0], REASON_CHARACTERS_MAX)
+    return one_line(failure.message.strip().partition("\n")[0])
 
 
 def _place(failure: Failure) -> dict[str, object]:

@@ -12,9 +12,6 @@ from drumbeat.format import count, one_line
 TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
 """How long after the beginning of a wait it is told, in seconds; at last at steps of the last."""
 
-REASON_CHARACTERS_MAX = 300
-"""Most that is shown of a sentence of the coordinator's, or of the network's."""
-
 _GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
 _ENDS = "Ctrl-C ends this agent"
 
@@ -113,8 +110,7 @@ def _for_workers(situation: Situation, left: str) -> Wait:
 def _for_coordinator(situation: Situation, now: float) -> Wait:
     alive = situation.workers_alive
     # What gRPC met last; before it stands text of its own, and the address once more.
-    reason = _GRPC.sub("", situation.reason.rpartition("last error: ")[2])
-    reason = one_line(reason, REASON_CHARACTERS_MAX)
+    reason = one_line(_GRPC.sub("", situation.reason.rpartition("last error: ")[2]))
     text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
     if left := _left(situation.until, now):
         option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
@@ -130,8 +126,7 @@ def _for_others(situation: Situation, left: str) -> Wait | None:
     match situation.desired, situation.group:
         case Standby(reason=reason), _:
             until = f", up to {left} more" if left else ""
-            shown = one_line(reason, REASON_CHARACTERS_MAX)
-            return Wait("other agents", f"standing by: {shown}{until}; {_ENDS}")
+            return Wait("other agents", f"standing by: {one_line(reason)}{until}; {_ENDS}")
         case Assignment(), GroupState.STARTING:
             return Wait("start", f"waiting for the workers to start; {_ENDS}")
         case Assignment(), GroupState.SUCCEEDED:

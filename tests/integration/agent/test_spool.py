@@ -51,9 +51,7 @@ def spooled(sequence: int, incarnation: str = "me", message: str = "boom") -> Sp
     record = failure_pb2.FailureRecord(
         fence=fence, sequence=sequence, host="alice", exit_code=1, message=message
     )
-    return Spooled(
-        incarnation=incarnation, sequence=sequence, happened_at=time.monotonic(), record=record
-    )
+    return Spooled(happened_at=time.monotonic(), record=record)
 
 
 def files(place: Path) -> list[str]:
@@ -142,7 +140,7 @@ spool = Spool(directory, "r", "killed")
 fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
-    spool.write(Spooled(incarnation="killed", sequence=number, happened_at=1.0, record=record))
+    spool.write(Spooled(happened_at=1.0, record=record))
 (directory.ensure("errors") / "error").touch()
 os.kill(os.getpid(), signal.SIGKILL)
 """
