@@ -59,7 +59,7 @@ class HostIterations:
         self._workers = [Worker(local_rank=rank) for rank in range(self._size)]
         self._has_started = self._is_stopping = self.has_failed = False
         self._dismissed_until: float | None = None
-        self._notices = RestartNotices()
+        self._notices = RestartNotices(round_id)
         # The iterations that all, that any of the workers are in, and the latest complete one.
         self._low = self._top = self._completed = NO_ITERATION
         # What went wrong, by iteration and worker, in the order in which it did.
@@ -112,7 +112,7 @@ class HostIterations:
             case IterationInterrupt(reason=reason):
                 self._notices.interrupted(reason, now=now)
             case IterationBegin():
-                return self._notices.began(directive.iteration, self._round_id, now=now)
+                return self._notices.began(directive.iteration, now=now)
         return []
 
     def step_taken(self, event: InprocessStepTaken, *, now: float) -> Fault | None:
@@ -198,14 +198,14 @@ class HostIterations:
     def settle(self, *, now: float) -> list[fx.Effect]:
         """Return what is to be done, and bring ``report`` up to date. Linear in workers."""
         effects: list[fx.Effect] = []
-        directive, round_id = self._directive, self._round_id
+        directive = self._directive
         if self._is_running:
             if directive is not None:
-                effects += self._notices.review(round_id, now=now)
+                effects += self._notices.review(now=now)
                 self._note_seats_of_the_dead(directive)
                 for worker in self._workers:
                     effects += self._settle(worker, directive, now)
-            effects += self._notices.waits(self._waiting_for(), round_id, now=now)
+            effects += self._notices.waits(self._waiting_for(), now=now)
         for worker in self._workers:
             if worker.kill_at is not None and now >= worker.kill_at:
                 worker.kill_at = None

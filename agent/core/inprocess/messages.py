@@ -21,7 +21,8 @@ class RestartNotices:
     is waited for, if that is still so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, round_id: int) -> None:
+        self._round_id = round_id
         self.tell_at: float | None = None
         self.wait_at: float | None = None
         self._waits_since = 0.0
@@ -40,22 +41,22 @@ class RestartNotices:
         self._since = now if self._since is None else self._since
         self._why, self.tell_at = why, now + WONDER_S
 
-    def review(self, round_id: int, *, now: float) -> list[fx.Effect]:
+    def review(self, *, now: float) -> list[fx.Effect]:
         """Tell of an interruption that was not followed by anything for long."""
         if self.tell_at is None or now < self.tell_at:
             return []
-        return [self._tell("iteration interrupted", self._why, round_id)]
+        return [self._tell("iteration interrupted", self._why)]
 
-    def began(self, iteration: int, round_id: int, *, now: float) -> list[fx.Effect]:
+    def began(self, iteration: int, *, now: float) -> list[fx.Effect]:
         """Tell that the function runs again, if it was interrupted before."""
         if self._since is None:
             return []
         took = f"iteration {iteration} began {now - self._since:.2f} s later"
         self._since = None
         why = f"{self._why}; {took}" if self._why else took
-        return [self._tell("restarted in process", why, round_id)]
+        return [self._tell("restarted in process", why)]
 
-    def waits(self, text: str, round_id: int, *, now: float) -> list[fx.Effect]:
+    def waits(self, text: str, *, now: float) -> list[fx.Effect]:
         """Tell what workers of this host wait for, empty if for nothing; if it takes long."""
         if not text:
             self.wait_at = None
@@ -67,10 +68,10 @@ class RestartNotices:
         waited_s = now - self._waits_since
         self.wait_at = now + max(WONDER_S, waited_s)
         why = f"{text}, {waited_s:.0f} s so far"
-        return [fx.Tell(what="iteration waiting", why=why, round_id=round_id)]
+        return [fx.Tell(what="iteration waiting", why=why, round_id=self._round_id)]
 
-    def _tell(self, what: str, why: str, round_id: int) -> fx.Tell:
+    def _tell(self, what: str, why: str) -> fx.Tell:
         told = sorted(self._tracebacks.items())
         details = "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in told)
         self.tell_at, self._why, self._tracebacks = None, "", {}
-        return fx.Tell(what=what, why=why, round_id=round_id, details=details)
+        return fx.Tell(what=what, why=why, round_id=self._round_id, details=details)

@@ -46,7 +46,6 @@ class Phase(StrEnum):
 
 
 _INTERRUPTIBLE = frozenset({Phase.ENTERED, Phase.RUNNING, Phase.COMPLETED})
-_BEGUN = frozenset({Phase.RUNNING, Phase.INTERRUPTED, Phase.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +112,7 @@ class Worker:
     @property
     def has_begun(self) -> bool:
         """Whether its latest iteration has begun for it."""
-        return self.phase in _BEGUN
+        return self.phase not in (Phase.OUTSIDE, Phase.ENTERED)
 
     @property
     def is_spare(self) -> bool:
@@ -154,9 +153,8 @@ class Worker:
             case IterationBegin(seats=seats):
                 return all(seat.local_rank != self.local_rank for seat in seats)
             case IterationComplete():
-                is_waiting = self.phase in (Phase.OUTSIDE, Phase.ENTERED)
                 return self.iteration < directive.iteration or (
-                    self.iteration == directive.iteration and is_waiting
+                    self.iteration == directive.iteration and not self.has_begun
                 )
             case IterationInterrupt():
                 return False
