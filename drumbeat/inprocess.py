@@ -65,6 +65,23 @@ class Interruption:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What a host's workers do in the iterations of a round: all of it, the latest wins.
+
+    ``terminated`` only grows. ``groups`` are by local rank, empty if no rule asks for them.
+    ``ahead`` are local ranks: of those that have completed what still runs, or wait for the
+    next iteration.
+    """
+
+    iteration: int
+    step: InprocessStep
+    terminated: tuple[Interruption, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+    groups: tuple[str, ...] = ()
+    ahead: tuple[int, ...] = ()
+
+
 class InprocessSeat(NamedTuple):
     """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
 

@@ -318,9 +318,12 @@ class Driver:
 
     def _write_failure(self, failure: Failure) -> None:
         config, identity = self._config, self._identity
-        incarnation, host = identity.incarnation, identity.host
         record = failure_message(
-            failure, run_id=config.run_id, incarnation=incarnation, host=host, role=config.role
+            failure,
+            run_id=config.run_id,
+            incarnation=identity.incarnation,
+            host=identity.host,
+            role=config.role,
+            name=config.name,
         )
-        record.name = config.name
         self._reporter.write(Spooled(happened_at=failure.happened_at, record=record))

@@ -174,13 +174,14 @@ def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.Failure
 
 
 def failure_message(
-    failure: Failure, *, run_id: str, incarnation: str, host: str, role: str
+    failure: Failure, *, run_id: str, incarnation: str, host: str, role: str, name: str = ""
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
     record: failure_pb2.FailureRecord = _RECORD.write(
         failure,
         fence=common_pb2.Fence(run_id=run_id, round_id=failure.round_id, incarnation=incarnation),
         host=host,
+        name=name,
         worker=failure_pb2.WorkerRanks(
             rank=failure.rank,
             local_rank=failure.local_rank,

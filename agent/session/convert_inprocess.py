@@ -39,7 +39,6 @@ SPEC_BYTES_MAX = 40 * 1024
 ITERATION_MAX = 2**63 - 1
 
 # Fields that have the same name here and there.
-_SEAT = ("rank", "active_rank", "role_rank", "role_world_size")
 _BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 # What a worker can know of itself; the others are for agents and the coordinator to say.
@@ -137,7 +136,7 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
     message = worker_pb2.WorkerOrder(iteration=order.iteration)
     match order.kind:
         case IterationBegin(seats=(seat,)) as begin:
-            own, shared = _fields(seat, _SEAT), _fields(begin, _BEGIN)
+            own, shared = _fields(seat, seat._fields[1:]), _fields(begin, _BEGIN)
             message.begin.CopyFrom(worker_pb2.WorkerBegin(**own, **shared))
         case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason
@@ -200,10 +199,8 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:
-    given = _fields(message, _SEAT)
-    if not message.HasField("active_rank"):
-        given["active_rank"] = None
-    return InprocessSeat(local_rank=message.local_rank, **given)
+    seat = InprocessSeat(**_fields(message, InprocessSeat._fields))
+    return seat if message.HasField("active_rank") else seat._replace(active_rank=None)
 
 
 def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:

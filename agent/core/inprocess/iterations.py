@@ -262,10 +262,7 @@ class HostIterations:
             return None
         self._broken[key] = _shortened(why)
         self._notices.failed(worker.local_rank, why.traceback, now=now)
-        rank = worker.seat.rank if worker.seat is not None else None
-        return Fault(
-            interruption=why, iteration=worker.iteration, at=now, rank=rank, pid=worker.pid
-        )
+        return worker.fault_by(why, worker.iteration, at=now)
 
     def _terminated(self, worker: Worker, why: Interruption, iteration: int, now: float) -> None:
         iteration = max(iteration, worker.iteration)

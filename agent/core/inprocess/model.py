@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from drumbeat.inprocess import (
     DirectiveKind,
+    HostReport,
     InprocessStep,
     Interruption,
 )
@@ -63,19 +64,10 @@ class WorkerStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessReport:
-    """What this host's workers do in the iterations of a round. See the protocol.
+class InprocessReport(HostReport):
+    """This host's report; ``spec`` is as it was encoded. Messages in it are shortened."""
 
-    Messages are shortened and there are no tracebacks; failure records have them.
-    """
-
-    iteration: int
-    step: InprocessStep
-    terminated: tuple[Interruption, ...] = ()
-    interruptions: tuple[Interruption, ...] = ()
     spec: bytes | None = None
-    groups: tuple[str, ...] = ()
-    ahead: tuple[int, ...] = ()
 
     @property
     def news(self) -> InprocessReport | None:

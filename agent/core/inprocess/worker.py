@@ -139,6 +139,10 @@ class Worker:
     def leave(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
         """Take no part any more; return what is to be written down of it."""
         self.left = interruption
+        return self.fault_by(interruption, iteration, at=at)
+
+    def fault_by(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
+        """Return what is to be written down of something that it did to an iteration."""
         rank = self.seat.rank if self.seat is not None else None
         return Fault(interruption=interruption, iteration=iteration, at=at, rank=rank, pid=self.pid)
 

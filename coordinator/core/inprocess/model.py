@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
-from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
+from drumbeat.inprocess import HostReport, InterruptionKind
 
 # Of a fault's text in a reason; the whole is in its failure record.
 FAULT_CHARACTERS_MAX = 300
@@ -30,21 +30,10 @@ class InprocessSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessReport:
-    """What a host's workers do in the iterations of a round: all of it, the latest wins.
+class InprocessReport(HostReport):
+    """A host's report; ``spec`` comes with the first ones of a call."""
 
-    ``terminated`` only grows. ``spec`` comes with the first reports of a call,
-    ``groups`` are by local rank, empty if no rule asks for them. ``ahead`` are local
-    ranks: of those that have completed what still runs, or wait for the next iteration.
-    """
-
-    iteration: int
-    step: InprocessStep
-    terminated: tuple[Interruption, ...] = ()
-    interruptions: tuple[Interruption, ...] = ()
     spec: InprocessSpec | None = None
-    groups: tuple[str, ...] = ()
-    ahead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
