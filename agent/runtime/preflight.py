@@ -21,6 +21,8 @@ from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound,
 from agent.telemetry import handlers
 from agent.workers.devices.gpus import count_gpus
 from agent.workers.devices.visible import VISIBLE_DEVICES, entries
+from agent.workers.environment import inherited
+from agent.workers.output import logs_specs
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
@@ -45,9 +47,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
         )
     handlers.check_name(config.event_handler)
     if isinstance(config.logs_specs, str):
-        from agent.workers.output.logs_specs import check_name  # noqa: PLC0415 - few need it
-
-        check_name(config.logs_specs)
+        logs_specs.check_name(config.logs_specs)
     _check_program(config)
     # Last, so that a command line with another mistake leaves no file or directory behind.
     event_log, log_dir = config.event_log_file, config.log_dir
@@ -203,7 +203,4 @@ def _prepare_event_log(path: str) -> None:
 
 def inherited_environment() -> dict[str, str]:
     """Return what workers inherit of this process's environment."""
-    # Imported here: it costs half of the command line.
-    from agent.workers.environment import inherited  # noqa: PLC0415
-
     return inherited(os.environ)

@@ -302,9 +302,8 @@ class Tail:
         with self._lock:
             if self._inotify is not None and source.watch is not None:
                 self._inotify.unwatch(source.watch)
-            source.sink.users -= 1
-            if source.filtered_sink is not None:
-                source.filtered_sink.users -= 1
+            for sink in source.sinks:
+                sink.users -= 1
         os.close(source.fd)
 
     def _give_up(self, sinks: Sequence[Sink]) -> None:
