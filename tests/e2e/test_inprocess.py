@@ -73,11 +73,16 @@ def test_an_exception_starts_the_function_again_everywhere(cluster: Cluster) -> 
     assert [agent.wait() for agent in agents] == [0, 0], cluster.logs()
     lives = [entered(agents, iteration) for iteration in range(3)]
     for life in lives:
-        assert [line["rank"] for line in life] == ["0", "1", "2", "3"]
         assert {line["world_size"] for line in life} == {"4"}
         assert len({line["master_port"] for line in life}) == 1
+    # A rank that the fault of another reaches before it has called the function does not.
+    ranks = [[line["rank"] for line in life] for life in lives]
+    assert "3" in ranks[0]
+    assert "0" in ranks[1]
+    assert ranks[2] == ["0", "1", "2", "3"]
     assert len({life[0]["master_port"] for life in lives}) == 3
-    assert len({tuple(line["pid"] for line in life) for life in lives}) == 1
+    pids = [{line["rank"]: line["pid"] for line in life} for life in lives]
+    assert all(before.items() <= pids[2].items() for before in pids)
     assert sorted(line["value"] for line in told(agents, "returned")) == ["0", "1", "2", "3"]
     run = coordinator.run("run")
     assert (run.verdict.is_success, run.restart_count, run.iterations_restarted) == (True, 0, 2)
