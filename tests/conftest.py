@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,9 @@ from tests.support.leaks import SETTLE_S, Holdings, end_children_since, settled_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# A suite that nohup started would hand what is ignored on to every process of its tests.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")
