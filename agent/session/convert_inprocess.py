@@ -15,7 +15,6 @@ from agent.core.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.watchdog.calls import InvalidField
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
@@ -29,6 +28,7 @@ from drumbeat.inprocess import (
 )
 from drumbeat.mapping import MessageMapping, enum_table
 from drumbeat.v1 import inprocess_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024
@@ -74,7 +74,7 @@ _REPORT = MessageMapping(
 def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
-        raise InvalidField(f"step.iteration: {message.iteration} is given, must be below 2**63")
+        raise InvalidField("step.iteration", message.iteration, "below 2**63")
     kind: Entered | Completed | Interrupted | Terminated
     match message.WhichOneof("kind"):
         case "entered":
@@ -90,7 +90,7 @@ def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | N
         case "terminated":
             path = "step.terminated.interruption"
             if not message.terminated.HasField("interruption"):
-                raise InvalidField(f"{path}: is missing")
+                raise InvalidField(path, None, "an interruption")
             ending = message.terminated.interruption
             why = _interruption_from(ending, local_rank, _SAID_AT_THE_END, path)
             kind = Terminated(interruption=why)
@@ -108,7 +108,7 @@ def _interruption_from(
     """Read what a worker says of itself; its token tells better which one it is."""
     kind = kind_from(message.kind)
     if kind not in known:
-        raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
+        raise InvalidField(f"{path}.kind", message.kind, "what a worker can know of itself")
     _check_bytes(f"{path}.message", message.message, MESSAGE_BYTES_MAX)
     _check_bytes(f"{path}.traceback", message.traceback, TRACEBACK_BYTES_MAX)
     return Interruption(
@@ -120,15 +120,14 @@ def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
     """Check the size of what is handed on; the coordinator knows what it means."""
     encoded = message.SerializeToString(deterministic=True)
     if len(encoded) > SPEC_BYTES_MAX:
-        where = f"step.entered.spec: has {len(encoded)} bytes, may have {SPEC_BYTES_MAX}"
-        raise InvalidField(where)
+        raise InvalidField("step.entered.spec", len(encoded), f"at most {SPEC_BYTES_MAX} bytes")
     return encoded
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
     length = len(text.encode("utf-8", "replace"))
     if length > limit:
-        raise InvalidField(f"{path}: has {length} bytes, may have {limit}")
+        raise InvalidField(path, length, f"at most {limit} bytes")
 
 
 def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:

@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from agent.core.events import WorkerExited
 from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder
-from agent.watchdog.core.format import describe_hang
-from agent.watchdog.core.model import Hang, HangKind, Purpose
+from agent.watchdog.hang import Hang, HangKind, Purpose, describe_hang
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     DirectiveKind,

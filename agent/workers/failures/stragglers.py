@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from agent.watchdog.core.format import seconds
+from agent.watchdog.hang import seconds
 from drumbeat.format import count
 
 PLACES_MAX = 20

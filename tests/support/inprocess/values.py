@@ -15,7 +15,7 @@ from agent.core.inprocess.model import (
     WorkerOrder,
     WorkerStep,
 )
-from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
+from agent.watchdog.hang import Hang, HangKind, Purpose, Standing
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,

@@ -20,7 +20,7 @@ from agent.core.events import (
 )
 from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
-from agent.watchdog.core.model import Purpose
+from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (

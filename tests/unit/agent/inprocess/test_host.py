@@ -12,7 +12,7 @@ from agent.core.events import InprocessStepTaken
 from agent.core.inprocess.iterations import REPORTED_CHARACTERS_MAX, HostIterations
 from agent.core.inprocess.model import InprocessReport
 from agent.core.inprocess.worker import Fault
-from agent.watchdog.core.model import Purpose
+from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     OTHER_SPEC,
