@@ -55,7 +55,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
 
 log = structlog.get_logger()
