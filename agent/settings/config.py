@@ -338,10 +338,10 @@ class AgentConfig(JobSettings):
 
         progress = self.progress_timeout
         return WatchdogPolicy(
-            startup_timeout_s=self.startup_timeout,
-            runtime_timeout_s=self.runtime_timeout,
-            progress_timeout_s=AUTO if isinstance(progress, str) else progress,
-            exit_timeout_s=self.exit_timeout,
+            startup_timeout_s=self.startup_timeout or None,
+            runtime_timeout_s=self.runtime_timeout or None,
+            progress_timeout_s=AUTO if isinstance(progress, str) else progress or None,
+            exit_timeout_s=self.exit_timeout or None,
             kill_grace_s=self.hang_grace,
         )
 
