@@ -34,8 +34,8 @@ from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
 from agent.workers.devices.nvml import visible_gpus
 from agent.workers.failures.error_file import read_error_file, read_faults
+from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import describe_ending
-from agent.workers.failures.explain.evidence import Explainer
 from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.last_lines import exception_in
 from agent.workers.supervisor.client import SupervisorClient
