@@ -17,12 +17,10 @@ from agent.core import effects as fx
 from agent.core.events import (
     Event,
     GpuMemoryFree,
-    InprocessStepTaken,
     SupervisorDied,
     SupervisorNotStarted,
     WorkerStartFailed,
 )
-from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
@@ -117,7 +115,6 @@ class Workers:
             config.watchdog,
             output.directory,
             self._signal_worker,
-            self._on_step,
             on_event,
             self._base_environment,
         )
@@ -185,9 +182,8 @@ class Workers:
                 self._command(effect)
             case fx.SignalWorkers():
                 self._command(effect)
-            case fx.OrderWorker():
-                key = WorkerKey(effect.round_id, effect.local_rank)
-                self.watchdog.order(key, effect.order)
+            case fx.WorkerOrder():
+                self.watchdog.order(effect)
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""
@@ -213,11 +209,6 @@ class Workers:
                 # A shell around the worker would keep the one of the default escalation to itself.
                 is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
             )
-        )
-
-    def _on_step(self, worker: WorkerKey, step: WorkerStep) -> None:
-        self._submit(
-            InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
 
     async def _start_workers(self, assignment: Assignment) -> None:
