@@ -39,14 +39,14 @@ from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
 from agent.telemetry.history import History
 from agent.telemetry.relay import Telemetry
+from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
-from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.prctl import become_subreaper
+from agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.logs import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE

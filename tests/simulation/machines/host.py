@@ -18,7 +18,7 @@ from agent.core.events import (
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
-from agent.workers.environment import worker_environments
+from agent.workers.manager import worker_environments
 from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor
