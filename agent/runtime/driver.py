@@ -19,9 +19,9 @@ from agent.core.agent import AgentCore
 from agent.core.events import (
     DeadlineReached,
     Event,
-    InprocessStepTaken,
     PortReserved,
     SessionLost,
+    WorkerStep,
 )
 from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
@@ -117,9 +117,7 @@ class EventQueue:
 
     def put(self, event: Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
-        key: object = object()
-        if isinstance(event, InprocessStepTaken):
-            key = event.round_id, event.local_rank
+        key = event.worker if isinstance(event, WorkerStep) else object()
         self._waiting[key] = event
 
     def take(self) -> Event:

@@ -17,12 +17,10 @@ from agent.core import effects as fx
 from agent.core.events import (
     Event,
     GpuMemoryFree,
-    InprocessStepTaken,
     SupervisorDied,
     SupervisorNotStarted,
     WorkerStartFailed,
 )
-from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
@@ -115,7 +113,6 @@ class Workers:
             config.watchdog,
             output.directory,
             self._signal_worker,
-            self._on_step,
             on_event,
             self._base_environment,
         )
@@ -178,9 +175,8 @@ class Workers:
                 self._command(effect)
             case fx.SignalWorkers():
                 self._command(effect)
-            case fx.OrderWorker():
-                key = WorkerKey(effect.round_id, effect.local_rank)
-                self.watchdog.order(key, effect.order)
+            case fx.WorkerOrder():
+                self.watchdog.order(effect)
 
     def _forget_commands(self) -> None:
         """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
@@ -217,11 +213,6 @@ class Workers:
                 signum=signum,
                 is_for_group=is_for_group,
             )
-        )
-
-    def _on_step(self, worker: WorkerKey, step: WorkerStep) -> None:
-        self._submit(
-            InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
 
     async def _start_workers(self, assignment: Assignment) -> None:
