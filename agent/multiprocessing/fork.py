@@ -17,9 +17,8 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.multiprocessing.signals import HANDLERS
-from agent.workers.supervisor.prctl import die_with
-from agent.workers.supervisor.process import serve
-from agent.workers.supervisor.spawn import SpawnError, opened_outputs
+from agent.workers.supervisor.process import SpawnError, opened_outputs, serve
+from agent.workers.supervisor.process_tree import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +58,7 @@ class ForkSpawner:
         self._launcher_fd = os.pidfd_open(launcher_pid)
         self._handlers = handlers
 
-    def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
+    def __call__(self, _command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of the worker, when it leads its own session; may raise."""
         supervisor_pid = os.getpid()
         with opened_outputs(worker) as outputs:

@@ -34,7 +34,7 @@ _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 
 
 class NumaMode(StrEnum):
-    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.numa``."""
+    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.binding``."""
 
     NODE = "node"
     """All CPUs of the GPU's NUMA node."""
