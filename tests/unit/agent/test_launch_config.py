@@ -191,7 +191,8 @@ def test_limits_on_hangs_reach_the_agent() -> None:
 
 def test_zero_is_no_limit_as_on_the_command_line() -> None:
     limits = ("startup_timeout", "progress_timeout", "runtime_timeout", "exit_timeout")
-    config = LaunchConfig(1, 1, 2, **dict.fromkeys(limits, 0))
+    off: dict[str, Any] = dict.fromkeys(limits, 0)
+    config = LaunchConfig(1, 1, 2, **off)
     assert [getattr(told_by(config), name) for name in limits] == [None] * 4
 
 
