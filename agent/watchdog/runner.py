@@ -27,7 +27,7 @@ from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
 
@@ -84,8 +84,8 @@ class _Worker:
 class Watchdog:
     """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
 
-    ``on_step`` gets what workers say of their iterations, ``on_act`` what is found of hangs and
-    the signals for them. The agent's ``environment`` may ask for torch's file timers.
+    ``on_event`` gets what is found of hangs, the signals for them, and steps of iterations. The
+    agent's ``environment`` may ask for torch's file timers.
     """
 
     def __init__(
@@ -93,8 +93,7 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_step: Callable[[WorkerKey, WorkerStep], None],
-        on_act: Callable[[msg.Report | msg.Signal], None],
+        on_event: Callable[[msg.Report | msg.Signal | WorkerStep], None],
         environment: Mapping[str, str],
     ) -> None:
         self._timers_max = policy.timers_max
@@ -102,8 +101,7 @@ class Watchdog:
         self._beat_interval_s = min(BEAT_INTERVAL_MAX_S, longest_s / BEATS_PER_TIMEOUT)
         self._directory = directory
         self._send_signal = send_signal
-        self._on_step = on_step
-        self._on_act = on_act
+        self._on_event = on_event
         self._environment = environment
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
@@ -200,10 +198,11 @@ class Watchdog:
         workers = self._workers_of(round_id) if round_id is not None else []
         return merged(worker.known.observed() for worker in workers if worker.known is not None)
 
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+    def order(self, order: WorkerOrder) -> None:
         """Tell a worker, which has sent a step and so has a stream, what to do in an iteration."""
-        if self._service is not None and key in self._workers and self._workers[key].is_watched:
-            self._service.order(key, order)
+        worker = self._workers.get(order.worker)
+        if self._service is not None and worker is not None and worker.is_watched:
+            self._service.order(order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
@@ -241,9 +240,9 @@ class Watchdog:
             raise TooManyTimers(self._timers_max)
         self._feed(call)
 
-    def _step(self, key: WorkerKey, step: WorkerStep) -> None:
-        self._watched(key)
-        self._on_step(key, step)
+    def _step(self, step: WorkerStep) -> None:
+        self._watched(step.worker)
+        self._on_event(step)
 
     def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
@@ -288,14 +287,14 @@ class Watchdog:
                 task = asyncio.get_running_loop().create_task(self._take_evidence(effect, worker))
                 self._own(task)
             case msg.Signal():
-                self._on_act(effect)
+                self._on_event(effect)
                 worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
                 if effect.pid:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
             case msg.Report():
-                self._on_act(effect)
+                self._on_event(effect)
                 self._report(effect, worker)
 
     def _read_board(self, worker: _Worker) -> None:
