@@ -44,8 +44,8 @@ class IsolatedRun:
         record: RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
     ) -> tuple[IsolatedRun, list[fx.Effect]]:
         """Return a new run and the effect that journals its birth."""
-        run, effects = Run.create(record, policy=policy, pace=pace, now=now)
-        return IsolatedRun(run, policy, pace), effects
+        run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
+        return IsolatedRun(run, policy, pace), [fx.Persist(run_id=run.state.key, record=record)]
 
     @staticmethod
     def restore(

@@ -20,11 +20,8 @@ from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases import leader
 from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import End
 from coordinator.core.phases.running import Running
-from coordinator.core.run import run
 from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
@@ -52,11 +49,10 @@ if TYPE_CHECKING:
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
     """A leader's port serves again."""
 
-    def port_of(_state: RunState, members: Membership, incarnation: str) -> int:
-        return members.presences[incarnation].beat.master_port
+    def port_of(self: RunContext, incarnation: str) -> int:
+        return self.members.presences[incarnation].beat.master_port
 
-    patch.setattr(leader, "port_of", port_of)
-    patch.setattr(run, "port_of", port_of)
+    patch.setattr(RunContext, "port_of", port_of)
 
 
 def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
@@ -64,7 +60,7 @@ def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
 
     def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
         if self.state.succeeded:
-            return End(cause=VerdictCause.SUCCEEDED, reason="all workers succeeded")
+            return self.run.ended(VerdictCause.SUCCEEDED, "all workers succeeded", now=now)
         return original(self, now=now, judged_at=judged_at)
 
     original = Running.review
@@ -100,10 +96,10 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
     """Restarts are not counted against the limit."""
 
-    def review(self: Running, now: float) -> Transition | None:
+    def review(self: Running, now: float, judged_at: float) -> Transition | None:
         spec = self.state.spec
         self.state.spec = replace(spec, restarts_max=1000)
-        transition = original(self, now)
+        transition = original(self, now, judged_at)
         self.state.spec = spec
         return transition
 

@@ -83,7 +83,7 @@ def test_a_failed_worker_restarts_everyone_at_once() -> None:
     story = a_running_story(3, restarts_max=2)
     story.fail("b")
     (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    assert (ended.cause, story.state().restart_count) == (RoundEnd.WORKER_FAILED, 1)
     told = {effect.session_id: effect.desired.state.round_id for effect in story.of(fx.Direct)}
     assert told == {"s1": 1, "s2": 1, "s3": 1}
     assert story.ranks() == ["a", "b", "c"]

@@ -44,7 +44,7 @@ def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() 
     story.obey_all()
     story.enter("a")
     (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    assert (ended.cause, story.state().restart_count) == (RoundEnd.WORKER_FAILED, 1)
     assert ended.reason.endswith(
         "1 worker left, at least 2 must take part; restart 1 of 1; 1 restart in process"
     )
