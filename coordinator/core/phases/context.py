@@ -11,9 +11,9 @@ from coordinator.core.failures.verdict import make_verdict
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Desired, VerdictCause
 from coordinator.core.phases.rendezvous import Wait
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Learning
 from coordinator.core.run.desired_state import desired_state
-from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import Record, RunEnded
 from coordinator.core.run.state import RunState
 
@@ -25,7 +25,7 @@ class RunContext:
     with 0 before they were told to stop.
     """
 
-    def __init__(self, state: RunState, members: Membership, policy: RunPolicy) -> None:
+    def __init__(self, state: RunState, members: Membership, policy: Policy) -> None:
         self.state, self.members, self.policy = state, members, policy
         self.learning = Learning(policy.learning, state.limits or ())
         self.silent = SilentAtFailure()
@@ -41,9 +41,7 @@ class RunContext:
 
     def decide(self, record: Record) -> None:
         """Commit a record that the history calls a decision, and log that."""
-        self.commit(record)
-        entry = self.state.history[-1]
-        self.log(entry.decision, entry.reason)
+        self.effects += decided(self.state, record)
 
     def log(self, decision: str, reason: str) -> None:
         """Have a decision logged."""
@@ -97,3 +95,13 @@ class RunContext:
                 taken.append(fx.Direct(session_id=presence.session_id, desired=desired))
         self._untold, self._is_for_all = set(), False
         return taken
+
+
+def decided(state: RunState, record: Record) -> list[fx.Effect]:
+    """Fold in a record that the history calls a decision; return what journals and logs it."""
+    state.apply(record)
+    entry, run_id = state.history[-1], state.run_id
+    log = fx.Decided(
+        run_id=run_id, decision=entry.decision, reason=entry.reason, round_id=entry.round_id
+    )
+    return [fx.Persist(run_id=state.key, record=record), log]

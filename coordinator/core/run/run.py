@@ -13,16 +13,16 @@ from coordinator.core import events as ev
 from coordinator.core.failures.intake import is_wanted, taken
 from coordinator.core.membership.admission import Names, refusal
 from coordinator.core.membership.leases import Membership
-from coordinator.core.membership.pace import PaceRules, RunPace
+from coordinator.core.membership.pace import RunPace
 from coordinator.core.model import VerdictCause
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
 from coordinator.core.phases.phase import RunPhase, Transition
 from coordinator.core.phases.running import Running
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import differ
 from coordinator.core.run import records as rec
-from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 
@@ -37,13 +37,13 @@ PHASES: dict[Phase, type[RunPhase]] = {
 class Run:
     """The core of one run. Not thread-safe; one owner calls it."""
 
-    def __init__(self, state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float) -> None:
+    def __init__(self, state: RunState, policy: Policy, *, now: float) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
         self.state = state
-        self._pace = RunPace(pace, agents=len(state.members))  # who may all return at once
+        self._pace = RunPace(policy, agents=len(state.members))  # who may all return at once
         self.members = Membership(self._pace.pace)
         self.members.latest_arrival = now
-        self.failures_bytes_max = policy.failures_bytes_max
+        self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._policy = policy
         self._names = Names(state.members.values())
         self._context = RunContext(state, self.members, policy)
@@ -54,7 +54,7 @@ class Run:
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        if isinstance(event, ev.BeatReceived) and self.takes_quietly(event, now=now):
+        if isinstance(event, ev.BeatReceived) and self.take_quietly(event, now=now):
             return []
         judged_at = self._judged_at(event, now)
         self._take_in(event, now)
@@ -63,14 +63,15 @@ class Run:
         phase = self._phase
         effects = self._context.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
-        if (pace := self._pace.follow(len(self.members.presences))) is not None:
+        if self._pace.follow(len(self.members.presences)):
+            pace = self._pace.pace
             self.members.set_pace(pace)
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
         return effects
 
-    def takes_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat from which nothing follows, and return whether it was one."""
-        return self.members.takes_quietly(event, awaited=self._context.silent.charged, now=now)
+        return self.members.take_quietly(event, awaited=self._context.silent.charged, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -110,7 +111,7 @@ class Run:
                 forgotten = len(self.state.limits or ())
                 self._context.learning.forget()
                 self._tell_limits()
-                self._put(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
+                self._put(fx.Answer(request_id=event.request_id, result=forgotten))
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
@@ -160,7 +161,7 @@ class Run:
             is_kept = isinstance(what, rec.FailureRecorded)
             self._context.commit(what)
             self._phase.recorded(record.incarnation)
-        self._put(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
+        self._put(fx.Answer(request_id=event.request_id, result=is_kept))
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()

@@ -22,7 +22,7 @@ from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
 from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.running import Running
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
 from drumbeat.inprocess import InprocessStep
@@ -122,7 +122,7 @@ def forgets_successes(patch: pytest.MonkeyPatch) -> None:
 def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator gives everybody up at once."""
 
-    patch.setattr(RunPolicy, "return_grace_s", lambda _self, _pace: 0.0)
+    patch.setattr(Policy, "return_grace_s", lambda _self, _pace: 0.0)
 
 
 def fences_itself(patch: pytest.MonkeyPatch) -> None:
