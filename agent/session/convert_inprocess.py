@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from agent.core.inprocess.model import (
-    Abort,
-    Completed,
-    Entered,
-    InprocessReport,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-    WorkerStep,
-)
+from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
 from agent.watchdog.calls import InvalidField
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
@@ -71,32 +64,30 @@ _REPORT = MessageMapping(
 )
 
 
-def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
+def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
         raise InvalidField(f"step.iteration: {message.iteration} is given, must be below 2**63")
-    kind: Entered | Completed | Interrupted | Terminated
-    match message.WhichOneof("kind"):
+    kind = message.WhichOneof("kind")
+    step = partial(WorkerStep, worker=worker, iteration=message.iteration)
+    match kind:
         case "entered":
             _check_bytes("step.entered.group", message.entered.group, GROUP_BYTES_MAX)
-            kind = Entered(spec=_spec_from(message.entered.spec), group=message.entered.group)
-        case "completed":
-            kind = Completed()
-        case "interrupted":
-            kind, path = Interrupted(), "step.interrupted.interruption"
-            if message.interrupted.HasField("interruption"):
-                said = message.interrupted.interruption
-                kind = Interrupted(interruption=_interruption_from(said, local_rank, _SAID, path))
-        case "terminated":
-            path = "step.terminated.interruption"
-            if not message.terminated.HasField("interruption"):
+            spec = _spec_from(message.entered.spec)
+            return step(kind=kind, spec=spec, group=message.entered.group)
+        case "interrupted" | "terminated":
+            content, path = getattr(message, kind), f"step.{kind}.interruption"
+            if content.HasField("interruption"):
+                known = _SAID if kind == "interrupted" else _SAID_AT_THE_END
+                why = _interruption_from(content.interruption, worker.local_rank, known, path)
+                return step(kind=kind, interruption=why)
+            if kind == "terminated":
                 raise InvalidField(f"{path}: is missing")
-            ending = message.terminated.interruption
-            why = _interruption_from(ending, local_rank, _SAID_AT_THE_END, path)
-            kind = Terminated(interruption=why)
+            return step(kind=kind)
+        case "completed":
+            return step(kind=kind)
         case _:
             return None
-    return WorkerStep(iteration=message.iteration, kind=kind)
 
 
 def _interruption_from(
@@ -158,8 +149,8 @@ def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.G
     left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
     if told is not None and isinstance(told.kind, Abort):
         left = f"no iteration follows: {told.kind.reason}"
-    elif isinstance(step.kind, Terminated) and not is_complete:
-        left = f"it has left this round's iterations: {step.kind.interruption.message}"
+    elif step.kind == "terminated" and step.interruption and not is_complete:
+        left = f"it has left this round's iterations: {step.interruption.message}"
     return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)
 
 

@@ -56,5 +56,5 @@ class Calls:
     submit: Callable[[Call], None]
     sync: Callable[[WorkerKey], None]
     """Takes note of all that the worker's board says."""
-    step: Callable[[WorkerKey, WorkerStep], None]
+    step: Callable[[WorkerStep], None]
     """Takes note of how far the worker is in an iteration."""

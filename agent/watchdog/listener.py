@@ -70,10 +70,10 @@ class Listener:
         if self._service is not None:
             self._service.worker_gone(key)
 
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+    def order(self, order: WorkerOrder) -> None:
         """Hand an order to a worker, which has sent a step and so came in by here."""
         if self._service is not None:
-            self._service.order(key, order)
+            self._service.order(order)
 
     async def close(self) -> None:
         """End every connection."""

@@ -26,7 +26,7 @@ from agent.watchdog.core.worker import Tally, merged
 from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
 
@@ -88,8 +88,7 @@ class Watchdog:
         policy: The limits.
         directory: The agent's own.
         send_signal: Sends a signal to one worker.
-        on_step: Gets what workers say of their iterations.
-        on_act: Gets what is found of hangs, and the signals for them.
+        on_event: Gets what is found of hangs, the signals for them, and steps of iterations.
         environment: The agent's own, which may ask for torch's file timers.
     """
 
@@ -98,15 +97,13 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_step: Callable[[WorkerKey, WorkerStep], None],
-        on_act: Callable[[fx.Report | fx.Signal], None],
+        on_event: Callable[[fx.Report | fx.Signal | WorkerStep], None],
         environment: Mapping[str, str],
     ) -> None:
         self._policy = policy
         self._directory = directory
         self._send_signal = send_signal
-        self._on_step = on_step
-        self._on_act = on_act
+        self._on_event = on_event
         self._environment = environment
         self._core = WatchdogCore(policy)
         self._workers: dict[WorkerKey, _Worker] = {}
@@ -205,10 +202,11 @@ class Watchdog:
             self._note(worker)
         return merged(worker.observed for worker in workers)
 
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+    def order(self, order: WorkerOrder) -> None:
         """Tell a worker what to do in an iteration."""
-        if self._listener is not None and key in self._workers and self._workers[key].is_watched:
-            self._listener.order(key, order)
+        worker = self._workers.get(order.worker)
+        if self._listener is not None and worker is not None and worker.is_watched:
+            self._listener.order(order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
@@ -250,9 +248,9 @@ class Watchdog:
     def _sync(self, key: WorkerKey) -> None:
         self._read_board(self._watched(key))
 
-    def _step(self, key: WorkerKey, step: WorkerStep) -> None:
-        self._watched(key)
-        self._on_step(key, step)
+    def _step(self, step: WorkerStep) -> None:
+        self._watched(step.worker)
+        self._on_event(step)
 
     def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
@@ -302,14 +300,14 @@ class Watchdog:
             case fx.TakeEvidence():
                 self._spawn(self._take_evidence(effect, worker))
             case fx.Signal():
-                self._on_act(effect)
+                self._on_event(effect)
                 worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
                 if effect.pid:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
             case fx.Report():
-                self._on_act(effect)
+                self._on_event(effect)
                 self._report(effect, worker)
 
     def _read_board(self, worker: _Worker) -> None:

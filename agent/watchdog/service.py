@@ -123,10 +123,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._steps.pop(key, None)
         self._end(key, WorkerIsGone())
 
-    def order(self, key: WorkerKey, order: WorkerOrder) -> None:
+    def order(self, order: WorkerOrder) -> None:
         """Tell a worker what to do, now and on every later stream; the latest order counts."""
-        self._orders[key] = order
-        if (stream := self._streams.get(key)) is not None:
+        self._orders[order.worker] = order
+        if (stream := self._streams.get(order.worker)) is not None:
             stream.order = order
             stream.wake()
 
@@ -194,10 +194,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                     synced = max(synced, request.sync.sequence)
                     await stream.write(synced=worker_pb2.Synced(sequence=synced))
                 case "step":
-                    step = step_from(request.step, key.local_rank)
+                    step = step_from(request.step, key)
                     if step is not None:
                         self._steps[key] = step
-                        self._calls.step(key, step)
+                        self._calls.step(step)
                 case "greeting":
                     raise InvalidField("kind: there was a greeting already")
                 case _:

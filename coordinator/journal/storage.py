@@ -15,7 +15,7 @@ from coordinator.errors import (
     JournalCorrupt,
     JournalError,
     JournalFull,
-    JournalUnwritable,
+    JournalOutage,
     StateDirectoryInUse,
     StateDirectoryUnusable,
 )
@@ -90,12 +90,12 @@ def journal_error(error: sqlite3.Error | OSError, path: Path) -> JournalError:
             _probe(path.parent)
         except OSError as reason:
             return _of_system(reason, path)
-    kind = JournalFull if code & 0xFF == sqlite3.SQLITE_FULL else JournalUnwritable
+    kind = JournalFull if code & 0xFF == sqlite3.SQLITE_FULL else JournalOutage
     return kind(str(path), str(error))
 
 
 def _of_system(error: OSError, path: Path) -> JournalError:
-    kind = JournalFull if error.errno in _FULL else JournalUnwritable
+    kind = JournalFull if error.errno in _FULL else JournalOutage
     return kind(str(path), _reason(error))
 
 

@@ -23,7 +23,7 @@ from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import LearningRules
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import PortInUse, StartupError, Unavailable
+from coordinator.errors import CommandFailed, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.queries import Control, Queries
@@ -62,7 +62,7 @@ SERVICES = tuple(
 
 
 def run(config: CoordinatorConfig) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``StartupError``."""
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``CommandFailed``."""
     with ExitStack() as stack:
         directory = config.state_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
@@ -90,7 +90,7 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
-    """Serve while the context is open; yields the port. Raises ``StartupError``."""
+    """Serve while the context is open; yields the port. Raises ``CommandFailed``."""
     status = health.aio.HealthServicer()
     try:
         driver = Driver(
@@ -205,13 +205,15 @@ def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
     """Return what to tell the user, with a hint that fits what is wrong."""
-    number, hint = getattr(error, "errno", 0), ""
+    number = getattr(error, "errno", 0)
+    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
     if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+        found.hint = (
+            "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+        )
     elif number == errno.EACCES:
-        hint = "choose a --port above 1023, the ports below belong to the system"
-    why = getattr(error, "strerror", None) or str(error)
-    return PortInUse(host, port, why, hint=hint)
+        found.hint = "choose a --port above 1023, the ports below belong to the system"
+    return found
 
 
 def _probe(config: CoordinatorConfig) -> None:
@@ -229,7 +231,7 @@ def _crash_if_failed(owner: asyncio.Task[None]) -> None:
     """End the process if its owner ended: the journal is sound, a new process goes on from it."""
     if owner.cancelled() or (error := owner.exception()) is None:
         return
-    if isinstance(error, StartupError):  # it could not even start now
+    if isinstance(error, CommandFailed):  # it could not even start now
         log.critical("coordinator ends", reason=str(error), advice=error.hint)
     else:
         log.critical("coordinator broken", exc_info=error)

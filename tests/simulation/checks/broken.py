@@ -9,7 +9,6 @@ from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, SessionLost
 from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.inprocess.worker import Phase as WorkerPhase
 from agent.core.model import Exit
 from coordinator.core.effects import Kept
 from coordinator.core.failures.intake import is_wanted
@@ -210,7 +209,7 @@ def completes_with_the_first(patch: pytest.MonkeyPatch) -> None:
 
     def step(self: HostIterations, present: list[Worker]) -> InprocessStep:
         found = original(self, present)
-        is_one_done = any(worker.phase is WorkerPhase.COMPLETED for worker in present)
+        is_one_done = any(worker.phase is InprocessStep.COMPLETED for worker in present)
         return InprocessStep.COMPLETED if found is InprocessStep.RUNNING and is_one_done else found
 
     original = HostIterations._step

@@ -49,7 +49,6 @@ class Scene:
             WatchdogPolicy(),
             self.directory,
             self._send,
-            lambda *_: None,
             lambda _: None,
             {FILE_TIMER_ENABLE: "1"},
         )
