@@ -20,9 +20,9 @@ from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.model import Pace
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import LearningRules
-from coordinator.core.registry.registry import Registry, RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import CommandFailed, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
@@ -123,10 +123,10 @@ def failures_waiting_max(limits: Limits) -> int:
     return max(1, limits.failure_queue_bytes_max // limits.failure_record_bytes_max)
 
 
-def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
+def registry_policy(config: CoordinatorConfig) -> Policy:
     """Return the core's numbers as configured."""
     limits = config.limits
-    return RegistryPolicy(
+    return Policy(
         base_pace=Pace(
             heartbeat_interval_s=config.heartbeat_interval,
             lease_s=config.lease,
@@ -138,15 +138,13 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
         runs_ended_bytes_max=limits.runs_ended_bytes_max,
         failures_bytes_max=limits.failure_bytes_max,
         failures_bytes_least=limits.failure_record_bytes_max,
-        run=RunPolicy(
-            agents_max=limits.agents_per_run_max,
-            failures_kept_max=limits.failures_kept_per_run_max,
-            failures_bytes_max=limits.failure_bytes_per_run_max,
-            history_max=limits.history_per_run_max,
-            reconnect_grace_s=limits.reconnect_grace_s,
-            restart_grace_s=max(limits.restart_grace_s, config.lease),
-            learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
-        ),
+        agents_max=limits.agents_per_run_max,
+        failures_kept_max=limits.failures_kept_per_run_max,
+        failures_bytes_per_run_max=limits.failure_bytes_per_run_max,
+        history_max=limits.history_per_run_max,
+        reconnect_grace_s=limits.reconnect_grace_s,
+        restart_grace_s=max(limits.restart_grace_s, config.lease),
+        learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
     )
 
 
