@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from worker_sdk import context
 from worker_sdk.board import layout
 from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
-from worker_sdk.interpreter.debugger import has_debugger, is_at_prompt
+from worker_sdk.interpreter.main_thread import has_debugger, is_at_prompt
 
 if TYPE_CHECKING:
     from worker_sdk.attach import Attachment

@@ -215,7 +215,7 @@ class AgentCore:
                 self._supervisor_restarts.reset()
             case ev.WorkerStartFailed():
                 self._effects += self._workers.start_failed(event, now=now)
-            case ev.InprocessStepTaken():
+            case ev.WorkerStep():
                 self._effects += self._workers.step_taken(event, now=now)
             case ev.WorkerExited():
                 self._effects += self._workers.exited(event)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import WorkerOrder
+from agent.core.inprocess import model as inprocess
 from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
 from agent.workers.failures.report import FailureReport
 from agent.workers.supervisor import messages
 
-# The supervisor takes these as they are.
+# The supervisor takes these as they are, and the worker the order.
 StopWorkers = messages.StopWorkers
 KillWorkers = messages.KillWorkers
+WorkerOrder = inprocess.WorkerOrder
 SignalWorkers = messages.SignalWorkers
 
 
@@ -75,15 +76,6 @@ class StartRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderWorker:
-    """Tell a worker what to do in an iteration; a later order takes the place of this one."""
-
-    round_id: int
-    local_rank: int
-    order: WorkerOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailure:
     """Spool a failure record, before any beat that counts it leaves."""
 
@@ -116,7 +108,7 @@ WorkersEffect = (
     | StopWorkers
     | KillWorkers
     | SignalWorkers
-    | OrderWorker
+    | WorkerOrder
 )
 
 Effect = (

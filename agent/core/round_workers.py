@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from agent.core import effects as fx
-from agent.core.events import InprocessStepTaken, SupervisorDied, WorkerExited, WorkerStartFailed
+from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.core.group_state import Group
 from agent.core.inprocess.iterations import HostIterations
+from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment, Failure, GroupState
 from agent.workers.failures import records
 
@@ -57,9 +58,9 @@ class RoundWorkers:
         failure = records.not_started(self._assignment, event, self._sequence(), now=now)
         return [self._write(failure), *self.stop()]
 
-    def step_taken(self, event: InprocessStepTaken, *, now: float) -> list[fx.Effect]:
+    def step_taken(self, step: WorkerStep, *, now: float) -> list[fx.Effect]:
         """Take in how far a worker is in an iteration."""
-        fault = self.inprocess.step_taken(event, now=now)
+        fault = self.inprocess.step_taken(step, now=now)
         if fault is None:
             return []
         write = self._write(records.interrupted_by(self._assignment, fault, self._sequence()))

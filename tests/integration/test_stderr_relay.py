@@ -10,7 +10,7 @@ import pytest
 
 from agent.workers.output.last_lines import BYTES_MAX
 from agent.workers.output.stderr_relay import StderrRelay
-from agent.workers.supervisor.spawn import open_output
+from agent.workers.supervisor.process import open_output
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:

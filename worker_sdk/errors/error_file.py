@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any
 
 # Even if JSON writes each byte as six, both fit into the file.
 MESSAGE_BYTES_MAX = 64 * 1024
@@ -26,7 +26,6 @@ FILE_BYTES_MAX = 1024 * 1024
 NO_ERROR_FILE = "<N/A>"
 """What stands for the error file of a process that left none."""
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEFT_OUT = "\n… (left out) …\n"
 
 Content = dict[str, Any]
@@ -67,34 +66,16 @@ def first_failure(error: BaseException) -> Any | None:
         return None
 
 
-def is_recorded(data: object) -> TypeGuard[Content]:
-    """Return whether a launcher's failure has the content of an error file, and no stand-in."""
-    return isinstance(data, dict) and isinstance(data.get("message"), dict)
-
-
-def read(path: str) -> Content:
-    """Return the content of an error file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is no plain file, longer than ``FILE_BYTES_MAX``, or no JSON object.
-    """
-    return parse(read_bytes(path))
-
-
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return up to one byte more than ``FILE_BYTES_MAX`` of a file, never waiting for one.
 
     Raises ``OSError``, or ``ValueError`` if it is no plain file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(FILE_BYTES_MAX + 1)
-    finally:
-        os.close(descriptor)
+        return file.read(FILE_BYTES_MAX + 1)
 
 
 def parse(text: bytes) -> Content:
@@ -119,7 +100,8 @@ def write(path: str, content: Content) -> None:
     text = json.dumps(content).encode()
     path = os.path.realpath(path)
     _make_directory(os.path.dirname(path))  # noqa: PTH120
-    if _is_replaceable(path):
+    # Never a device or a pipe.
+    if not os.path.exists(path) or os.path.isfile(path):  # noqa: PTH110, PTH113
         draft = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
         try:
             _write_to(draft, text, os.O_EXCL)
@@ -127,20 +109,11 @@ def write(path: str, content: Content) -> None:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(draft)  # noqa: PTH108
-            if error.errno in _NO_SPACE:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise  # in place it would only be cut off
         else:
             return
     _write_to(path, text, os.O_TRUNC)
-
-
-def _make_directory(path: str) -> None:
-    """Make a directory, and those above it, for this user alone; as far as possible."""
-    if os.path.isdir(path):  # noqa: PTH112
-        return
-    _make_directory(os.path.dirname(path))  # noqa: PTH120
-    with suppress(OSError):
-        os.mkdir(path, 0o700)  # noqa: PTH102
 
 
 def bounded(text: str, bytes_max: int) -> str:
@@ -156,12 +129,12 @@ def bounded(text: str, bytes_max: int) -> str:
     return head.decode("utf-8", "ignore") + _LEFT_OUT + tail.decode("utf-8", "ignore")
 
 
-def _is_replaceable(path: str) -> bool:
-    """Return whether there is nothing yet, or a plain file; never a device or a pipe."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
-    except OSError:
-        return True
+def _make_directory(path: str) -> None:
+    """Make a directory, and those above it, for this user alone; as far as possible."""
+    if not os.path.isdir(path):  # noqa: PTH112
+        _make_directory(os.path.dirname(path))  # noqa: PTH120
+        with suppress(OSError):
+            os.mkdir(path, 0o700)  # noqa: PTH102
 
 
 def _write_to(path: str, text: bytes, flag: int) -> None:

@@ -43,9 +43,8 @@ class ErrorHandler:
         From here on a fatal signal leaves the stacks of all threads. Never raises.
         """
         path = self._get_error_file_path()
-        if path:
-            _owners.setdefault(path, os.getpid())
-        faults.enable(path if path and _is_ours(path) else None)
+        is_ours = path is not None and _owners.setdefault(path, os.getpid()) == os.getpid()
+        faults.enable(path if is_ours else None)
 
     def record_exception(self, e: BaseException) -> None:
         """Write ``e`` and its traceback to the error file. Never raises."""
@@ -54,10 +53,7 @@ class ErrorHandler:
             _write(path, error_file.describe(e))
 
     def override_error_code_in_rootcause_data(
-        self,
-        rootcause_error_file: str,
-        rootcause_error: dict[str, Any],
-        error_code: int = 0,
+        self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
         """Set the exit code in the content of another process's error file, if it has a place."""
         message = rootcause_error.get("message")
@@ -73,7 +69,7 @@ class ErrorHandler:
         holds already is that of a process further in, and stays.
         """
         try:
-            content = error_file.read(rootcause_error_file)
+            content = error_file.parse(error_file.read_bytes(rootcause_error_file))
         except (OSError, ValueError) as error:
             text = f"(the error file {rootcause_error_file} cannot be read: {error})"
             content = error_file.compose(text, stack="")
@@ -144,13 +140,14 @@ def _record(handler: ErrorHandler, error: BaseException) -> None:
     """Have ``error`` recorded; the handler may be the user's and must not hide it."""
     try:
         failure: Any = error_file.first_failure(error)
-        child_file = getattr(failure, "error_file", None)
-        child_data = getattr(failure, "error_file_data", None)
-        if isinstance(child_file, str) and child_file != error_file.NO_ERROR_FILE:
-            handler.dump_error_file(child_file, failure.exitcode)
-        elif error_file.is_recorded(child_data) and isinstance(handler, ErrorHandler):
+        file = getattr(failure, "error_file", None)
+        data: Any = getattr(failure, "error_file_data", None)
+        has_content = isinstance(data, dict) and isinstance(data.get("message"), dict)
+        if isinstance(file, str) and file != error_file.NO_ERROR_FILE:
+            handler.dump_error_file(file, failure.exitcode)
+        elif has_content and isinstance(handler, ErrorHandler):
             # Of another host, or of files that are gone: the launcher has what was in it.
-            handler.dump_error_data(dict(child_data), failure.exitcode)
+            handler.dump_error_data(dict(data), failure.exitcode)
         else:
             handler.record_exception(error)
     except Exception:
@@ -158,14 +155,11 @@ def _record(handler: ErrorHandler, error: BaseException) -> None:
 
 
 def _write(path: str, content: error_file.Content) -> None:
-    if not _is_ours(path):
-        log.info("%s is left to the process %d", path, _owners[path])
+    owner = _owners.get(path, os.getpid())
+    if owner != os.getpid():
+        log.info("%s is left to the process %d", path, owner)
         return
     try:
         error_file.write(path, content)
     except (OSError, RecursionError, ValueError) as error:
         log.warning("an error could not be written to %s: %s", path, error)
-
-
-def _is_ours(path: str) -> bool:
-    return _owners.get(path, os.getpid()) == os.getpid()

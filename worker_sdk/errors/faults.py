@@ -17,12 +17,11 @@ from worker_sdk.context import FAULT_FILE_SUFFIX
 log = logging.getLogger("worker_sdk")
 
 
-class _State:
-    """The one fault handler of this process, if it writes to a file."""
+class _File:
+    """What the one fault handler of this process writes to, if that is a file."""
 
     path: str = ""
     descriptor: int | None = None
-    is_fork_noticed: bool = False
 
 
 def enable(error_file: str | None) -> None:
@@ -31,8 +30,8 @@ def enable(error_file: str | None) -> None:
     Never raises; says so in the log if it is not possible.
     """
     path = f"{error_file}{FAULT_FILE_SUFFIX}" if error_file else ""
-    former = _State.descriptor
-    descriptor = former if path and path == _State.path else _open(path)
+    former = _File.descriptor
+    descriptor = former if path and path == _File.path else _open(path)
     try:
         if descriptor is None:
             faulthandler.enable(all_threads=True)
@@ -42,27 +41,25 @@ def enable(error_file: str | None) -> None:
         # No standard error, or one that is no file.
         log.warning("no stacks will be written on a crash: %s", error)
         return
-    _State.path, _State.descriptor = (path, descriptor) if descriptor is not None else ("", None)
+    _File.path, _File.descriptor = ("", None) if descriptor is None else (path, descriptor)
     if former is not None and former != descriptor:
         os.close(former)
-    if descriptor is not None and not _State.is_fork_noticed:
-        _State.is_fork_noticed = True
-        os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _leave_to_parent() -> None:
     """In a forked child: write to the standard error, the file tells of the parent."""
-    if _State.descriptor is not None:
+    if _File.descriptor is not None:
         faulthandler.disable()
         enable(None)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _open(path: str) -> int | None:
     """Open a file that is there already, ``None`` if there is no plain one."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
-        if stat.S_ISREG(os.lstat(path).st_mode):
-            return os.open(path, flags)
+        return os.open(path, flags) if stat.S_ISREG(os.lstat(path).st_mode) else None
     except OSError:
-        pass
-    return None
+        return None

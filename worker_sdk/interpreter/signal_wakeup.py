@@ -30,7 +30,6 @@ _BYTES_MAX = 64 * 1024
 
 _set_quietly = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
 
-
 # The waits of the main thread, of which a signal's handler may begin another: by the descriptor
 # that each sets, the one it has replaced, once it has.
 _waits: dict[int, list[int]] = {}
@@ -50,16 +49,12 @@ os.register_at_fork(after_in_child=_leave_waits)
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Wait until a descriptor is readable; return whether it is.
+    """Wait until a descriptor is readable; return whether it is. None: as long as it takes.
 
     In the main thread the wait ends early, with False, after any signal that has a
     handler in Python. What the handler raises comes out of the call. The wakeup
     descriptor of an event loop, or of the program, gets what it would have got, and is
     set again afterwards.
-
-    Args:
-        fd: Any descriptor that can be polled.
-        timeout_s: None waits for as long as it takes; at most ``WAIT_MAX_S`` at once.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -137,13 +132,9 @@ def _poll_woken(
         if replaced and replaced[0] != told:
             signal.set_wakeup_fd(replaced[0])  # A handler has set it meanwhile.
         _waits.pop(told, None)
-        _hand_on(heard, before)
-
-
-def _hand_on(heard: int, before: list[int]) -> None:
-    """Write the signals that were told here to where they would have been written."""
-    with suppress(BlockingIOError):
-        signals = os.read(heard, _BYTES_MAX)
-        if signals and before and before[0] >= 0:
-            with suppress(OSError):
-                os.write(before[0], signals)
+        # What was told here goes to where it would have been written.
+        with suppress(BlockingIOError):
+            signals = os.read(heard, _BYTES_MAX)
+            if signals and before and before[0] >= 0:
+                with suppress(OSError):
+                    os.write(before[0], signals)

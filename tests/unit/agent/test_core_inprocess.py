@@ -20,7 +20,8 @@ from agent.core.events import (
 )
 from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
-from agent.watchdog.core.model import Purpose
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
@@ -102,8 +103,7 @@ def test_what_changes_is_reported_at_once() -> None:
         master_addr="10.0.0.1",
         master_port=7000,
     )
-    order = WorkerOrder(iteration=0, kind=begin)
-    assert effects[0] == fx.OrderWorker(round_id=0, local_rank=0, order=order)
+    assert effects[0] == WorkerOrder(worker=WorkerKey(0, 0), iteration=0, kind=begin)
     assert orders(effects) == [(0, 0, "begin 2"), (1, 0, "begin 3")]
     assert beat_of(effects).inprocess == InprocessReport(iteration=0, step=H.RUNNING)
 

@@ -25,7 +25,7 @@ from worker_sdk.inprocess.restart.messages import Kind
 from worker_sdk.inprocess.restart.monitor import Monitor
 from worker_sdk.inprocess.restart.progress import Progress, Ticker
 from worker_sdk.inprocess.state import Mode, State
-from worker_sdk.interpreter.main_stack import main_stack
+from worker_sdk.interpreter.main_thread import main_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

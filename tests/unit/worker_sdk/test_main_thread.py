@@ -6,8 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from worker_sdk.interpreter.debugger import is_main_idle
-from worker_sdk.interpreter.main_stack import Entry, main_stack
+from worker_sdk.interpreter.main_thread import Entry, is_main_idle, main_stack
 
 if TYPE_CHECKING:
     import pytest
