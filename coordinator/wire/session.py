@@ -18,7 +18,6 @@ from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.model import (
     AgentIdentity,
-    AgentInfo,
     Assignment,
     Beat,
     Desired,
@@ -26,7 +25,6 @@ from coordinator.core.model import (
     GroupState,
     Pace,
     Release,
-    RunPurpose,
     RunSpec,
     Standby,
     Stop,
@@ -129,19 +127,16 @@ def session_opened(
     with refusing():
         few(GPUS_MAX)("hello.gpus", hello.gpus)
         return SessionOpened(
-            purpose=RunPurpose(
-                run_id=run_id_of("hello.run.run_id", hello.run.run_id),
-                spec=SPEC.read(hello.run.spec, "hello.run.spec"),
-            ),
+            run_id=run_id_of("hello.run.run_id", hello.run.run_id),
+            spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
             agent=_IDENTITY.read(
                 hello, "hello", incarnation=NAME("fence.incarnation", fence.incarnation)
             ),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=read_uptime_s(message),
-            info=AgentInfo(
-                version=hello.version[:NAME_CHARACTERS_MAX], labels=_labels(hello.labels)
-            ),
+            version=hello.version[:NAME_CHARACTERS_MAX],
+            labels=_labels(hello.labels),
         )
 
 
