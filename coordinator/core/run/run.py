@@ -15,10 +15,9 @@ from coordinator.core.membership.admission import numbered, refusal
 from coordinator.core.membership.leases import Membership
 from coordinator.core.membership.pace import RunPace
 from coordinator.core.model import VerdictCause
-from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
-from coordinator.core.phases.phase import RunPhase, Transition
+from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import differ

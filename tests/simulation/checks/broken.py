@@ -19,7 +19,7 @@ from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
