@@ -324,20 +324,16 @@ class PContext(ABC):
             (self._logs.tee_stdouts, sys.stdout, self._filters[0], self.filtered_stdout),
             (self._logs.tee_stderrs, sys.stderr, self._filters[1], self.filtered_stderr),
         )
+        default = {rank: f"[{self.name}{rank}]:" for rank in range(self.nprocs)}
         for paths, stream, filters, filtered in streams:
-            shown = {rank: path for rank, path in paths.items() if path != os.devnull}
-            if not shown or stream is None:
+            if stream is None or not set(paths.values()) - {os.devnull}:
                 continue
             self._tail = self._tail or Tail()
-            for rank, path in shown.items():
-                prefix = self._prefixes.get(rank, f"[{self.name}{rank}]:")
-                self._tail.add(
-                    path,
-                    _destination(stream),
-                    prefix=prefix.encode(),
-                    filters=filters,
-                    filtered=None if filtered is None else _destination(filtered),
-                )
+            self._tail.tee(
+                *(paths, _destination(stream), default | dict(self._prefixes)),
+                filters=filters,
+                filtered=None if filtered is None else _destination(filtered),
+            )
 
     # What follows runs in the thread.
 
