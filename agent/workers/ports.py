@@ -23,16 +23,10 @@ class Ports:
         self._sockets[port] = holder
         return port
 
-    def release(self, port: int) -> None:
-        """Let a port go, if it is held."""
-        holder = self._sockets.pop(port, None)
-        if holder is not None:
-            holder.close()
-
-    def close(self) -> None:
-        """Let all ports go."""
-        for port in list(self._sockets):
-            self.release(port)
+    def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
+        """Let all other ports go."""
+        for port in self._sockets.keys() - ports:
+            self._sockets.pop(port).close()
 
 
 def _bind_any() -> socket.socket:
