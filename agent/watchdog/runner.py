@@ -26,7 +26,7 @@ from agent.watchdog.core.worker import Tally, merged
 from agent.watchdog.file_timers import FileTimers, requested_path
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
 
