@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agent.core.inprocess import model as inprocess
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
-from agent.watchdog.core import effects as watchdog
+from agent.watchdog.core import messages as watchdog
 from agent.workers.supervisor import messages
 from drumbeat.inprocess import InprocessDirective
 

@@ -19,8 +19,8 @@ from agent.__main__ import run
 from agent.errors import AgentError
 from agent.launching import files
 from agent.launching.outcome import Outcome
-from drumbeat.command.logs import close_logs, configure_logs
-from drumbeat.command.standard_streams import open_missing
+from drumbeat.command.console import close_console, open_missing
+from drumbeat.command.logs import configure_logs
 
 if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
             files.write_outcome(str(directory / files.OUTCOME), outcome)
         return error.exit_code
     finally:
-        close_logs()
+        close_console()
         if is_alone.is_set():
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -47,7 +47,7 @@ from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.process_tree import become_subreaper
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 

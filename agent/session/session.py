@@ -28,7 +28,7 @@ from agent.session.convert_inprocess import directive_from
 from agent.session.reporter import Reporter
 from agent.session.transport import Connection, Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Standing
+from agent.watchdog.hang import Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.verdict import complete, is_to_be_completed
 from drumbeat.mapping import duration

@@ -151,38 +151,18 @@ def _program_of(params: dict[str, Any]) -> Program:
 def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
     """Read the command line, set up the log and run; return the exit code.
 
-    Args:
-        argv: Arguments after the program's name; None stands for those of this process.
-        run: Takes part in the run until it is over, and returns the exit code.
+    ``run`` takes part in the run until it is over, and returns the exit code.
     """
-    try:
-        parsed = options.parse(agent, argv, program="agent")
-        if not isinstance(parsed, AgentConfig):
-            return int(parsed)
-        return _run_logged(parsed, run)
-    except AgentError as error:
-        options.write_error("agent", str(error), _hint_of(error))
-        return error.exit_code
 
+    def do(config: AgentConfig) -> int:
+        # Imported here: it costs more than all of --help, which needs no log.
+        import structlog  # noqa: PLC0415
 
-def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
-    # Imported here: it costs more than all of --help, which needs no log.
-    import structlog  # noqa: PLC0415
+        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
-    from drumbeat.command import logs  # noqa: PLC0415
-
-    logs.configure_logs(config.log_format, level=config.log_level)
-    for note in config.notes:
-        structlog.get_logger().info("option of torchrun", message=note)
-    try:
+        configure_logs(config.log_format, level=config.log_level)
+        for note in config.notes:
+            structlog.get_logger().info("option of torchrun", message=note)
         return run(config)
-    except AgentError as error:
-        # Behind what was logged, and not for ever if the console is stalled.
-        logs.write_text(options.error_text("agent", str(error), _hint_of(error)))
-        return error.exit_code
-    finally:
-        logs.close_logs()
 
-
-def _hint_of(error: AgentError) -> str:
-    return error.hint or ("try 'agent join --help'" if isinstance(error, UsageError) else "")
+    return options.run(agent, argv, do, program="agent", errors=AgentError)

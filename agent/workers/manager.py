@@ -48,7 +48,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
 

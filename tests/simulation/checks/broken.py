@@ -19,12 +19,9 @@ from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases import leader
 from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import End
 from coordinator.core.phases.running import Running
-from coordinator.core.run import run
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
 from drumbeat.inprocess import InprocessStep
@@ -51,11 +48,10 @@ if TYPE_CHECKING:
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
     """A leader's port serves again."""
 
-    def port_of(_state: RunState, members: Membership, incarnation: str) -> int:
-        return members.presences[incarnation].beat.master_port
+    def port_of(self: RunContext, incarnation: str) -> int:
+        return self.members.presences[incarnation].beat.master_port
 
-    patch.setattr(leader, "port_of", port_of)
-    patch.setattr(run, "port_of", port_of)
+    patch.setattr(RunContext, "port_of", port_of)
 
 
 def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +59,7 @@ def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
 
     def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
         if self.state.succeeded:
-            return End(cause=VerdictCause.SUCCEEDED, reason="all workers succeeded")
+            return self.run.ended(VerdictCause.SUCCEEDED, "all workers succeeded", now=now)
         return original(self, now=now, judged_at=judged_at)
 
     original = Running.review
@@ -99,10 +95,10 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
     """Restarts are not counted against the limit."""
 
-    def review(self: Running, now: float) -> Transition | None:
+    def review(self: Running, now: float, judged_at: float) -> Transition | None:
         spec = self.state.spec
         self.state.spec = replace(spec, restarts_max=1000)
-        transition = original(self, now)
+        transition = original(self, now, judged_at)
         self.state.spec = spec
         return transition
 
@@ -125,7 +121,7 @@ def forgets_successes(patch: pytest.MonkeyPatch) -> None:
 def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator gives everybody up at once."""
 
-    patch.setattr(RunPolicy, "return_grace_s", lambda _self, _pace: 0.0)
+    patch.setattr(Policy, "return_grace_s", lambda _self, _pace: 0.0)
 
 
 def fences_itself(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from agent.core.events import (
 )
 from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
-from agent.watchdog.core.model import Purpose, WorkerKey
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (

@@ -14,7 +14,8 @@ from agent.core.model import Pace, Standby
 from agent.errors import RunRefused
 from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
-from agent.watchdog.core.model import Hang, HangKind, Standing, WorkerKey
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.supervisor.messages import WorkerError
 from tests.support.inprocess.values import (
     a_begin,

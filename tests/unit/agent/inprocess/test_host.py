@@ -12,7 +12,7 @@ from agent.core.events import WorkerStep
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import InprocessReport
 from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
-from agent.watchdog.core.model import Purpose
+from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     OTHER_SPEC,
