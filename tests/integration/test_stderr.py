@@ -11,7 +11,7 @@ import pytest
 from agent.workers.output.lines import LAST_BYTES_MAX
 from agent.workers.output.stderr import StderrPipe
 from agent.workers.output.tail import Tail
-from agent.workers.supervisor.spawn import open_output
+from agent.workers.supervisor.process import open_output
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:

@@ -34,9 +34,10 @@ from coordinator.core.model import (
     Standby,
     WorkerRanks,
 )
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.registry.registry import Registry
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
@@ -179,7 +180,7 @@ class Story:
     otherwise a test calls ``obey`` or sets their state itself.
     """
 
-    policy: RegistryPolicy = field(default_factory=RegistryPolicy)
+    policy: Policy = field(default_factory=Policy)
     spec: RunSpec = field(default_factory=a_spec)
     now: float = START
     is_lively: bool = False
@@ -367,8 +368,8 @@ class Story:
         """Have what was learned of a run forgotten; return how many limits there were."""
         self._counter += 1
         self.handle(LimitsReset(run_id=run_id, request_id=self._counter))
-        (answer,) = self.of(fx.AnswerReset)
-        return answer.forgotten  # type: ignore[no-any-return]
+        (answer,) = self.of(fx.Answer)
+        return answer.result  # type: ignore[no-any-return]
 
     def leave(self, name: str, reason: str = "ended by SIGTERM") -> list[fx.Effect]:
         """Let an agent say goodbye."""

@@ -155,23 +155,25 @@ class WorkerOutput:
             (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
             (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
         ):
-            prefixes = {}
-            for rank, path in tees.items():
-                self._teed.setdefault(rank, []).append(path)
-                own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
-                prefixes[rank] = template.safe_substitute(common | own)
             with ExitStack() as stack:
                 filtered = None
                 if tees and filters and collected not in ("", os.devnull):
                     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                     filtered = os.open(collected, flags, 0o666)
                     stack.callback(os.close, filtered)
-                self._tail.tee(
-                    *(tees, console, prefixes),
-                    filters=filters or (),
-                    filtered=filtered,
-                    turn=self._turn,
-                )
+                for rank, path in tees.items():
+                    if path == os.devnull:
+                        continue
+                    self._teed.setdefault(rank, []).append(path)
+                    own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
+                    self._tail.add(
+                        path,
+                        console,
+                        prefix=os.fsencode(template.safe_substitute(common | own)),
+                        filters=filters or (),
+                        filtered=filtered,
+                        turn=self._turn,
+                    )
 
     def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)

@@ -23,7 +23,7 @@ from agent.workers.output.stderr import StderrPipe
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,29 +93,6 @@ class Tail:
         except BaseException:
             os.close(fd)
             raise
-
-    def tee(
-        self,
-        paths: Mapping[int, str],
-        destination: int | TextIO,
-        prefixes: Mapping[int, str],
-        *,
-        filters: Sequence[str],
-        filtered: int | TextIO | None,
-        turn: int = 0,
-    ) -> None:
-        """Show the files of workers, by local rank, but those at `os.devnull`; see `add`."""
-        for local_rank, path in paths.items():
-            if path != os.devnull:
-                prefix = os.fsencode(prefixes[local_rank])
-                self.add(
-                    path,
-                    destination,
-                    prefix=prefix,
-                    filters=filters,
-                    filtered=filtered,
-                    turn=turn,
-                )
 
     def add_pipe(
         self, make_path: Callable[[], Path], destination: int, *, is_shown: bool

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from coordinator.core.events import SessionOpened
-from coordinator.core.model import AgentIdentity, Beat, RunSpec
+from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec
 from coordinator.core.run.state import RunState
 from coordinator.errors import (
     CoordinatorError,
@@ -42,6 +42,32 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     if len(state.members) >= agents_max:
         return LimitReached("agents_per_run_max", agents_max)
     return rounds_error(event.beat, next_round_id=state.next_round_id)
+
+
+def spec_error(spec: RunSpec) -> InvalidRequest | None:
+    """Return what is impossible about a spec, ``None`` if nothing is."""
+    at_least, port = f"at least agents_min ({spec.agents_min})", spec.master_port
+    rules: list[tuple[str, float | None, bool, str]] = [
+        ("agents_min", spec.agents_min, spec.agents_min >= 1, "at least 1"),
+        ("agents_max", spec.agents_max, spec.agents_max >= spec.agents_min, at_least),
+        ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
+    ]
+    barrier = spec.exit_barrier_timeout_s
+    rules.append(("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"))
+    for name in (
+        "join_timeout",
+        "last_call",
+        "exit_barrier_timeout",
+        "shutdown_timeout",
+        "coordinator_grace",
+    ):
+        value = getattr(spec, f"{name}_s")
+        is_possible = value is None or 0 <= value <= DURATION_MAX_S
+        rules.append((name, value, is_possible, f"0 to {DURATION_MAX_S:g} seconds"))
+    broken = (
+        (f"spec.{name}", value, allowed) for name, value, holds, allowed in rules if not holds
+    )
+    return next((InvalidRequest(*each) for each in broken), None)
 
 
 def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:

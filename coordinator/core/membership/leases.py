@@ -139,7 +139,7 @@ class Membership:
         self._restart_lease(incarnation, presence, now)
         return presence
 
-    def takes_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
+    def take_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
         """Take in a beat that repeats the one before it, and return whether it was one.
 
         Nothing follows from it but that its agent is alive; a word of those who are

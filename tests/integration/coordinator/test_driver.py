@@ -26,8 +26,8 @@ from coordinator.core.model import (
     RunSpec,
     WorkerRanks,
 )
-from coordinator.core.registry.registry import Registry, RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
@@ -94,7 +94,7 @@ class Scene:
         failures_waiting_max: int = 256,
     ) -> None:
         self.journal = GatedJournal()
-        policy = RegistryPolicy(run=RunPolicy(failures_kept_max=failures_kept_max))
+        policy = Policy(failures_kept_max=failures_kept_max)
         self.driver = Driver(
             Registry(policy),
             self.journal,
@@ -382,7 +382,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
 ) -> None:
     """Killed between the two: the record is on disk, the round still counts as running."""
     journal = SqliteJournal(tmp_path)
-    driver = Driver(Registry(RegistryPolicy()), journal)
+    driver = Driver(Registry(Policy()), journal)
     task = asyncio.create_task(driver.run())
     await take(driver.open(hello("s1")), 2)
     assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
@@ -390,7 +390,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    driver = Driver(Registry(RegistryPolicy()), SqliteJournal(tmp_path))
+    driver = Driver(Registry(Policy()), SqliteJournal(tmp_path))
     await driver.restore()
     state = driver.registry.runs["r"].state
     assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)

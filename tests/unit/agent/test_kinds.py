@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.kinds import parse_filters, parse_ranks
+from agent.settings.kinds import FILTERS, RANKS
 from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
 
 
@@ -21,20 +21,20 @@ from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_line
     ],
 )
 def test_filters_are_texts_between_commas(text: str, filters: tuple[str, ...]) -> None:
-    assert parse_filters(text) == filters
+    assert FILTERS.parse(text) == filters
 
 
 @pytest.mark.parametrize(
     ("text", "ranks"), [("", None), ("3", {3}), ("0,2,0", {0, 2}), ("0, 2", {0, 2})]
 )
 def test_ranks_are_numbers_between_commas(text: str, ranks: set[int] | None) -> None:
-    assert parse_ranks(text) == ranks
+    assert RANKS.parse(text) == ranks
 
 
 @pytest.mark.parametrize("text", ["a", "0,", ",", "-1", "0:1", "1.5", "٣"])
 def test_other_ranks_are_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match="separated by commas: 0,2"):
-        parse_ranks(text)
+        RANKS.parse(text)
 
 
 @pytest.mark.parametrize(
