@@ -87,7 +87,7 @@ class Fleet:
         self.registry.handle(event, now=self.now)
 
     def join_all(self) -> None:
-        """Let everybody join."""
+        """Let all agents join."""
         for index in range(self.size):
             self.handle(self.opened(index))
 
@@ -198,7 +198,7 @@ def idle_deadlines(size: int) -> list[float]:
 
 
 def rounds(size: int) -> list[float]:
-    """Time a failure that restarts everybody, in microseconds per agent."""
+    """Time a failure that restarts every agent, in microseconds per agent."""
     fleet = Fleet(size)
     fleet.join_all()
     samples = []

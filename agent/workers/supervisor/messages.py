@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agent.watchdog.core.model import Hang
+from agent.watchdog.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 CPU_INDEX_MAX = 65_535
