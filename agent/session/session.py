@@ -17,7 +17,6 @@ from agent.core.events import (
     DirectiveReceived,
     Event,
     InprocessDirected,
-    PaceChanged,
     SessionLost,
     SessionWelcomed,
 )
@@ -184,7 +183,7 @@ class Session:
                     self._cut_exit.set_result(response.desired)
             case "pace":
                 pace = convert.pace_from(response.pace)
-                self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
+                self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
                 self._watchdog.learned(convert.limits_from(response.limits))
             case "inprocess":
