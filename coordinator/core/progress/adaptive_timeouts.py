@@ -8,7 +8,7 @@ of samples has to be there first, a limit has a floor, and within a round it onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 HEARTBEAT = ""
@@ -73,7 +73,7 @@ class LearningRules:
 class Learning:
     """Learns the limits of one run. ``due_at``: when what changed is to be told."""
 
-    def __init__(self, rules: LearningRules, limits: tuple[LearnedLimit, ...] = ()) -> None:
+    def __init__(self, rules: LearningRules, limits: Sequence[LearnedLimit] = ()) -> None:
         self.due_at: float | None = None
         self._rules = rules
         # By section; of one that has no limit yet it is 0.
