@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import sys
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from worker_sdk import runtime
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import (
     Abort,
@@ -22,14 +23,13 @@ from worker_sdk.inprocess.hooks import (
 )
 from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks, policy
-from worker_sdk.inprocess.restart import agent_link
+from worker_sdk.inprocess.restart.agent_link import BoardLimits, Link
 from worker_sdk.inprocess.restart.call_wrapper import Current, Plan, run_once
-from worker_sdk.inprocess.settings import Limits, Timing
+from worker_sdk.inprocess.settings import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_sdk.inprocess.arguments import Arguments
     from worker_sdk.inprocess.settings import Duration
 
 log = logging.getLogger("worker_sdk")
@@ -74,15 +74,12 @@ class Wrapper:
     interrupted anywhere, all clean up and begin the next one, without those that are
     lost. Without an agent the function is simply called.
 
+    Durations are timedeltas, or seconds. Raises ``TypeError`` and ``ValueError`` that name
+    the argument. The hooks' classes say when each runs; docs/inprocess.md has all of them.
+
     Args:
-        initialize: Runs before the function in each iteration.
-        abort: Frees a main thread that waits for other workers.
-        finalize: Cleans up after an interrupted iteration.
-        health_check: Says whether this worker can go on.
         rank_assignment: How the ranks of lost workers are filled.
         rank_filter: Which workers call the function, and which stand by.
-        monitor_thread_interval, monitor_process_interval, heartbeat_interval,
-        monitor_process_logfile: Accepted; nothing is polled, and the agent has a log.
         progress_watchdog_interval: How often the main thread is asked for a sign.
         soft_timeout: Without progress for so long, the iteration is interrupted.
         hard_timeout: Without progress for so long, the process is ended.
@@ -93,13 +90,10 @@ class Wrapper:
         termination_grace_time: Time from SIGTERM to SIGKILL at the hard timeout, if the
             agent's own is not shorter.
         enabled: If not, the function is returned as it is.
-        max_iterations: Iterations of one call, the first included, before the round of
-            processes ends.
-        min_world_size: With fewer workers, the round of processes ends.
-        min_active_world_size: The same, for workers that call the function.
-
-    Durations are timedeltas, or seconds. Raises ``TypeError`` and ``ValueError`` that name
-    the argument.
+        max_iterations, min_world_size, min_active_world_size: Beyond these the round of
+            processes ends, see ``RetryController``.
+        monitor_thread_interval, monitor_process_interval, heartbeat_interval,
+        monitor_process_logfile: Accepted; nothing is polled, and the agent has a log.
     """
 
     def __init__(  # noqa: PLR0913 - these are the names users know
@@ -140,20 +134,26 @@ class Wrapper:
                 )
         if not isinstance(enabled, bool):
             raise TypeError(f"enabled must be True or False, not {enabled!r}")
-        _check_path(monitor_process_logfile)
-        self.enabled = enabled
-        durations = {field.name: given[field.name] for field in fields(Timing)}
+        logfile = monitor_process_logfile
+        if not isinstance(logfile, str | None):
+            raise TypeError(f"monitor_process_logfile must be a path, not {logfile!r}")
+        if logfile is not None and not os.path.isabs(logfile):  # noqa: PTH117
+            raise ValueError(f"monitor_process_logfile must be an absolute path, not {logfile!r}")
         hooks = {name: given[name] for name in _HOOKS}
         # As they were given, under the names that users know; to look at, not to change.
-        vars(self).update(durations | hooks)
-        self.rank_assignment, self.rank_filter = rank_assignment, rank_filter
-        limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
-        for part in flattened(initialize):
-            if isinstance(part, RetryController):
-                limits = limits.stricter(part.limits)
+        vars(self).update(hooks | {field.name: given[field.name] for field in fields(Timing)})
+        self.enabled, self.rank_assignment, self.rank_filter = enabled, rank_assignment, rank_filter
+        limits = [
+            RetryController(max_iterations, min_world_size, min_active_world_size),
+            *(part for part in flattened(initialize) if isinstance(part, RetryController)),
+        ]
         self._plan = Plan(
-            timing=Timing.checked(durations),
-            limits=limits,
+            timing=Timing.of(given),
+            limits=RetryController(
+                min((n for each in limits if (n := each.max_iterations) is not None), default=None),
+                max(each.min_world_size for each in limits),
+                max(each.min_active_world_size for each in limits),
+            ),
             policy=policy(rank_assignment, rank_filter),
             **hooks,
         )
@@ -178,20 +178,24 @@ class Wrapper:
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return _run(plan, fn, (args, kwargs))
+            return _run(plan, functools.partial(fn, *args, **kwargs))
 
         return wrapped
 
 
-def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
+def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
-        return Current.call.invoke(fn, arguments)
-    link = agent_link.of_process()
-    if link is None:
-        name = getattr(fn, "__name__", fn)
-        log.warning("%s: %s is called once, without restarts", agent_link.why_none(), name)
-        return run_once(plan, fn, arguments)
+        return Current.call.invoke(function)
+    if Current.link is None and runtime.is_attached():
+        Current.link = Link(runtime.attachment(), BoardLimits())
+    if Current.link is None:
+        why = "no agent, as there is under `agent join`"
+        if runtime.has_agent():
+            why = "the agent watches another process of this worker, not this one"
+        name = getattr(function.func, "__name__", function.func)
+        log.warning("%s: %s is called once, without restarts", why, name)
+        return run_once(plan, function)
     if sys.platform != "linux":
         raise RestartError(
             f"in-process restart needs Linux, this is {sys.platform}; with enabled=False the"
@@ -200,13 +204,4 @@ def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
     # Not before there is an agent: others need no messages.
     from worker_sdk.inprocess.restart.call import Call  # noqa: PLC0415
 
-    return Call(plan, link, fn, arguments).run()
-
-
-def _check_path(path: str | None) -> None:
-    if path is None:
-        return
-    if not isinstance(path, str):
-        raise TypeError(f"monitor_process_logfile must be a path, not {path!r}")
-    if not Path(path).is_absolute():
-        raise ValueError(f"monitor_process_logfile must be an absolute path, not {path!r}")
+    return Call(plan, Current.link, function).run()

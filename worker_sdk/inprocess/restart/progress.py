@@ -8,6 +8,7 @@ thread: it does so as soon as that thread executes Python. That is the automatic
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -36,20 +37,18 @@ class Progress:
 
     def start(self) -> None:
         """Begin anew: pings are not expected before the first."""
-        self.ping_at: float | None = None
+        self.ping_at = math.inf
         self.auto_at = monotonic()
 
     @property
     def since(self) -> float:
         """The oldest instant at which all expected signs had been given."""
-        ping_at = self.ping_at
-        return self.auto_at if ping_at is None else min(self.auto_at, ping_at)
+        return min(self.auto_at, self.ping_at)
 
     def excuse(self, time_s: float) -> None:
         """Leave out a time in which no sign could be given."""
         self.auto_at += time_s
-        if self.ping_at is not None:
-            self.ping_at += time_s
+        self.ping_at += time_s
 
 
 class _Sign:
@@ -90,6 +89,7 @@ UNINTERRUPTIBLE.add(_give_sign.__code__)
 class Ticker:
     """A thread that asks for signs, judges the soft timeout and moves the agent's limits.
 
+    The monitor can't do so: it waits for atomic code, and runs the user's ``abort``.
     ``on_silence`` is called once per iteration, on this thread, when the soft timeout is over.
     """
 
@@ -105,11 +105,9 @@ class Ticker:
         self._progress = progress
         self._on_silence = on_silence
         self._lock = threading.Lock()
-        self._is_running = False
-        self._is_judging = False
+        self._is_running = self._is_judging = self._is_stopped = False
         self._armed_since: float | None = None
         self._changed = threading.Event()
-        self._is_stopped = False
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
 
     def start(self) -> None:
@@ -154,7 +152,7 @@ class Ticker:
 
     def _tick(self) -> None:
         due = monotonic()
-        while not self._is_stopped:
+        while True:
             self._changed.wait(max(due - monotonic(), 0))
             self._changed.clear()
             if self._is_stopped:
