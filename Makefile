@@ -57,7 +57,8 @@ bench: $(READY)
 	$(BIN)/python -m bench.run
 
 soak: $(READY)
-	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 tests/simulation tests/property
+	DRUMBEAT_SEEDS=$(SEEDS) $(BIN)/python -m pytest --timeout=0 -m "soak or not soak" \
+		tests/simulation tests/property
 	DRUMBEAT_LAUNCHERS=200 $(BIN)/python -m pytest --timeout=0 -k launchers \
 		tests/integration/test_multiprocessing_interface.py
 	DRUMBEAT_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout=0 tests/e2e/test_orphans.py

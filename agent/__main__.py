@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agent.settings import cli
-from drumbeat.command.standard_streams import open_missing
+from drumbeat.command.console import open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

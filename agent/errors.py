@@ -38,6 +38,7 @@ class UsageError(AgentError):
     """The command line cannot be carried out as it is."""
 
     exit_code = 2
+    hint = "try 'agent join --help'"
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem, hint)

@@ -1,15 +1,10 @@
 """Shell. Entry point of ``coordinator`` and ``python -m coordinator``."""
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 from coordinator import cli
 from coordinator.config import CoordinatorConfig, ResetLimits
-from drumbeat.command.standard_streams import open_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from drumbeat.command.console import open_missing
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,13 +15,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(config: CoordinatorConfig) -> int:
     # Imported late: grpc takes longer to import than a wrong command line to refuse.
-    run: Callable[[CoordinatorConfig], int] = import_module("coordinator.shell.server").run
+    from coordinator.shell.server import run  # noqa: PLC0415
+
     return run(config)
 
 
 def _reset(asked: ResetLimits) -> int:
-    reset: Callable[[ResetLimits], int] = import_module("coordinator.client").reset_limits
-    return reset(asked)
+    from coordinator.client import reset_limits  # noqa: PLC0415
+
+    return reset_limits(asked)
 
 
 if __name__ == "__main__":

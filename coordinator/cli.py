@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from coordinator.config import CoordinatorConfig, ResetLimits, default_state_dir
-from coordinator.errors import CallFailed, InvalidConfiguration, StartupError
+from coordinator.errors import CommandFailed, InvalidConfiguration
 from drumbeat.command import options
 from drumbeat.command.settings import QUIET, by_option, settings_of
+from drumbeat.format import count
 
 SETTINGS = settings_of(CoordinatorConfig)
 RESET_SETTINGS = settings_of(ResetLimits)
@@ -63,20 +64,19 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
     """
     if params["host"].startswith("[") and params["host"].endswith("]"):
         params["host"] = params["host"][1:-1]
-    params["state_dir"] = _state_dir_of(params["state_dir"], params["port"])
+    if params["state_dir"] is not None:
+        params["state_dir"] = str(Path(params["state_dir"]).absolute())
+    else:
+        params["state_dir"] = default_state_dir(
+            params["port"],
+            state_home=os.environ.get("XDG_STATE_HOME", ""),
+            home=os.path.expanduser("~"),  # noqa: PTH111 - Path.home() raises where there is none
+        )
     params["log_level"] = options.log_level(params["log_level"], is_quiet=quiet)
     config = CoordinatorConfig(**params)
     if violations := by_option(config.validate(), config):
         raise InvalidConfiguration(violations)
     return config
-
-
-def _state_dir_of(text: str | None, port: int) -> str | None:
-    if text is not None:
-        return str(Path(text).absolute())
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
-    return default_state_dir(port, state_home=state_home, home=home)
 
 
 @coordinator.command(
@@ -99,44 +99,17 @@ def main(
 ) -> int:
     """Read the command line, do what it says, and return the exit code.
 
-    Args:
-        argv: Arguments after the program's name; None stands for those of this process.
-        run: Serves until it is told to end, and returns the exit code.
-        reset: Has a coordinator forget limits, and returns how many there were.
+    ``run`` serves until it is told to end; ``reset`` returns how many limits were forgotten.
     """
-    try:
-        parsed = options.parse(coordinator, argv, program="coordinator")
-        match parsed:
-            case CoordinatorConfig():
-                return _run_logged(parsed, run)
-            case ResetLimits():
-                forgotten = reset(parsed)
-                limits = "1 limit" if forgotten == 1 else f"{forgotten} limits"
-                click.echo(f"coordinator: run {parsed.run_id}: {limits} forgotten")
-                return 0
-        return int(parsed)
-    except CallFailed as error:
-        options.write_error("coordinator", str(error), error.hint)
-        return error.exit_code
-    except StartupError as error:
-        options.write_error("coordinator", str(error), _hint_of(error))
-        return error.exit_code
 
+    def do(asked: CoordinatorConfig | ResetLimits) -> int:
+        if isinstance(asked, ResetLimits):
+            click.echo(f"coordinator: run {asked.run_id}: {count(reset(asked), 'limit')} forgotten")
+            return 0
+        # Imported here: it costs more than all of --help, which needs no log.
+        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
-def _run_logged(config: CoordinatorConfig, run: Callable[[CoordinatorConfig], int]) -> int:
-    # Imported here: it costs more than all of --help, which needs no log.
-    from drumbeat.command import logs  # noqa: PLC0415
+        configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
+        return run(asked)
 
-    logs.configure_logs(config.log_format, level=config.log_level, program="coordinator")
-    try:
-        return run(config)
-    except StartupError as error:
-        # Behind what was logged, and not for ever if the console is stalled.
-        logs.write_text(options.error_text("coordinator", str(error), _hint_of(error)))
-        return error.exit_code
-    finally:
-        logs.close_logs()
-
-
-def _hint_of(error: StartupError) -> str:
-    return error.hint or "try 'coordinator serve --help'"
+    return options.run(coordinator, argv, do, program="coordinator", errors=CommandFailed)

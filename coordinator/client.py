@@ -11,13 +11,6 @@ from drumbeat.v1 import control_pb2, control_pb2_grpc
 # A coordinator answers within milliseconds; one that restarts is back within seconds.
 CALL_TIMEOUT_S = 10.0
 
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
-EXIT_UNREACHABLE = 3
-
-_REFUSALS = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}
-_SILENCES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
-
 
 def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> int:
     """Have the learned limits of a run forgotten; return how many. Raises ``CallFailed``."""
@@ -32,15 +25,12 @@ def reset_limits(asked: ResetLimits, *, timeout_s: float = CALL_TIMEOUT_S) -> in
 
 
 def _failure(error: grpc.RpcError, address: str) -> CallFailed:
-    status = error.code()
     details = str(error.details() or "")
-    if status in _REFUSALS:
-        return CallFailed(details, exit_code=EXIT_REFUSED, hint="--run-id names the run")
-    if status in _SILENCES:
-        return CallFailed(
-            f"the coordinator at {address} cannot be reached: {details}",
-            exit_code=EXIT_UNREACHABLE,
-            hint="--coordinator HOST:PORT says where it listens",
-        )
-    problem = f"the coordinator at {address} failed: {status.name}: {details}"
-    return CallFailed(problem, exit_code=EXIT_FAILED)
+    match error.code():
+        case grpc.StatusCode.NOT_FOUND | grpc.StatusCode.INVALID_ARGUMENT:
+            return CallFailed(details, 2, "--run-id names the run")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+            problem = f"the coordinator at {address} cannot be reached: {details}"
+            return CallFailed(problem, 3, "--coordinator HOST:PORT says where it listens")
+        case status:
+            return CallFailed(f"the coordinator at {address} failed: {status.name}: {details}", 1)

@@ -1,13 +1,9 @@
-"""Pure. What the coordinator can be told, its named limits, and the rules that tie them together.
-
-The command line and the environment are read in ``coordinator.cli``; this module
-only knows values. Precedence there: argument over environment over default.
-"""
+"""Pure. What the coordinator can be told, its named limits, and the rules between them."""
 
 import ipaddress
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 
-from coordinator.errors import BIND_ALLOWED
 from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
@@ -26,6 +22,12 @@ from drumbeat.violation import Violation, check_range
 
 _KIB = 1024
 _MIB = 1024 * _KIB
+
+_BIND_ALLOWED = (
+    "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
+    "authentication does not exist yet, so --insecure lets everyone who reaches the port "
+    "join, read and end every run"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +101,17 @@ class Limits:
     def validate(self) -> list[Violation]:
         """All rules that the limits break, none if they are sound."""
         found: list[Violation] = []
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            if limit.name.endswith("_s"):
-                found += check_range(limit.name, value, 0, 86400, "seconds")
+        values = {limit.name: getattr(self, limit.name) for limit in fields(self)}
+        for name, value in values.items():
+            if name.endswith("_s"):
+                found += check_range(name, value, 0, 86400, "seconds")
             elif not value >= 1:
-                found.append(Violation(limit.name, value, "1 or more"))
-        for inner, outer in (
-            ("failure_message_bytes_max", "failure_record_bytes_max"),
-            ("failure_record_bytes_max", "message_bytes_max"),
-        ):
-            if getattr(self, inner) > getattr(self, outer):
-                allowed = f"at most {outer}, {getattr(self, outer)}"
-                found.append(Violation(inner, getattr(self, inner), allowed))
+                found.append(Violation(name, value, "1 or more"))
+        nested = ("failure_message_bytes_max", "failure_record_bytes_max", "message_bytes_max")
+        for inner, outer in pairwise(nested):
+            if values[inner] > values[outer]:
+                allowed = f"at most {outer}, {values[outer]}"
+                found.append(Violation(inner, values[inner], allowed))
         return found
 
 
@@ -177,7 +177,7 @@ class CoordinatorConfig:
         found = read_settings(self)[1]
         broken = {violation.field for violation in found}
         if "host" not in broken and not self.insecure and not is_loopback(self.host):
-            found.append(Violation("host", self.host, BIND_ALLOWED))
+            found.append(Violation("host", self.host, _BIND_ALLOWED))
         # So that one lost beat costs nothing.
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
@@ -200,26 +200,18 @@ class ResetLimits:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost.
-
-    Any other name counts as open, because what it resolves to may change.
-    """
-    if host == "localhost":
-        return True
+    """Whether only this machine can reach ``host``: 127.0.0.0/8, ::1 or localhost."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return False  # what a name resolves to may change
 
 
 def default_state_dir(port: int, *, state_home: str, home: str) -> str | None:
     """Where a coordinator on ``port`` keeps its journal if it is not told, None for port 0.
 
-    Args:
-        port: The port it listens on; several coordinators of one user stay apart by it.
-        state_home: Value of ``XDG_STATE_HOME``; ignored unless absolute, as the
-            XDG Base Directory Specification asks for.
-        home: The user's home directory.
+    ``state_home``, the value of ``XDG_STATE_HOME``, is ignored unless absolute, as the XDG Base
+    Directory Specification asks for.
     """
     if port == 0:
         return None

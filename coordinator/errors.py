@@ -11,8 +11,8 @@ CoordinatorError
  ├─ LimitReached              a named limit is reached
  ├─ Unavailable               the coordinator stops, or cannot write its journal
  ├─ UnknownRun                there is no such run
- ├─ CallFailed                a command asked a coordinator, and got no answer or a refusal
- └─ StartupError              the process cannot do its work; it ends with `exit_code`
+ └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
+     ├─ CallFailed            a coordinator was asked, and did not answer or refused
      ├─ InvalidConfiguration  the configuration breaks rules
      ├─ PortInUse             the address cannot be bound
      ├─ StateDirectoryInUse   another coordinator holds the state directory
@@ -21,12 +21,10 @@ CoordinatorError
      └─ JournalError          something is wrong with the journal
          ├─ JournalCorrupt    it holds what cannot be read
          └─ JournalOutage     it cannot be written now; nothing in it is lost
-             ├─ JournalFull        for want of room
-             └─ JournalUnwritable  for any other reason
+             └─ JournalFull   for want of room
 
-A class says how a caller learns of it (``status``, ``refusal``) and whether
-trying again makes sense; one interceptor turns that into a gRPC status, so this
-module needs neither grpc nor the generated enums. The table of what an agent
+Names of statuses and refusals are texts, so that this module needs neither grpc nor the
+generated enums; one interceptor turns an error into a gRPC status. The table of what an agent
 does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """
 
@@ -35,44 +33,24 @@ from typing import ClassVar
 
 from drumbeat.violation import InvalidField, Violation, show_value
 
-BIND_ALLOWED = (
-    "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
-    "authentication does not exist yet, so --insecure lets everyone who reaches the port "
-    "join, read and end every run"
-)
-"""Why an open address is refused and what would be accepted, for messages."""
-
-
-# As the user has given them: fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``.
+# Fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``; these have other names there.
 _OPTIONS = {
     "agents_min": "--nnodes (minimum)",
     "agents_max": "--nnodes (maximum)",
     "restarts_max": "--max-restarts",
-    "join_timeout": "--join-timeout",
-    "last_call": "--last-call",
-    "exit_barrier_timeout": "--exit-barrier-timeout",
-    "shutdown_timeout": "--shutdown-timeout",
-    "coordinator_grace": "--coordinator-grace",
-    "master_addr": "--master-addr",
-    "master_port": "--master-port",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field of a run's spec in which an agent and the run disagree."""
+    """One field of ``drumbeat.v1.RunSpec`` in which an agent and the run disagree."""
 
     field: str
-    """Name of the field in ``drumbeat.v1.RunSpec``."""
-
     theirs: object
-    """What the agent brought."""
-
     ours: object
-    """What the run was started with."""
 
     def __str__(self) -> str:
-        name = _OPTIONS.get(self.field, self.field)
+        name = _OPTIONS.get(self.field, f"--{self.field.replace('_', '-')}")
         return f"{name}: the run has {show_value(self.ours)}, not {show_value(self.theirs)}"
 
 
@@ -88,44 +66,30 @@ class CoordinatorError(Exception):
     is_retryable: ClassVar[bool] = False
     """Whether the same agent may succeed later, in a new session."""
 
+    text: ClassVar[str]
+    """What is said, with attributes in braces."""
 
-class InvalidRequest(CoordinatorError, InvalidField):
+    def __str__(self) -> str:
+        return self.text.format_map(vars(self))
+
+
+class InvalidRequest(InvalidField, CoordinatorError):
     """A field of a message is missing or out of range: a bug of the sender."""
 
-    status = "INVALID_ARGUMENT"
-    refusal = "INVALID"
+    status, refusal = "INVALID_ARGUMENT", "INVALID"
 
 
+@dataclass(eq=False, repr=False)
 class SpecMismatch(CoordinatorError):
     """The agent would run this run differently than its first agent said."""
 
-    status = "FAILED_PRECONDITION"
-    refusal = "SPEC_MISMATCH"
-
-    def __init__(self, run_id: str, differences: tuple[Difference, ...]) -> None:
-        super().__init__(run_id, differences)
-        self.run_id = run_id
-        self.differences = differences
+    status, refusal = "FAILED_PRECONDITION", "SPEC_MISMATCH"
+    run_id: str
+    differences: tuple[Difference, ...]
 
     def __str__(self) -> str:
         listed = "; ".join(str(difference) for difference in self.differences)
         return f"run {show_value(self.run_id)} was started with other settings: {listed}"
-
-
-class RunClosed(CoordinatorError):
-    """The run ended after this agent began; ``verdict`` is the sentence that says how."""
-
-    status = "FAILED_PRECONDITION"
-    refusal = "RUN_CLOSED"
-
-    def __init__(self, run_id: str, verdict: str) -> None:
-        super().__init__(run_id, verdict)
-        self.run_id = run_id
-        self.verdict = verdict
-
-    def __str__(self) -> str:
-        again = "started again, the agent begins a new run of that name"
-        return f"run {show_value(self.run_id)} has ended: {self.verdict}; {again}"
 
 
 class RunMissesAgents(SpecMismatch):
@@ -134,27 +98,32 @@ class RunMissesAgents(SpecMismatch):
     They may come back within their grace. If none does, the agent begins a new run.
     """
 
-    status = "ABORTED"
-    refusal = "AGENTS_MISSING"
-    is_retryable = True
+    status, refusal, is_retryable = "ABORTED", "AGENTS_MISSING", True
 
     def __str__(self) -> str:
         return f"{super().__str__()}; its agents are missing, and it ends if none of them returns"
 
 
+@dataclass(eq=False, repr=False)
+class RunClosed(CoordinatorError):
+    """The run ended after this agent began; ``verdict`` is the sentence that says how."""
+
+    status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
+    text = (
+        "run {run_id!a} has ended: {verdict}; "
+        "started again, the agent begins a new run of that name"
+    )
+    run_id: str
+    verdict: str
+
+
+@dataclass(eq=False, repr=False)
 class StaleSession(CoordinatorError):
     """The agent was given up: others may hold its ranks. It stops its workers and returns."""
 
-    status = "FAILED_PRECONDITION"
-    refusal = "STALE_SESSION"
-    is_retryable = True
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the session is over: {self.reason}"
+    status, refusal, is_retryable = "FAILED_PRECONDITION", "STALE_SESSION", True
+    text = "the session is over: {reason}"
+    reason: str
 
 
 class SessionReplaced(CoordinatorError):
@@ -163,179 +132,128 @@ class SessionReplaced(CoordinatorError):
     No fence: what the agent holds stays its own, so it keeps its workers and returns.
     """
 
-    status = "ABORTED"
-    refusal = "SESSION_REPLACED"
-    is_retryable = True
-
-    def __str__(self) -> str:
-        return "the session is over: the agent opened another one"
+    status, refusal, is_retryable = "ABORTED", "SESSION_REPLACED", True
+    text = "the session is over: the agent opened another one"
 
 
+@dataclass(eq=False, repr=False)
 class Deposed(CoordinatorError):
     """A coordinator of a later term has welcomed the agent: this one does not lead any more."""
 
-    status = "ABORTED"
-    refusal = "DEPOSED"
-    is_retryable = True
-
-    def __init__(self, term: int) -> None:
-        super().__init__(term)
-        self.term = term
-
-    def __str__(self) -> str:
-        return f"this coordinator was deposed: the agent has seen one of term {self.term}"
+    status, refusal, is_retryable = "ABORTED", "DEPOSED", True
+    text = "this coordinator was deposed: the agent has seen one of term {term}"
+    term: int
 
 
+@dataclass(eq=False, repr=False)
 class LimitReached(CoordinatorError):
     """A named limit of the coordinator is reached (``coordinator.config.Limits``)."""
 
-    status = "RESOURCE_EXHAUSTED"
-    refusal = "LIMIT_REACHED"
-    is_retryable = True
-
-    def __init__(self, limit_name: str, limit: int) -> None:
-        super().__init__(limit_name, limit)
-        self.limit_name = limit_name
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"the coordinator's limit {self.limit_name} is reached: {self.limit}"
+    status, refusal, is_retryable = "RESOURCE_EXHAUSTED", "LIMIT_REACHED", True
+    text = "the coordinator's limit {limit_name} is reached: {limit}"
+    limit_name: str
+    limit: int
 
 
+@dataclass(eq=False, repr=False)
 class Unavailable(CoordinatorError):
     """The coordinator can't answer now; it does so later, or its successor does."""
 
-    status = "UNAVAILABLE"
-    refusal = "UNAVAILABLE"
-    is_retryable = True
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the coordinator does not answer requests now: {self.reason}"
+    status, refusal, is_retryable = "UNAVAILABLE", "UNAVAILABLE", True
+    text = "the coordinator does not answer requests now: {reason}"
+    reason: str
 
 
+@dataclass(eq=False, repr=False)
 class UnknownRun(CoordinatorError):
     """There is no run of this name, or it ended too long ago to be remembered."""
 
-    status = "NOT_FOUND"
-    refusal = "UNKNOWN_RUN"
-
-    def __init__(self, run_id: str, which: str = "") -> None:
-        super().__init__(run_id, which)
-        self.run_id = run_id
-        self.which = which
+    status, refusal = "NOT_FOUND", "UNKNOWN_RUN"
+    run_id: str
+    which: str = ""
 
     def __str__(self) -> str:
         return f"there is no run {show_value(self.run_id)} {self.which}".rstrip()
 
 
-class CallFailed(CoordinatorError):
-    """A command asked a coordinator, and it could not be reached or refused; no caller sees it."""
+class CommandFailed(CoordinatorError):
+    """The process cannot do what it was told to; no caller of a server sees it."""
 
-    def __init__(self, problem: str, exit_code: int, hint: str = "") -> None:
-        super().__init__(problem, exit_code, hint)
-        self.problem = problem
-        self.exit_code = exit_code
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return self.problem
-
-
-class StartupError(CoordinatorError):
-    """The coordinator cannot start as it was told to; no caller ever sees it."""
-
-    exit_code: ClassVar[int] = 2
-    """Exit code of ``coordinator serve``."""
-
+    exit_code: int = 2
     hint: str = ""
     """What to do about it, as a line for the operator; empty if the error says it all."""
 
 
-class InvalidConfiguration(StartupError):
+@dataclass(eq=False, repr=False)
+class CallFailed(CommandFailed):
+    """A coordinator was asked, and could not be reached or refused."""
+
+    text = "{problem}"
+    problem: str
+    exit_code: int
+    hint: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class InvalidConfiguration(CommandFailed):
     """The configuration breaks rules; all of them are listed."""
 
-    def __init__(self, violations: tuple[Violation, ...]) -> None:
-        super().__init__(violations)
-        self.violations = violations
+    hint = "try 'coordinator serve --help'"
+    violations: tuple[Violation, ...]
 
     def __str__(self) -> str:
         return "\n".join(str(violation) for violation in self.violations)
 
 
-class PortInUse(StartupError):
+@dataclass(eq=False, repr=False)
+class PortInUse(CommandFailed):
     """The address cannot be bound."""
 
-    hint = "another coordinator may run here already; choose another --port, or end that one"
-
-    def __init__(self, host: str, port: int, why: str, *, hint: str = "") -> None:
-        super().__init__(host, port, why)
-        self.host = host
-        self.port = port
-        self.why = why
-        if hint:
-            self.hint = hint
-
-    def __str__(self) -> str:
-        return f"cannot listen on port {self.port} of {self.host}: {self.why}"
+    text = "cannot listen on port {port} of {host}: {why}"
+    host: str
+    port: int
+    why: str
+    hint: str = "another coordinator may run here already; choose another --port, or end that one"
 
 
-class StateDirectoryInUse(StartupError):
+@dataclass(eq=False, repr=False)
+class StateDirectoryInUse(CommandFailed):
     """Another coordinator holds the state directory."""
 
+    text = "the state directory {path} is in use by another coordinator"
     hint = "one state directory belongs to one coordinator; choose another with --state-dir"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"the state directory {self.path} is in use by another coordinator"
+    path: str
 
 
 class LostLeadership(StateDirectoryInUse):
     """Another coordinator has taken the journal over; this one must not decide any more."""
 
 
-class StateDirectoryUnusable(StartupError):
+@dataclass(eq=False, repr=False)
+class StateDirectoryUnusable(CommandFailed):
     """The state directory cannot be created, read or written."""
 
+    text = "the state directory {path} cannot be used: {why}"
     hint = (
         "make it a directory that this user may write and lock; "
         "another one, with --state-dir, starts with an empty journal"
     )
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the state directory {self.path} cannot be used: {self.why}"
+    path: str
+    why: str
 
 
-class JournalError(StartupError):
+@dataclass(eq=False, repr=False)
+class JournalError(CommandFailed):
     """Something is wrong with the journal at ``path``."""
 
-    problem: ClassVar[str] = "fails"
-    """What is wrong, as a predicate of the journal."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the journal {self.path} {self.problem}: {self.why}"
+    path: str
+    why: str
 
 
 class JournalCorrupt(JournalError):
     """The journal holds what this coordinator did not write or cannot read."""
 
-    problem = "cannot be read"
+    text = "the journal {path} cannot be read: {why}"
     hint = "keep a copy of the file, then move it away to start with an empty journal"
 
 
@@ -345,19 +263,15 @@ class JournalOutage(JournalError):
     Keeps a coordinator from starting; one that runs waits until it can write again.
     """
 
-
-class JournalFull(JournalOutage):
-    """There is no room for the journal: the disk, a quota or a limit of the process is full."""
-
-    problem = "has no room to grow"
-    hint = "free some space there; every run is still in the journal, so leave it where it is"
-
-
-class JournalUnwritable(JournalOutage):
-    """The journal can be neither read nor written now, or only read."""
-
-    problem = "cannot be written"
+    text = "the journal {path} cannot be written: {why}"
     hint = (
         "make the directory, its files and its file system writable for this user; "
         "every run is still in the journal, so leave it where it is"
     )
+
+
+class JournalFull(JournalOutage):
+    """There is no room for the journal: the disk, a quota or a limit of the process is full."""
+
+    text = "the journal {path} has no room to grow: {why}"
+    hint = "free some space there; every run is still in the journal, so leave it where it is"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import WorkerOrder
+from agent.core.inprocess import model as inprocess
 from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
 from agent.workers.failures.report import FailureReport
 from agent.workers.supervisor import messages
 
-# The supervisor takes these as they are.
+# The supervisor takes these as they are, and the worker the order.
 StopWorkers = messages.StopWorkers
 KillWorkers = messages.KillWorkers
+WorkerOrder = inprocess.WorkerOrder
 SignalWorkers = messages.SignalWorkers
 
 
@@ -41,14 +42,9 @@ class SendGoodbye:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservePort:
-    """Hold a free port and answer with ``PortReserved``."""
+    """Hold a free port and answer with ``PortReserved``; let go of all others but ``kept``."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePort:
-    """Let a port go."""
-
-    port: int
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +68,6 @@ class StartRound:
     """Start the workers of a round."""
 
     assignment: Assignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderWorker:
-    """Tell a worker what to do in an iteration; a later order takes the place of this one."""
-
-    round_id: int
-    local_rank: int
-    order: WorkerOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +103,7 @@ WorkersEffect = (
     | StopWorkers
     | KillWorkers
     | SignalWorkers
-    | OrderWorker
+    | WorkerOrder
 )
 
 Effect = (
@@ -124,7 +111,6 @@ Effect = (
     | SendBeat
     | SendGoodbye
     | ReservePort
-    | ReleasePort
     | WorkersEffect
     | WriteFailure
     | Tell

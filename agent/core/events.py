@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import WorkerStep
+from agent.core.inprocess import model as inprocess
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
-from agent.watchdog.core import effects as watchdog
+from agent.watchdog.core import messages as watchdog
 from agent.workers.supervisor import messages
 from drumbeat.inprocess import InprocessDirective
 
-# The supervisor's reports and the watchdog's acts, as they are.
+# The supervisor's reports, the watchdog's acts and the workers' steps, as they are.
 WorkersStarted = messages.WorkersStarted
 WorkerExited = messages.WorkerExited
 WorkerStartFailed = messages.WorkerStartFailed
 WorkersStopped = messages.WorkersStopped
+WorkerStep = inprocess.WorkerStep
 LimitExpired = watchdog.Report
 WorkerSignalled = watchdog.Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWelcomed:
-    """The coordinator answered the ``Hello`` of this attempt."""
-
-    attempt: int
-    pace: Pace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceChanged:
-    """The coordinator stretched or tightened the heartbeats."""
+    """The coordinator answered the ``Hello`` of this attempt, or set another pace since."""
 
     attempt: int
     pace: Pace
@@ -72,15 +65,6 @@ class PortReserved:
     """A port is held for the next round this agent leads."""
 
     port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InprocessStepTaken:
-    """A worker said how far it is in an iteration."""
-
-    round_id: int
-    local_rank: int
-    step: WorkerStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +113,8 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-SessionEvent = SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost
-WorkersEvent = (
-    WorkersStarted | WorkerStartFailed | InprocessStepTaken | WorkerExited | WorkersStopped
-)
+SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | SessionLost
+WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
 HostEvent = (

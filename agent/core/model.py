@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.core.inprocess.model import InprocessReport
-from agent.watchdog.core.model import Hang
-from agent.workers.failures.report import FailureReport
-from drumbeat.inprocess import InterruptionKind
+from agent.watchdog.hang import Hang
+from agent.workers.failures.report import FailureReport, WorkerFailure
 
 NO_ROUND = -1
 """Before the first round."""
@@ -140,7 +139,7 @@ DesiredState = Standby | Assignment | Stop | Exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(WorkerFailure):
     """One worker's failure, as this agent writes it down.
 
     ``happened_at`` is the monotonic clock of this host, which all processes on it
@@ -149,26 +148,7 @@ class Failure:
 
     sequence: int
     round_id: int
-    rank: int
-    local_rank: int
-    group_rank: int
     role_rank: int
     happened_at: float
-    pid: int
-    exit_code: int
-    message: str
-    traceback: str = ""
-    stderr_tail: str = ""
-    is_stopped_by_agent: bool = False
-    explanation: str = ""
-    """The likely why, as far as this host can tell."""
     hang: Hang | None = None
     """Set if the agent ended it because it hung."""
-    interruption: InterruptionKind | None = None
-    """What it did to ``iteration`` of in-process restart; ``None`` in other rounds."""
-    iteration: int = 0
-
-    @property
-    def is_survived(self) -> bool:
-        """Whether the worker lived on."""
-        return self.interruption is not None and self.interruption.is_survived

@@ -1,16 +1,22 @@
-"""Starts the workers of one host and reports how they ended, for launchers of one's own.
+"""Shell. Starts the workers of one host and reports how they ended, for launchers of one's own.
 
 Takes the place of ``torch.distributed.elastic.multiprocessing``: same names, same arguments.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from agent.errors import ProcessFailure
-from agent.multiprocessing.context import PContext, RunProcsResult
+from agent.multiprocessing.context import PContext, RunProcsResult, validate_full_rank
 from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
-from agent.multiprocessing.start import start_processes
 from agent.multiprocessing.subprocess_context import SubprocessContext
 from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from agent.workers.output.std import Std, to_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "DefaultLogsSpecs",
@@ -26,3 +32,56 @@ __all__ = [
     "start_processes",
     "to_map",
 ]
+
+
+def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use already
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: dict[int, tuple[Any, ...]],
+    envs: dict[int, dict[str, str]],
+    logs_specs: LogsSpecs,
+    log_line_prefixes: dict[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: None = None,
+    duplicate_stdout_filters: list[str] | None = None,
+    duplicate_stderr_filters: list[str] | None = None,
+) -> PContext:
+    """Start one worker for each entry of `args` and return the context that holds them.
+
+    Args:
+        name: What the workers are; part of the prefix of their lines.
+        entrypoint: A function, or a program by name or path.
+        args: Arguments by local rank, which goes from 0 without a gap; those of a program are
+            passed as ``str(argument)``.
+        envs: Environment variables by local rank, on top of this process's.
+        logs_specs: Where output goes.
+        log_line_prefixes: What a line on the console begins with, by local rank; if not given,
+            ``[<name><local_rank>]:``.
+        start_method: For a function: ``spawn`` or ``forkserver``, the same here, or ``fork``.
+        numa_options: Must be None.
+        duplicate_stdout_filters: Lines of the standard output that are also shown on the console
+            and contain one of these are written to one file for all workers.
+        duplicate_stderr_filters: The same for the standard error.
+
+    Raises:
+        RuntimeError: `args` or `envs` lack a local rank.
+        ValueError: The start method or the arguments are impossible.
+        OSError: The program cannot be started; the message names what is wrong.
+    """
+    validate_full_rank(args, len(args), "args")
+    validate_full_rank(envs, len(args), "envs")
+    output = (logs_specs, log_line_prefixes)
+    filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+    context: PContext
+    if isinstance(entrypoint, str):
+        context = SubprocessContext(name, entrypoint, args, envs, *output, numa_options, *filters)
+    else:
+        context = MultiprocessContext(
+            name, entrypoint, args, envs, start_method, *output, numa_options, *filters
+        )
+    try:
+        context.start()
+    except BaseException:
+        context.close()
+        raise
+    return context

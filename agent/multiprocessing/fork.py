@@ -16,13 +16,12 @@ from functools import partial
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from agent.multiprocessing.signals import is_ours
-from agent.workers.supervisor.prctl import die_with
-from agent.workers.supervisor.process import serve
-from agent.workers.supervisor.spawn import SpawnError, opened_outputs
+from agent.multiprocessing.signals import HANDLERS
+from agent.workers.supervisor.process import SpawnError, opened_outputs, serve
+from agent.workers.supervisor.process_tree import die_with
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.process import BaseProcess
 
     from agent.workers.supervisor.messages import StartWorkers, WorkerStart
@@ -34,18 +33,11 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
     ours, theirs = socket.socketpair()
     util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
     with theirs:
-        pid = _fork()
-        if pid:
-            return pid, ours
-        code = 1
-        try:
+        if not (pid := _fork()):
             ours.close()
             make_spawner = partial(ForkSpawner, processes, theirs, launcher_pid)
-            code = serve(theirs, launcher_pid, make_spawner)
-        except BaseException:  # noqa: BLE001 - only workers return into the launcher's code
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+            _run_and_exit(lambda: serve(theirs, launcher_pid, make_spawner))
+        return pid, ours
 
 
 class ForkSpawner:
@@ -66,16 +58,15 @@ class ForkSpawner:
         self._launcher_fd = os.pidfd_open(launcher_pid)
         self._handlers = handlers
 
-    def spawn(self, _command: StartWorkers, worker: WorkerStart) -> int:
+    def __call__(self, _command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of the worker, when it leads its own session; may raise."""
         supervisor_pid = os.getpid()
         with opened_outputs(worker) as outputs:
             ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
             try:
                 try:
-                    pid = _fork()
-                    if pid == 0:
-                        self._work(supervisor_pid, worker, outputs, begun_fd)
+                    if not (pid := _fork()):
+                        _run_and_exit(lambda: self._work(supervisor_pid, worker, outputs, begun_fd))
                 finally:
                     os.close(begun_fd)
                 # Signals for its process group must find the group. Should what libraries do in a
@@ -89,27 +80,22 @@ class ForkSpawner:
 
     def _work(
         self, supervisor_pid: int, worker: WorkerStart, outputs: Mapping[int, int], begun_fd: int
-    ) -> NoReturn:
-        code = 1
-        try:
-            os.setsid()
-            die_with(supervisor_pid)
-            signal.set_wakeup_fd(-1)
-            for number, handler in self._handlers.items():
-                signal.signal(number, _in_worker(number, handler))
-            for number in (signal.SIGCHLD, signal.SIGCONT):
-                signal.signal(number, signal.SIG_DFL)
-            self._connection.close()
-            os.environ.update(worker.env)
-            for number, fd in outputs.items():
-                _redirect(number, fd)
-            os.close(begun_fd)
-            process: Any = self._processes[worker.local_rank]
-            code = process._bootstrap(parent_sentinel=self._launcher_fd)  # noqa: SLF001
-        except BaseException:  # noqa: BLE001 - nothing may return into the supervisor's code
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+    ) -> int:
+        """Become the worker, and be it; return the exit code."""
+        os.setsid()
+        die_with(supervisor_pid)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, _in_worker(number, handler))
+        for number in (signal.SIGCHLD, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        self._connection.close()
+        os.environ.update(worker.env)
+        for number, fd in outputs.items():
+            _redirect(number, fd)
+        os.close(begun_fd)
+        process: Any = self._processes[worker.local_rank]
+        return int(process._bootstrap(parent_sentinel=self._launcher_fd))  # noqa: SLF001
 
 
 def _fork() -> int:
@@ -119,9 +105,20 @@ def _fork() -> int:
         return os.fork()
 
 
+def _run_and_exit(run: Callable[[], int]) -> NoReturn:
+    """End this process, a fork, with a code: it must not return into the code of another."""
+    code = 1
+    try:
+        code = run()
+    except BaseException:  # noqa: BLE001 - as above
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 def _in_worker(number: int, handler: Any) -> Any:
     """Return what a worker is to do on a signal for which the launcher has this handler."""
-    if is_ours(handler):
+    if HANDLERS.is_ours(handler):
         return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     return signal.SIG_DFL if handler is None else handler
 

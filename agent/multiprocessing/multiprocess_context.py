@@ -15,23 +15,22 @@ import pickle
 import sys
 import tempfile
 from contextlib import suppress
-from multiprocessing import process, reduction, resource_tracker, spawn, util
+from multiprocessing import popen_spawn_posix, process, reduction, resource_tracker, spawn, util
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
-from agent.multiprocessing.context import ROUND_ID, PContext, refuse_numa_options
+from agent.multiprocessing.context import PContext, refuse_numa_options
 from agent.multiprocessing.fork import fork_supervisor
 from agent.workers.supervisor.client import launch_supervisor
-from agent.workers.supervisor.messages import StartWorkers
 from worker_sdk import record
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 
     from agent.workers.output.logs import LogsSpecs
+    from agent.workers.supervisor.messages import StartWorkers
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,10 +46,7 @@ sys.exit(spawn._main(call, os.pidfd_open(launcher)))
 class MultiprocessContext(PContext):
     """Runs a function for each worker; what it raises is recorded in its error file.
 
-    See `start_processes` for the arguments.
-
-    Raises:
-        ValueError: There is no such start method.
+    See `start_processes` for the arguments. Raises ``ValueError`` if there is no such start method.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - arguments that others use already
@@ -67,99 +63,73 @@ class MultiprocessContext(PContext):
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
         refuse_numa_options(numa_options)
-        self._factory: SpawnContext | ForkContext | ForkServerContext = multiprocessing.get_context(
-            start_method
-        )  # type: ignore[assignment]  # one of these
-        super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
-            duplicate_stdout_filters,
-            duplicate_stderr_filters,
-        )
-        self._function = entrypoint
+        self._factory: Any = multiprocessing.get_context(start_method)
+        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+        super().__init__(name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters)
         self._is_fork = start_method == "fork"
         self._results: list[IO[bytes]] = []
-        self._calls: list[IO[bytes]] = []
-        self._processes: list[process.BaseProcess] = []
-        self._fds: set[int] = set()
 
-    def _prepare(self) -> StartWorkers:
-        name = getattr(self._function, "__qualname__", repr(self._function))
-        self._results = [_unnamed_file() for _ in range(self.nprocs)]
+    def _launch(self) -> tuple[StartWorkers, int, socket.socket]:
+        self._results = [self._unnamed_file() for _ in range(self.nprocs)]
+        calls = [(self.entrypoint, tuple(self.args[rank])) for rank in range(self.nprocs)]
         if self._is_fork:
-            calls = [(self._function, tuple(self.args[rank])) for rank in range(self.nprocs)]
-            self._processes = [self._process(rank, call) for rank, call in enumerate(calls)]
-            return StartWorkers(round_id=ROUND_ID, argv=(name,), env={}, workers=self._workers())
-        packed = [self._pack(rank) for rank in range(self.nprocs)]
-        self._fds = {fd for _, fds in packed for fd in fds}
+            name = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+            workers = [self._process(rank, call) for rank, call in enumerate(calls)]
+            return (self._command((name,), {}), *fork_supervisor(workers))
+        packed = [self._pack(rank, call) for rank, call in enumerate(calls)]
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-        return StartWorkers(
-            round_id=ROUND_ID,
-            argv=(os.fsdecode(spawn.get_executable()), *flags, "-c", _SPAWNED),
-            env=dict(os.environ),
-            workers=self._workers(
-                args=tuple((*args, "--multiprocessing-fork") for args, _ in packed),
-                fds=tuple(fds for _, fds in packed),
-            ),
+        command = self._command(
+            (os.fsdecode(spawn.get_executable()), *flags, "-c", _SPAWNED),
+            dict(os.environ),
+            args={rank: args for rank, (args, _) in enumerate(packed)},
+            fds={rank: fds for rank, (_, fds) in enumerate(packed)},
         )
-
-    def _launch(self) -> tuple[int, socket.socket]:
-        if self._is_fork:
-            return fork_supervisor(self._processes)
-        return launch_supervisor(self._fds)
+        return (command, *launch_supervisor({fd for _, fds in packed for fd in fds}))
 
     def _process(self, rank: int, call: object) -> process.BaseProcess:
-        return self._factory.Process(
+        made: process.BaseProcess = self._factory.Process(
             target=_work, args=(call, self._results[rank].fileno()), name=f"{self.name}{rank}"
         )
+        return made
 
-    def _pack(self, rank: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def _pack(self, rank: int, call: object) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return arguments and descriptors of the interpreter that is to make a call."""
         tracker = resource_tracker.getfd()
-        collector = _Collector()
-        content = io.BytesIO()
-        set_spawning_popen(collector)  # type: ignore[arg-type]  # what packing asks it for
+        assert tracker is not None, "it was just started"
+        collector, content = _Collector(), io.BytesIO()
+        set_spawning_popen(collector)  # what packing asks for descriptors
         try:
-            # The arguments are unpacked where a failure of that is recorded.
-            call = bytes(ForkingPickler.dumps((self._function, tuple(self.args[rank]))))
-            worker = self._process(rank, call)
+            # The call is unpacked by itself, where a failure of that is recorded.
+            worker = self._process(rank, bytes(ForkingPickler.dumps(call)))
             reduction.dump(spawn.get_preparation_data(worker.name), content)
             reduction.dump(worker, content)
         finally:
             set_spawning_popen(None)
-        file = _unnamed_file()
-        self._calls.append(file)
+        file = self._unnamed_file()
         file.write(content.getbuffer())
-        file.flush()
         file.seek(0)
-        assert tracker is not None, "it was just started"
-        fds = (file.fileno(), self._results[rank].fileno(), tracker, *collector.fds)
-        return (str(file.fileno()), str(tracker), str(os.getpid())), fds
+        args = (str(file.fileno()), str(tracker), str(os.getpid()), "--multiprocessing-fork")
+        return args, (file.fileno(), self._results[rank].fileno(), tracker, *collector.fds)
 
     def _take_return_values(self) -> dict[int, Any]:
         values: dict[int, Any] = {}
         for rank, file in enumerate(self._results):
-            file.seek(0, os.SEEK_END)
-            is_empty = not file.tell()
+            is_empty = not file.seek(0, os.SEEK_END)
             file.seek(0)
             try:
                 values[rank] = None if is_empty else pickle.load(file)  # noqa: S301 - our own
             except Exception:
                 # Whatever the constructors of the user's types may raise.
                 _LOGGER.exception("the return value of %s%d cannot be read", self.name, rank)
-                self._fail(rank, 1)
+                self._failures[rank] = self._failure(rank, 1)
         return values
 
-    def _release(self) -> None:
-        for file in (*self._results, *self._calls):
-            file.close()
+    def _unnamed_file(self) -> IO[bytes]:
+        """Return a file of any size that is gone when the last process has closed it."""
+        return self._files.enter_context(tempfile.TemporaryFile(prefix="drumbeat_call_"))
 
 
-class _Collector:
+class _Collector(popen_spawn_posix.Popen):
     """Stands for the process that is being started while its arguments are packed."""
 
     def __init__(self) -> None:
@@ -169,26 +139,6 @@ class _Collector:
         """Note a descriptor that the worker inherits under the same number."""
         self.fds.append(fd)
         return fd
-
-    def DupFd(self, fd: int) -> _InheritedFd:  # noqa: N802 - the standard library's name
-        """Return what is packed for a descriptor."""
-        return _InheritedFd(self.duplicate_for_child(fd))
-
-
-class _InheritedFd:
-    """A descriptor on its way to another interpreter."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def detach(self) -> int:
-        """Return the descriptor."""
-        return self._fd
-
-
-def _unnamed_file() -> IO[bytes]:
-    """Return a file of any size that is gone when the last process has closed it."""
-    return tempfile.TemporaryFile(prefix="drumbeat_call_")
 
 
 @record

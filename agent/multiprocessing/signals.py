@@ -28,33 +28,89 @@ class SignalException(Exception):
 
 
 class _Handlers:
-    """The handlers of this process, installed while at least one context needs them."""
+    """The handlers of this process, which only the main thread can install and remove.
+
+    They are there while at least one context needs them, and raise `SignalException`.
+    """
 
     def __init__(self) -> None:
-        self.users: set[int] = set()
-        self.previous: dict[int, object] = {}
-        self.holds = 0
-        self.pending: int | None = None
+        self._users: set[int] = set()
+        self._previous: dict[int, object] = {}
+        self._holds = 0
+        self._pending: int | None = None
         os.register_at_fork(after_in_child=self._forget_users)
 
-    def _forget_users(self) -> None:
-        """A forked child has contexts of its own only; it may be forked within `held`."""
-        self.users.clear()
-        self.holds = 0
-        self.pending = None
+    def install(self, user: object) -> None:
+        """Handle the signals that ``TORCHELASTIC_SIGNALS_TO_HANDLE`` names, until `uninstall`."""
+        if not _is_main_thread():
+            _LOGGER.warning(
+                "workers are started by another than the main thread: signals are left alone"
+            )
+            return
+        self._users.add(id(user))
+        for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
+            number = getattr(signal, name.strip(), None)
+            if not isinstance(number, signal.Signals):
+                _LOGGER.warning("%s: there is no signal %r", SIGNALS_VARIABLE, name)
+            elif not self.is_ours(signal.getsignal(number)):  # left by another thread's `uninstall`
+                try:
+                    self._previous[number] = signal.signal(number, self._on_signal)
+                except (OSError, ValueError) as error:
+                    _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_VARIABLE, name, error)
 
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if not self.users:
+    def uninstall(self, user: object) -> None:
+        """Undo an `install`; after the last one `restore_unused` puts the former handlers back."""
+        self._users.discard(id(user))
+
+    def restore_unused(self) -> None:
+        """Put the former handlers back if no user is left and this is the main thread."""
+        if self._users or not _is_main_thread():
+            return
+        for number, handler in self._previous.items():
+            if handler is not None and self.is_ours(signal.getsignal(number)):
+                signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+        self._previous.clear()
+
+    def is_ours(self, handler: object) -> bool:
+        """Return whether ``handler`` is the one that raises `SignalException`."""
+        return handler == self._on_signal
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Raise at the end what comes meanwhile, so that the steps inside are not torn apart.
+
+        Matters in the main thread, where the exception would be raised; elsewhere it does nothing.
+        """
+        if not _is_main_thread():
+            yield
+            return
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds and self._pending is not None:
+                number, self._pending = self._pending, None
+                _raise(number)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if not self._users:
             # The last user was another thread, which could not put the handlers back.
-            restore_unused()
+            self.restore_unused()
             os.kill(os.getpid(), number)
-        elif self.holds:
-            self.pending = number
+        elif self._holds:
+            self._pending = number
         else:
             _raise(number)
 
+    def _forget_users(self) -> None:
+        """A forked child has contexts of its own only; it may be forked within `held`."""
+        self._users.clear()
+        self._holds = 0
+        self._pending = None
 
-_HANDLERS = _Handlers()
+
+HANDLERS = _Handlers()
 
 
 def _raise(number: int) -> None:
@@ -64,66 +120,3 @@ def _raise(number: int) -> None:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def install(user: object) -> None:
-    """Have `SignalException` raised in the main thread, until `uninstall`; from there only.
-
-    The signals are named by ``TORCHELASTIC_SIGNALS_TO_HANDLE``.
-    """
-    if not _is_main_thread():
-        _LOGGER.warning(
-            "workers are started by another than the main thread: signals are left alone"
-        )
-        return
-    _HANDLERS.users.add(id(user))
-    for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
-        number = getattr(signal, name.strip(), None)
-        if not isinstance(number, signal.Signals):
-            _LOGGER.warning("%s: there is no signal %r", SIGNALS_VARIABLE, name)
-            continue
-        if is_ours(signal.getsignal(number)):
-            continue  # Left there by another thread's `uninstall`.
-        try:
-            _HANDLERS.previous[number] = signal.signal(number, _HANDLERS.on_signal)
-        except (OSError, ValueError) as error:
-            _LOGGER.warning("%s: %s cannot be handled: %s", SIGNALS_VARIABLE, name, error)
-
-
-def uninstall(user: object) -> None:
-    """Undo an `install`; after the last one `restore_unused` puts the former handlers back."""
-    _HANDLERS.users.discard(id(user))
-
-
-def restore_unused() -> None:
-    """Put the former handlers back if no user is left and this is the main thread."""
-    if _HANDLERS.users or not _is_main_thread():
-        return
-    for number, handler in _HANDLERS.previous.items():
-        if handler is not None and is_ours(signal.getsignal(number)):
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
-    _HANDLERS.previous.clear()
-
-
-def is_ours(handler: object) -> bool:
-    """Return whether `handler` is the one that raises `SignalException`."""
-    return handler == _HANDLERS.on_signal
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Raise at the end what comes meanwhile, so that the steps inside are not torn apart.
-
-    Matters in the main thread, where the exception would be raised; elsewhere it does nothing.
-    """
-    if not _is_main_thread():
-        yield
-        return
-    _HANDLERS.holds += 1
-    try:
-        yield
-    finally:
-        _HANDLERS.holds -= 1
-        if not _HANDLERS.holds and _HANDLERS.pending is not None:
-            number, _HANDLERS.pending = _HANDLERS.pending, None
-            _raise(number)

@@ -8,14 +8,14 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from agent.multiprocessing.context import ROUND_ID, PContext, refuse_numa_options
+from agent.multiprocessing.context import PContext, refuse_numa_options
 from agent.workers.supervisor.client import launch_supervisor
-from agent.workers.supervisor.messages import StartWorkers
 
 if TYPE_CHECKING:
     import socket
 
     from agent.workers.output.logs import LogsSpecs
+    from agent.workers.supervisor.messages import StartWorkers
 
 
 class SubprocessContext(PContext):
@@ -38,16 +38,8 @@ class SubprocessContext(PContext):
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
         refuse_numa_options(numa_options)
-        super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
-            duplicate_stdout_filters,
-            duplicate_stderr_filters,
-        )
+        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+        super().__init__(name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters)
         self.subprocess_handlers: dict[int, SubprocessHandler] = {}
 
     def start(self) -> None:
@@ -58,42 +50,26 @@ class SubprocessContext(PContext):
             for rank, pid in sorted(self._pids.items())
         }
 
-    def _prepare(self) -> StartWorkers:
-        args = tuple(tuple(map(str, self.args[rank])) for rank in range(self.nprocs))
-        return StartWorkers(
-            round_id=ROUND_ID,
-            argv=(str(self.entrypoint),),
-            env=dict(os.environ),
-            workers=self._workers(args=args),
-        )
-
-    def _launch(self) -> tuple[int, socket.socket]:
-        return launch_supervisor()
-
-    def _take_return_values(self) -> dict[int, Any]:
-        return dict.fromkeys(range(self.nprocs))
+    def _launch(self) -> tuple[StartWorkers, int, socket.socket]:
+        args = {rank: tuple(map(str, self.args[rank])) for rank in range(self.nprocs)}
+        command = self._command((str(self.entrypoint),), dict(os.environ), args=args)
+        return (command, *launch_supervisor())
 
 
-class WorkerProcess:
-    """The process of a worker, with the part of ``subprocess.Popen`` that makes sense here.
+class WorkerProcess(subprocess.Popen[bytes]):
+    """The process of a worker. Not a child of this one: its supervisor reaps it."""
 
-    Not a child of this process: its supervisor reaps it, and reports its exit code.
-    """
+    stdin = stdout = stderr = None
 
     def __init__(self, context: SubprocessContext, local_rank: int, pid: int) -> None:
-        self.pid = pid
+        self.pid, self.returncode = pid, None
         self.args = (str(context.entrypoint), *map(str, context.args[local_rank]))
-        self._context = context
-        self._local_rank = local_rank
-
-    @property
-    def returncode(self) -> int | None:
-        """Its exit code, None while it runs; a signal's number, negated."""
-        return self.poll()
+        self._context, self._local_rank = context, local_rank
 
     def poll(self) -> int | None:
-        """Return its exit code, None while it runs."""
-        return self._context._exit_codes.get(self._local_rank)  # noqa: SLF001 - its own
+        """Return its exit code, None while it runs; a signal's number, negated."""
+        self.returncode = self._context._exit_codes.get(self._local_rank)  # noqa: SLF001 - its own
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return its exit code.
@@ -103,32 +79,16 @@ class WorkerProcess:
             SignalException: See `PContext.start`.
         """
         self._context._wait_for(lambda: self.poll() is not None, timeout)  # noqa: SLF001
-        code = self.poll()
-        if code is None:
+        if self.returncode is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return code
-
-    def send_signal(self, sig: int) -> None:
-        """Send it a signal; nothing happens if it has ended."""
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, sig)
-
-    def terminate(self) -> None:
-        """Send it SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send it SIGKILL."""
-        self.send_signal(signal.SIGKILL)
+        return self.returncode
 
 
 class SubprocessHandler:
     """One worker of a `SubprocessContext`: its ``local_rank_id`` and its process, ``proc``."""
 
     def __init__(self, local_rank_id: int, proc: WorkerProcess) -> None:
-        self.local_rank_id = local_rank_id
-        self.proc = proc
+        self.local_rank_id, self.proc = local_rank_id, proc
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """Send a signal, SIGTERM if not given, to the process group that the worker leads."""

@@ -19,9 +19,9 @@ from agent.core.agent import AgentCore
 from agent.core.events import (
     DeadlineReached,
     Event,
-    InprocessStepTaken,
     PortReserved,
     SessionLost,
+    WorkerStep,
 )
 from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
@@ -39,15 +39,15 @@ from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
 from agent.telemetry.history import History
 from agent.telemetry.relay import Telemetry
+from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
-from agent.workers.devices.visible import VISIBLE_DEVICES
 from agent.workers.failures.report import render_report
 from agent.workers.manager import Workers
 from agent.workers.output.files import WorkerOutput
 from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
-from agent.workers.supervisor.prctl import become_subreaper
-from drumbeat.command.logs import write_text
+from agent.workers.supervisor.process_tree import become_subreaper
+from drumbeat.command.console import write_text
 from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
@@ -117,9 +117,7 @@ class EventQueue:
 
     def put(self, event: Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
-        key: object = object()
-        if isinstance(event, InprocessStepTaken):
-            key = event.round_id, event.local_rank
+        key = event.worker if isinstance(event, WorkerStep) else object()
         self._waiting[key] = event
 
     def take(self) -> Event:
@@ -209,7 +207,7 @@ class Driver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.close()
         self._reporter.close()
-        self._ports.close()
+        self._ports.keep_only()
         await self._telemetry.close()
 
     def _submit(self, event: Event) -> None:
@@ -274,9 +272,8 @@ class Driver:
             case fx.SendGoodbye() if session is not None:
                 session.send_goodbye(effect.reason)
             case fx.ReservePort():
+                self._ports.keep_only(effect.kept)
                 self._submit(PortReserved(port=self._reserve_port()))
-            case fx.ReleasePort():
-                self._ports.release(effect.port)
             case fx.WriteFailure():
                 self._write_failure(effect.failure)
             case fx.Finish():

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
 from agent.telemetry import handlers
-from agent.workers.devices.gpus import count_gpus
-from agent.workers.devices.visible import VISIBLE_DEVICES, entries
-from agent.workers.environment import inherited
+from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
+from agent.workers.devices.nvml import count_gpus
 from agent.workers.output import logs_specs
 
 if TYPE_CHECKING:
@@ -202,5 +201,8 @@ def _prepare_event_log(path: str) -> None:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return what workers inherit of this process's environment."""
-    return inherited(os.environ)
+    """Return what workers inherit of this process's environment: all but the agent's own options.
+
+    An ``agent join`` within a worker must not take the outer one's settings for its own.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith("DRUMBEAT_")}

@@ -20,8 +20,8 @@ from agent.core.model import (
 )
 from agent.session.convert_inprocess import report_message
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Hang, HangKind, Standing
-from agent.workers.devices.model import Gpu
+from agent.watchdog.hang import Hang, HangKind, Standing
+from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.verdict import read_report
 from drumbeat import VERSION

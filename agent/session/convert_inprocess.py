@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from agent.core.inprocess.model import (
-    Abort,
-    Completed,
-    Entered,
-    InprocessReport,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-    WorkerStep,
-)
-from agent.watchdog.calls import InvalidField
+from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
@@ -29,6 +21,7 @@ from drumbeat.inprocess import (
 )
 from drumbeat.mapping import MessageMapping, enum_table
 from drumbeat.v1 import inprocess_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024
@@ -71,32 +64,30 @@ _REPORT = MessageMapping(
 )
 
 
-def step_from(message: worker_pb2.WorkerStep, local_rank: int) -> WorkerStep | None:
+def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
-        raise InvalidField(f"step.iteration: {message.iteration} is given, must be below 2**63")
-    kind: Entered | Completed | Interrupted | Terminated
-    match message.WhichOneof("kind"):
+        raise InvalidField("step.iteration", message.iteration, "below 2**63")
+    kind = message.WhichOneof("kind")
+    step = partial(WorkerStep, worker=worker, iteration=message.iteration)
+    match kind:
         case "entered":
             _check_bytes("step.entered.group", message.entered.group, GROUP_BYTES_MAX)
-            kind = Entered(spec=_spec_from(message.entered.spec), group=message.entered.group)
+            spec = _spec_from(message.entered.spec)
+            return step(kind=kind, spec=spec, group=message.entered.group)
+        case "interrupted" | "terminated":
+            content, path = getattr(message, kind), f"step.{kind}.interruption"
+            if content.HasField("interruption"):
+                known = _SAID if kind == "interrupted" else _SAID_AT_THE_END
+                why = _interruption_from(content.interruption, worker.local_rank, known, path)
+                return step(kind=kind, interruption=why)
+            if kind == "terminated":
+                raise InvalidField(path, None, "an interruption")
+            return step(kind=kind)
         case "completed":
-            kind = Completed()
-        case "interrupted":
-            kind, path = Interrupted(), "step.interrupted.interruption"
-            if message.interrupted.HasField("interruption"):
-                said = message.interrupted.interruption
-                kind = Interrupted(interruption=_interruption_from(said, local_rank, _SAID, path))
-        case "terminated":
-            path = "step.terminated.interruption"
-            if not message.terminated.HasField("interruption"):
-                raise InvalidField(f"{path}: is missing")
-            ending = message.terminated.interruption
-            why = _interruption_from(ending, local_rank, _SAID_AT_THE_END, path)
-            kind = Terminated(interruption=why)
+            return step(kind=kind)
         case _:
             return None
-    return WorkerStep(iteration=message.iteration, kind=kind)
 
 
 def _interruption_from(
@@ -108,7 +99,7 @@ def _interruption_from(
     """Read what a worker says of itself; its token tells better which one it is."""
     kind = kind_from(message.kind)
     if kind not in known:
-        raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
+        raise InvalidField(f"{path}.kind", message.kind, "what a worker can know of itself")
     _check_bytes(f"{path}.message", message.message, MESSAGE_BYTES_MAX)
     _check_bytes(f"{path}.traceback", message.traceback, TRACEBACK_BYTES_MAX)
     return Interruption(
@@ -120,15 +111,14 @@ def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
     """Check the size of what is handed on; the coordinator knows what it means."""
     encoded = message.SerializeToString(deterministic=True)
     if len(encoded) > SPEC_BYTES_MAX:
-        where = f"step.entered.spec: has {len(encoded)} bytes, may have {SPEC_BYTES_MAX}"
-        raise InvalidField(where)
+        raise InvalidField("step.entered.spec", len(encoded), f"at most {SPEC_BYTES_MAX} bytes")
     return encoded
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
     length = len(text.encode("utf-8", "replace"))
     if length > limit:
-        raise InvalidField(f"{path}: has {length} bytes, may have {limit}")
+        raise InvalidField(path, length, f"at most {limit} bytes")
 
 
 def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
@@ -158,8 +148,8 @@ def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.G
     left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
     if told is not None and isinstance(told.kind, Abort):
         left = f"no iteration follows: {told.kind.reason}"
-    elif isinstance(step.kind, Terminated) and not is_complete:
-        left = f"it has left this round's iterations: {step.kind.interruption.message}"
+    elif step.kind == "terminated" and step.interruption and not is_complete:
+        left = f"it has left this round's iterations: {step.interruption.message}"
     return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)
 
 

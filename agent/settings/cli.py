@@ -9,14 +9,14 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import parse_nnodes
-from agent.settings.torchrun_options import TORCHRUN_ONLY, translate
+from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.command import options
 from drumbeat.command.settings import FLAG, QUIET, Kind, Setting, by_option, named, settings_of
 from worker_sdk import context
@@ -37,41 +37,26 @@ Exit codes:
   3  the coordinator could not be reached, or was away for too long
 """
 
-SETTINGS = settings_of(AgentConfig)
-COMMAND_LINE_ONLY = named(
-    {
-        "standalone": Setting(
-            False,
-            FLAG,
-            "Run",
-            "Train on this machine alone, without a coordinator elsewhere.",
-            variables=("PET_STANDALONE",),
-        ),
-        "nnodes": Setting(
-            "1:1",
-            Kind("N or MIN:MAX", str, parse_nnodes, metavar="MIN[:MAX]"),
-            "Run",
-            "Machines that train together, or their range.",
-            variables=("PET_NNODES",),
-        ),
-        "module": Setting(
-            False,
-            FLAG,
-            "Workers",
-            "SCRIPT is the name of a Python module, as for python -m.",
-            flags=("-m", "--module"),
-            variables=("PET_MODULE",),
-        ),
-        "no_python": Setting(
-            False,
-            FLAG,
-            "Workers",
-            "SCRIPT is a program of its own, not to be run by Python.",
-            variables=("PET_NO_PYTHON",),
-        ),
-        "quiet": QUIET,
-    }
-)
+SETTINGS = with_variables(settings_of(AgentConfig))
+_NNODES = Kind("N or MIN:MAX", str, parse_nnodes, metavar="MIN[:MAX]")
+_COMMAND_LINE_ONLY = {
+    "standalone": Setting(
+        False, FLAG, "Run", "Train on this machine alone, without a coordinator elsewhere."
+    ),
+    "nnodes": Setting("1:1", _NNODES, "Run", "Machines that train together, or their range."),
+    "module": Setting(
+        False,
+        FLAG,
+        "Workers",
+        "SCRIPT is the name of a Python module, as for python -m.",
+        flags=("-m", "--module"),
+    ),
+    "no_python": Setting(
+        False, FLAG, "Workers", "SCRIPT is a program of its own, not to be run by Python."
+    ),
+    "quiet": QUIET,
+}
+COMMAND_LINE_ONLY = with_variables(named(_COMMAND_LINE_ONLY))
 """What only a command line can say; a program says it in other ways."""
 
 
@@ -130,21 +115,13 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
     return preflight.check_host(config)
 
 
-def _is_outer_run_id(ctx: click.Context) -> bool:
-    """Whether the run id is only there because an outer agent told this worker its own.
-
-    ``DRUMBEAT_RUN_ID`` is an option for agents and a fact for workers; an agent within a
-    worker finds the fact, unless it was changed on the way.
-    """
-    if options.source_of(ctx, "run_id") in (options.Source.DEFAULT, options.Source.ARGUMENT):
-        return False
-    outer = os.environ.get(context.TORCH_RUN_ID)
-    return context.ROUND in os.environ and os.environ.get(context.RUN_ID) == outer
-
-
 def _run_id_of(ctx: click.Context, params: dict[str, Any]) -> str:
-    is_given = options.source_of(ctx, "run_id") is not options.Source.DEFAULT
-    if is_given and not _is_outer_run_id(ctx):
+    """Return the run id that was given, else one that is made up."""
+    # DRUMBEAT_RUN_ID is an option for agents and a fact for workers. An agent within a worker
+    # finds the fact, unless it was changed on the way.
+    source, told = options.source_of(ctx, "run_id"), os.environ.get(context.RUN_ID)
+    is_outer = context.ROUND in os.environ and told == os.environ.get(context.TORCH_RUN_ID)
+    if source is options.Source.ARGUMENT or (source is not options.Source.DEFAULT and not is_outer):
         return str(params["run_id"])
     if params["max_nodes"] > 1 and params["coordinator"] is not None:
         raise UsageError(
@@ -160,51 +137,32 @@ def _program_of(params: dict[str, Any]) -> Program:
             "there is nothing to run: SCRIPT is missing",
             "name the script, its arguments after it: agent join [OPTIONS] train.py --epochs 3",
         )
-    is_script = params["run_path"]  # as in torchrun it counts before the others
-    if params["module"] and params["no_python"] and not is_script:
-        raise UsageError(
-            "--module and --no-python exclude each other",
-            "--module runs a Python module, --no-python a program of its own",
-        )
-    kind: Any = "module" if params["module"] else "program" if params["no_python"] else "script"
-    return Program("script" if is_script else kind, params["script"], params["arguments"])
+    kind: Literal["script", "module", "program"] = "script"
+    if not params["run_path"]:  # as in torchrun it counts before the others
+        if params["module"] and params["no_python"]:
+            raise UsageError(
+                "--module and --no-python exclude each other",
+                "--module runs a Python module, --no-python a program of its own",
+            )
+        kind = "module" if params["module"] else "program" if params["no_python"] else "script"
+    return Program(kind, params["script"], params["arguments"])
 
 
 def main(argv: Sequence[str] | None = None, *, run: Callable[[AgentConfig], int]) -> int:
     """Read the command line, set up the log and run; return the exit code.
 
-    Args:
-        argv: Arguments after the program's name; None stands for those of this process.
-        run: Takes part in the run until it is over, and returns the exit code.
+    ``run`` takes part in the run until it is over, and returns the exit code.
     """
-    try:
-        parsed = options.parse(agent, argv, program="agent")
-        if not isinstance(parsed, AgentConfig):
-            return int(parsed)
-        return _run_logged(parsed, run)
-    except AgentError as error:
-        options.write_error("agent", str(error), _hint_of(error))
-        return error.exit_code
 
+    def do(config: AgentConfig) -> int:
+        # Imported here: it costs more than all of --help, which needs no log.
+        import structlog  # noqa: PLC0415
 
-def _run_logged(config: AgentConfig, run: Callable[[AgentConfig], int]) -> int:
-    # Imported here: it costs more than all of --help, which needs no log.
-    import structlog  # noqa: PLC0415
+        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
-    from drumbeat.command import logs  # noqa: PLC0415
-
-    logs.configure_logs(config.log_format, level=config.log_level)
-    for note in config.notes:
-        structlog.get_logger().info("option of torchrun", message=note)
-    try:
+        configure_logs(config.log_format, level=config.log_level)
+        for note in config.notes:
+            structlog.get_logger().info("option of torchrun", message=note)
         return run(config)
-    except AgentError as error:
-        # Behind what was logged, and not for ever if the console is stalled.
-        logs.write_text(options.error_text("agent", str(error), _hint_of(error)))
-        return error.exit_code
-    finally:
-        logs.close_logs()
 
-
-def _hint_of(error: AgentError) -> str:
-    return error.hint or ("try 'agent join --help'" if isinstance(error, UsageError) else "")
+    return options.run(agent, argv, do, program="agent", errors=AgentError)

@@ -9,28 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agent.settings.kinds import (
-    AGENT_NAME,
-    AGENTS_MAX,
-    FILTERS,
-    HOST,
-    HOST_OR_EMPTY,
-    LABELS,
-    LOGS_SPECS,
-    NOWHERE,
-    PATH,
-    RANKS,
-    RESTARTS_MAX,
-    RUN_ID,
-    SIGNALS,
-    SIGNALS_HANDLED,
-    STREAMS,
-    TEXT,
-    WORKERS,
-    NumaMode,
-)
+from agent.settings import kinds
 from drumbeat.command.settings import (
     ADDRESS,
     FLAG,
@@ -40,8 +21,6 @@ from drumbeat.command.settings import (
     USE_PROXY,
     declare,
     limit,
-    number,
-    one_of,
     printable,
     read_settings,
     seconds,
@@ -51,8 +30,19 @@ from drumbeat.command.settings import (
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.watchdog.core.model import WatchdogPolicy
     from agent.workers.output.std import StdOrMap
+
+
+def _section(name: str) -> Callable[..., Any]:
+    """Return what declares the settings of one section of the help."""
+    return lambda default, kind, about, **more: setting(default, kind, name, about, **more)
+
+
+_run, _workers, _hangs, _output = map(_section, ("Run", "Workers", "Hangs", "Output"))
+_network, _waiting, _log = map(_section, ("Network", "Waiting", "Log"))
 
 
 class Program(NamedTuple):
@@ -99,255 +89,190 @@ class JobSettings:
     Names are torch's where torch has the same; those of options otherwise.
     """
 
-    coordinator: str | None = setting(
-        None, ADDRESS, "Run", "Where the coordinator listens; port 29400 if none is given."
+    coordinator: str | None = _run(
+        None, ADDRESS, "Where the coordinator listens; port 29400 if none is given."
     )
     use_proxy: bool = declare(USE_PROXY._replace(section="Run"))
-    run_id: str = setting(
+    run_id: str = _run(
         "",
-        RUN_ID,
-        "Run",
+        kinds.RUN_ID,
         "Name of the training job, the same on all its machines: up to 128 characters of "
         "A-Z, a-z, 0-9, '.', '_' and '-'. Made up for a job of one machine.",
         flags=("--run-id", "--rdzv-id"),
         variables=("PET_RDZV_ID",),
     )
-    name: str = setting(
+    name: str = _run(
         "",
-        AGENT_NAME,
-        "Run",
+        kinds.AGENT_NAME,
         "What reasons and reports call this agent, e.g. to tell several on one host apart.",
         shown_default="the host's, numbered if another agent has it",
     )
-    labels: Sequence[str] = setting(
+    labels: Sequence[str] = _run(
         (),
-        LABELS,
-        "Run",
+        kinds.LABELS,
         "What readers are told of this machine, e.g. rack=b7,zone=a; nothing is decided by it.",
         shown_default="none",
     )
-    min_nodes: int = setting(
-        1, number(1, AGENTS_MAX), "", "Machines that train together, at least.", flags=("--nnodes",)
-    )
-    max_nodes: int = setting(
-        1,
-        number(1, AGENTS_MAX),
-        "",
-        "Machines that train together, at most; more stand by.",
-        flags=("--nnodes",),
-    )
-    max_restarts: int = setting(
+    min_nodes: int = setting(1, kinds.NODES, "", "At least so many machines.", flags=("--nnodes",))
+    max_nodes: int = setting(1, kinds.NODES, "", "More of them stand by.", flags=("--nnodes",))
+    max_restarts: int = _run(
         # 0 as in torchrun: a script that loads no checkpoints must not start over in silence.
         0,
-        number(0, RESTARTS_MAX),
-        "Run",
+        kinds.RESTARTS,
         "Restarts of all workers after one failed, in the whole run. Machines that come "
         "and go cost none.",
-        variables=("PET_MAX_RESTARTS",),
     )
-    nproc_per_node: int = setting(
+    nproc_per_node: int = _workers(
         1,
-        WORKERS,
-        "Workers",
+        kinds.WORKERS,
         "Workers on this machine; auto: one per GPU, or per core if there is none.",
-        variables=("PET_NPROC_PER_NODE",),
     )
-    role: str = setting(
-        "default", printable(128), "Workers", "Their role.", variables=("PET_ROLE",)
+    role: str = _workers("default", printable(128), "Their role.")
+    virtual_local_rank: bool = _workers(
+        False, FLAG, "Let each worker see its own GPU only, as device 0, and LOCAL_RANK=0."
     )
-    virtual_local_rank: bool = setting(
-        False,
-        FLAG,
-        "Workers",
-        "Let each worker see its own GPU only, as device 0, and LOCAL_RANK=0.",
-        variables=("PET_VIRTUAL_LOCAL_RANK",),
-    )
-    numa_binding: str | None = setting(
+    numa_binding: str | None = _workers(
         None,
-        one_of([mode.value for mode in NumaMode]),
-        "Workers",
+        kinds.NUMA,
         "Run each worker on cores near its GPU: all of its NUMA node or socket, or an "
         "exclusive part or one core complex of its node.",
         shown_default="workers may run on any core",
     )
-    gpu_memory_wait: float = setting(
+    gpu_memory_wait: float = _workers(
         50.0,  # NVRx's value
         seconds(),
-        "Workers",
         "How long a restart waits for the GPU memory of the workers before it, at most.",
     )
-    shutdown_timeout: float = setting(
+    shutdown_timeout: float = _workers(
         30.0,  # torchrun's value
         seconds(),
-        "Workers",
         "Time that workers have between SIGTERM and SIGKILL.",
-        variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
+        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     )
-    startup_timeout: float | None = setting(
+    startup_timeout: float | None = _hangs(
         None,
         limit(),
-        "Hangs",
         "How long a worker may take to its first heartbeat. What counts as hanging gets its "
         "stacks taken, and is ended.",
         shown_default="none",
     )
-    progress_timeout: float | str | None = setting(
+    progress_timeout: float | str | None = _hangs(
         None,
         limit(is_learnable=True),
-        "Hangs",
         "Longest time between two heartbeats; auto: learned from those of the run.",
         shown_default="none",
     )
-    runtime_timeout: float | None = setting(
+    runtime_timeout: float | None = _hangs(
         300.0,
         limit(),
-        "Hangs",
         "How long no thread of a worker's interpreter may run, e.g. because native code "
         "holds its lock. For workers that use the SDK.",
     )
-    exit_timeout: float | None = setting(
+    exit_timeout: float | None = _hangs(
         300.0,
         limit(),
-        "Hangs",
         "How long a worker's interpreter may take to end. For workers that use the SDK.",
     )
-    hang_grace: float = setting(
-        5.0, seconds(), "Hangs", "Time that a worker which hangs has between SIGTERM and SIGKILL."
+    hang_grace: float = _hangs(
+        5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."
     )
-    log_dir: str | None = setting(
-        None,
-        PATH,
-        "Output",
-        "Directory for the files of the workers; created if needed.",
-        variables=("PET_LOG_DIR",),
+    log_dir: str | None = _output(
+        None, kinds.PATH, "Directory for the files of the workers; created if needed."
     )
-    redirects: StdOrMap | str = setting(  # noqa: RUF009
-        NOWHERE,
-        STREAMS,
-        "Output",
+    redirects: StdOrMap | str = _output(  # noqa: RUF009
+        kinds.NOWHERE,
+        kinds.STREAMS,
         "Streams of the workers that go to files instead of the console: 0 none, 1 stdout, "
         "2 stderr, 3 both; or by local rank, 0:3,1:2.",
         flags=("-r", "--redirects"),
-        variables=("PET_REDIRECTS",),
     )
-    tee: StdOrMap | str = setting(  # noqa: RUF009
-        NOWHERE,
-        STREAMS,
-        "Output",
+    tee: StdOrMap | str = _output(  # noqa: RUF009
+        kinds.NOWHERE,
+        kinds.STREAMS,
         "Streams that go to files and, line by line, to the console; as for --redirects.",
         flags=("-t", "--tee"),
-        variables=("PET_TEE",),
     )
-    local_ranks_filter: AbstractSet[int] | None = setting(
+    local_ranks_filter: AbstractSet[int] | None = _output(
         None,
-        RANKS,
-        "Output",
+        kinds.RANKS,
         "Workers whose output is shown on the console; files are not affected.",
-        variables=("PET_LOCAL_RANKS_FILTER",),
         shown_default="all",
     )
-    log_line_prefix_template: str | None = setting(
+    log_line_prefix_template: str | None = _output(
         None,
-        TEXT,
-        "Output",
+        kinds.TEXT,
         "What a line shown by --tee begins with; ${rank} and ${run_id} are known, too.",
         variables=("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",),
         shown_default="[${role_name}${local_rank}]:",
     )
-    duplicate_stdout_filters: Sequence[str] | None = setting(
+    duplicate_stdout_filters: Sequence[str] | None = _output(
         None,
-        FILTERS,
-        "Output",
+        kinds.FILTERS,
         "Lines of stdout shown by --tee that contain one of these are also collected in one "
         "file; ',,' stands for a comma.",
-        variables=("PET_DUPLICATE_STDOUT_FILTERS",),
         shown_default="none",
     )
-    duplicate_stderr_filters: Sequence[str] | None = setting(
-        None,
-        FILTERS,
-        "Output",
-        "The same for stderr.",
-        variables=("PET_DUPLICATE_STDERR_FILTERS",),
-        shown_default="none",
+    duplicate_stderr_filters: Sequence[str] | None = _output(
+        None, kinds.FILTERS, "The same for stderr.", shown_default="none"
     )
-    logs_specs: object = setting(
+    logs_specs: object = _output(
         None,
-        LOGS_SPECS,
-        "Output",
+        kinds.LOGS_SPECS,
         "Class of an installed package that decides on the files: an entry point of the "
         "group drumbeat.logs_specs or torchrun.logs_specs.",
         shown_default="ours",
     )
-    stderr_capture: bool = setting(
+    stderr_capture: bool = _output(
         True,
         switch("on", "off"),
-        "Output",
         "Whether the failure report has the last lines of stderr where it is in no file; "
         "off: workers write to the agent's own stderr.",
     )
-    local_addr: str | None = setting(
-        None,
-        HOST,
-        "Network",
-        "Address at which the other machines reach this one; found if not given.",
-        variables=("PET_LOCAL_ADDR",),
+    local_addr: str | None = _network(
+        None, kinds.HOST, "Address at which the other machines reach this one; found if not given."
     )
-    master_addr: str = setting(
+    master_addr: str = _network(
         "",
-        HOST_OR_EMPTY,
-        "Network",
+        kinds.HOST_OR_EMPTY,
         "MASTER_ADDR of the workers.",
-        variables=("PET_MASTER_ADDR",),
         shown_default="the machine of rank 0",
     )
-    master_port: int = setting(
-        0,
-        PORT,
-        "Network",
-        "MASTER_PORT of the workers; 0: a free one, reserved for each round.",
-        variables=("PET_MASTER_PORT",),
+    master_port: int = _network(
+        0, PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
     )
-    join_timeout: float = setting(
+    join_timeout: float = _waiting(
         600.0,  # torchrun's value; a wait of zero would fail every run at its start
         seconds(0.1),
-        "Waiting",
         "How long to wait for the coordinator, and for the minimum of machines.",
     )
-    last_call: float = setting(
+    last_call: float = _waiting(
         30.0,  # torchrun's value
         seconds(),
-        "Waiting",
         "How long to wait for more machines than the minimum, at most.",
     )
-    exit_barrier_timeout: float | None = setting(
+    exit_barrier_timeout: float | None = _waiting(
         None,
         seconds(0.1),
-        "Waiting",
         "How long a machine that is done waits for the others; then it ends with success, "
         "and they train on.",
         shown_default="no limit while they are alive",
     )
-    coordinator_grace: float = setting(
+    coordinator_grace: float = _waiting(
         600.0,  # time to move it
         seconds(),
-        "Waiting",
         "How long training goes on while the coordinator is away.",
     )
     log_format: str = declare(LOG_FORMAT)
     log_level: str = declare(LOG_LEVEL)
-    event_log_handler: str = setting(
+    event_log_handler: str = _log(
         "",
         printable(128, is_optional=True)._replace(metavar="null|console|jsonl|NAME"),
-        "Log",
         "Who takes structured events and metrics; NAME is that of an installed handler.",
-        variables=("PET_EVENT_LOG_HANDLER",),
         shown_default="jsonl with --event-log-file, else null",
     )
-    event_log_file: str | None = setting(
+    event_log_file: str | None = _log(
         None,
-        PATH._replace(metavar="FILE"),
-        "Log",
+        kinds.PATH._replace(metavar="FILE"),
         "File to which the handler jsonl appends; created if needed.",
     )
 
@@ -381,13 +306,11 @@ class JobSettings:
 class AgentConfig(JobSettings):
     """What one agent process is told. Immutable."""
 
-    signals_to_handle: tuple[str, ...] = setting(
-        SIGNALS_HANDLED,
-        SIGNALS,
-        "Workers",
+    signals_to_handle: tuple[str, ...] = _workers(
+        kinds.SIGNALS_HANDLED,
+        kinds.SIGNALS,
         "Signals that end this agent, and with it its workers, who get the same. "
         "SIGUSR1 and SIGUSR2 go to the workers alone if they are not among them.",
-        variables=("PET_SIGNALS_TO_HANDLE",),
     )
 
     program: Program
@@ -415,10 +338,10 @@ class AgentConfig(JobSettings):
 
         progress = self.progress_timeout
         return WatchdogPolicy(
-            startup_timeout_s=self.startup_timeout,
-            runtime_timeout_s=self.runtime_timeout,
-            progress_timeout_s=AUTO if isinstance(progress, str) else progress,
-            exit_timeout_s=self.exit_timeout,
+            startup_timeout_s=self.startup_timeout or None,
+            runtime_timeout_s=self.runtime_timeout or None,
+            progress_timeout_s=AUTO if isinstance(progress, str) else progress or None,
+            exit_timeout_s=self.exit_timeout or None,
             kill_grace_s=self.hang_grace,
         )
 
@@ -426,7 +349,7 @@ class AgentConfig(JobSettings):
         """All rules that the configuration breaks, none if it is sound."""
         found = super().validate()
         if not self.run_id:
-            found.append(Violation("run_id", self.run_id, RUN_ID.allowed))
+            found.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
         if not self.program.target:
             found.append(Violation("program", None, "a script, a module or a program to run"))
         return found

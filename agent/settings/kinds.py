@@ -1,22 +1,19 @@
-"""Pure. The values that settings of an agent take beside numbers and durations."""
+"""Pure. The values that settings of an agent take beside durations."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Any
 
-from drumbeat.command.settings import Kind, number, text
+from drumbeat.command.settings import Kind, number, one_of, text
 
-AGENTS_MAX = 1_000_000
-"""Bound of what an agent asks for; the coordinator has a lower limit of its own."""
-
-WORKERS_PER_HOST_MAX = 4096
-"""More workers than any host has cores; more is a slip of the keyboard."""
-
-RESTARTS_MAX = 1_000_000
-"""Practically endless, and still far from the end of the protocol's field."""
+AGENTS_MAX = 1_000_000  # the coordinator has a lower limit of its own
+WORKERS_PER_HOST_MAX = 4096  # more than any host has cores; more is a slip of the keyboard
+RESTARTS_MAX = 1_000_000  # practically endless, and still far from the end of the protocol's field
+LABELS_MAX = 64  # what an agent says of itself stays small
 
 SIGNALS_HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that end an agent unless it is told otherwise; torchrun's."""
@@ -26,33 +23,18 @@ SIGNALS_ALLOWED = (
 )  # fmt: skip
 """Signals that can be handled at all, and that mean nothing else to an agent."""
 
-_SIGNAL_NAMES = f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}"
-
-LABELS_MAX = 64
-"""Labels of an agent; what it says of itself stays small."""
-
-_LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
-_LABELS_ALLOWED = (
-    f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
-    "A-Z a-z 0-9 . _ / -"
-)
-
 NOWHERE = "0"
 """Value of redirects and tee that means no stream of any worker."""
 
-STREAMS_ALLOWED = (
-    "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "
-    '2 (stderr), 3 (both), for each local rank as in "0:3,1:2"'
-)
-
 # It names a directory, where dots alone mean another one. Empty: made up.
 _RUN_ID_FORM = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{0,128}", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9._/-]{1,63}=[A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _NNODES = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?", re.ASCII)
 _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 
 
 class NumaMode(StrEnum):
-    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.numa``."""
+    """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.binding``."""
 
     NODE = "node"
     """All CPUs of the GPU's NUMA node."""
@@ -75,11 +57,7 @@ def parse_nnodes(given: str) -> tuple[int, int]:
     return low, high
 
 
-_COUNT = number(1, WORKERS_PER_HOST_MAX)
-
-
-def parse_workers(given: str) -> int | str:
-    """Read a number of workers, or a word for what the host has. ``ValueError`` else."""
+def _parse_workers(given: str) -> int | str:
     word = given.strip().lower()
     if word in ("auto", "gpu", "cpu"):
         return word
@@ -90,34 +68,17 @@ def parse_workers(given: str) -> int | str:
         raise ValueError(f"{given!r} is given, allowed is {allowed}") from None
 
 
-def parse_ranks(given: str) -> frozenset[int] | None:
-    """Read local ranks, "0,2"; empty: None. ``ValueError`` for anything else."""
-    if not given.strip():
-        return None
+def _parse_ranks(given: str) -> frozenset[int] | None:
     compact = given.replace(" ", "")
-    if _RANKS.fullmatch(compact) is None:
+    if compact and _RANKS.fullmatch(compact) is None:
         raise ValueError(f"{given!r} is given, allowed are local ranks separated by commas: 0,2")
-    return frozenset(int(rank) for rank in compact.split(","))
+    return frozenset(map(int, compact.split(","))) if compact else None
 
 
-def parse_filters(given: str) -> tuple[str, ...]:
-    """Read texts separated by commas; a double comma is one comma within a text."""
-    # A zero byte can be part of no argument and no variable of the environment.
-    parts = given.replace(",,", "\0").split(",")
-    return tuple(part.replace("\0", ",") for part in parts if part)
-
-
-def parse_labels(given: str) -> tuple[str, ...]:
-    """Read labels, "rack=b7,zone=a". ``ValueError`` for anything else."""
-    return _read_labels(tuple(part.strip() for part in given.split(",") if part.strip()))
-
-
-def parse_signals(given: str) -> tuple[str, ...]:
-    """Read names separated by commas, each once. ``ValueError`` for anything else."""
-    names = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
-    if not set(names) <= set(SIGNALS_ALLOWED):
-        raise ValueError(f"{given!r} is given, allowed is {_SIGNAL_NAMES}")
-    return names
+def _read_ranks(value: Any) -> frozenset[int] | None:
+    if not isinstance(value, (AbstractSet, list, tuple)) or any(type(r) is not int for r in value):
+        raise TypeError
+    return frozenset(value) or None  # as in torch, an empty filter means all
 
 
 def _parse_streams(given: str) -> str:
@@ -135,42 +96,45 @@ def _read_streams(value: Any) -> str:
     return _parse_streams(value if isinstance(value, str) else str(int(value)))
 
 
-def _read_ranks(value: Any) -> frozenset[int] | None:
-    if not isinstance(value, (AbstractSet, list, tuple)) or any(type(r) is not int for r in value):
-        raise TypeError
-    return frozenset(value) or None  # as in torch, an empty filter means all
-
-
-def _read_filters(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise TypeError
-    return tuple(value)
-
-
-def _read_labels(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise TypeError
-    names = [each.partition("=")[0] for each in value]
-    is_each_once = len(set(names)) == len(names) <= LABELS_MAX
-    if not is_each_once or not all(map(_LABEL.fullmatch, value)):
-        raise ValueError(f"{','.join(value)!r} is given, allowed is {_LABELS_ALLOWED}")
-    return tuple(value)
-
-
-def _read_signals(value: Any) -> tuple[str, ...]:
-    if (
-        not isinstance(value, tuple)
-        or not value
-        or not all(name in SIGNALS_ALLOWED for name in value)
-    ):
-        raise ValueError
-    return tuple(value)
-
-
 def _read_logs_specs(value: Any) -> Any:
     if not isinstance(value, (str, bytes)) and not callable(getattr(value, "reify", None)):
         raise TypeError
     return value
+
+
+def _texts(
+    allowed: str,
+    metavar: str,
+    split: Callable[[str], Sequence[str]],
+    are_allowed: Callable[[Sequence[str]], object] = lambda _: True,
+) -> Kind:
+    """Return the kind of several texts, which stand between commas on a command line."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        if not is_list or not are_allowed(value):
+            raise ValueError
+        return tuple(value)
+
+    def parse(given: str) -> tuple[str, ...]:
+        try:
+            return read(split(given))
+        except ValueError:
+            raise ValueError(f"{given!r} is given, allowed is {allowed}") from None
+
+    return Kind(allowed, read, parse, ",".join, metavar)
+
+
+def _split_filters(given: str) -> list[str]:
+    """Split at commas; a double comma is one comma within a text."""
+    # A zero byte can be part of no argument and no variable of the environment.
+    parts = given.replace(",,", "\0").split(",")
+    return [part.replace("\0", ",") for part in parts if part]
+
+
+def _are_labels(labels: Sequence[str]) -> bool:
+    is_each_once = len({each.partition("=")[0] for each in labels}) == len(labels) <= LABELS_MAX
+    return is_each_once and all(map(_LABEL.fullmatch, labels))
 
 
 def _is_address(value: str) -> bool:
@@ -178,6 +142,11 @@ def _is_address(value: str) -> bool:
     return is_bounded and value.isprintable() and not any(letter.isspace() for letter in value)
 
 
+_COUNT = number(1, WORKERS_PER_HOST_MAX)
+WORKERS = _COUNT._replace(parse=_parse_workers, metavar="N|auto|gpu|cpu")
+NODES = number(1, AGENTS_MAX)
+RESTARTS = number(0, RESTARTS_MAX)
+NUMA = one_of([mode.value for mode in NumaMode])
 RUN_ID = text(
     "1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'; not '.' or '..'",
     _RUN_ID_FORM.fullmatch,
@@ -188,23 +157,31 @@ AGENT_NAME = text(
 HOST = text("a host name or an IP address", _is_address, metavar="ADDR")
 HOST_OR_EMPTY = HOST._replace(read=lambda value: value and HOST.read(value))
 PATH = text("a path", lambda value: value, metavar="PATH")
-STREAMS = Kind(STREAMS_ALLOWED, _read_streams, _parse_streams, metavar="STREAMS")
-LABELS = Kind(_LABELS_ALLOWED, _read_labels, parse_labels, ",".join, "KEY=VALUE[,...]")
-FILTERS = Kind("a list of texts, or None", _read_filters, parse_filters, metavar="TEXT[,TEXT]...")
-
-
-WORKERS = _COUNT._replace(parse=parse_workers, metavar="N|auto|gpu|cpu")
 TEXT = text("a text", lambda _: True, metavar="TEXT")
-RANKS = Kind("local ranks, or None", _read_ranks, parse_ranks, metavar="RANK[,RANK]...")
+STREAMS = Kind(
+    "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "
+    '2 (stderr), 3 (both), for each local rank as in "0:3,1:2"',
+    _read_streams,
+    _parse_streams,
+    metavar="STREAMS",
+)
+RANKS = Kind("local ranks, or None", _read_ranks, _parse_ranks, metavar="RANK[,RANK]...")
 LOGS_SPECS = Kind(
     "logs specs, which have a method reify, the name of some, or None",
     _read_logs_specs,
     metavar="NAME",
 )
-SIGNALS = Kind(
-    _SIGNAL_NAMES,
-    _read_signals,
-    parse_signals,
-    ",".join,
+FILTERS = _texts("a list of texts, or None", "TEXT[,TEXT]...", _split_filters)
+LABELS = _texts(
+    f"up to {LABELS_MAX} of KEY=VALUE separated by commas, each KEY once, of up to 63 of "
+    "A-Z a-z 0-9 . _ / -",
+    "KEY=VALUE[,...]",
+    lambda given: [part.strip() for part in given.split(",") if part.strip()],
+    _are_labels,
+)
+SIGNALS = _texts(
+    f"names separated by commas, of {', '.join(SIGNALS_ALLOWED)}",
     "NAME,...",
+    lambda given: [*dict.fromkeys(name.strip() for name in given.split(","))],
+    lambda names: names and set(names) <= set(SIGNALS_ALLOWED),
 )

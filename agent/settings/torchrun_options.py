@@ -6,14 +6,26 @@ that does no harm, and said in a line.
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
 from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
 from drumbeat.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import click
+
+_SAME = frozenset((
+    "duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "local_addr",
+    "local_ranks_filter", "log_dir", "master_addr", "master_port", "max_restarts", "module",
+    "nnodes", "no_python", "nproc_per_node", "rdzv_backend", "rdzv_conf", "rdzv_endpoint",
+    "redirects", "role", "run_path", "shutdown_timeout", "signals_to_handle", "standalone", "tee",
+    "virtual_local_rank",
+))  # fmt: skip
+"""Options that torchrun has by the same name, and reads from the variable ``PET_<NAME>``."""
 
 _UNNEEDED = {
     "rdzv_backend": "agents meet at the coordinator",
@@ -24,25 +36,27 @@ _UNNEEDED = {
 }
 """By parameter: why its value decides nothing."""
 
-_WITHOUT_VARIABLE = ("node_rank", "monitor_interval", "start_method")
-_TEXT = Kind("a text", str)
-TORCHRUN_ONLY = named(
-    {name: Setting(None, _TEXT, "Torchrun", "", is_hidden=True) for name in _WITHOUT_VARIABLE}
-    | {
-        name: Setting(
-            default, kind, "Torchrun", "", variables=(f"PET_{name.upper()}",), is_hidden=True
-        )
-        for name, kind, default in (
-            ("rdzv_backend", _TEXT, None),
-            ("rdzv_endpoint", _TEXT, None),
-            ("rdzv_conf", _TEXT, None),
-            ("run_path", FLAG, False),
-        )
-    }
-)
-
 _OF_CONF = {"join_timeout": "join_timeout", "last_call_timeout": "last_call"}
 """Keys of ``--rdzv-conf`` that mean something here: the setting that each stands for."""
+
+
+def with_variables(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Have settings read from the variables of torchrun, too."""
+    return {
+        name: each._replace(variables=(f"PET_{name.upper()}", *each.variables))
+        if name in _SAME
+        else each
+        for name, each in settings.items()
+    }
+
+
+_TEXT = Setting(None, Kind("a text", str), "Torchrun", "", is_hidden=True)
+TORCHRUN_ONLY = with_variables(
+    named(
+        dict.fromkeys((*_UNNEEDED, "rdzv_endpoint", "rdzv_conf"), _TEXT)
+        | {"run_path": _TEXT._replace(default=False, kind=FLAG)}
+    )
+)
 
 
 def translate(ctx: click.Context, params: dict[str, Any]) -> tuple[str, ...]:
@@ -106,7 +120,14 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
             "start 'coordinator serve' on any host, and give its address to all of them: "
             "--coordinator HOST:PORT",
         )
-    address = _read_endpoint(endpoint, backend=params["rdzv_backend"] or "")
+    hint = "start 'coordinator serve' on any host and name it: --coordinator HOST:PORT"
+    if (params["rdzv_backend"] or "").startswith("etcd"):
+        problem = f"--rdzv-endpoint {endpoint} is that of etcd, which is not used here"
+        raise UsageError(problem, hint)
+    try:
+        address = str(parse_host_port(endpoint))
+    except ValueError as error:
+        raise UsageError(f"--rdzv-endpoint: {error}", hint) from None
     notes.append(
         f"--rdzv-endpoint is taken for --coordinator {address}, "
         "where 'coordinator serve' has to run"
@@ -114,22 +135,11 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
     return address
 
 
-def _read_endpoint(text: str, *, backend: str) -> str:
-    """Read the address in ``--rdzv-endpoint``, at which torchrun's agents would meet."""
-    hint = "start 'coordinator serve' on any host and name it: --coordinator HOST:PORT"
-    if backend.startswith("etcd"):
-        raise UsageError(f"--rdzv-endpoint {text} is that of etcd, which is not used here", hint)
-    try:
-        return str(parse_host_port(text))
-    except ValueError as error:
-        raise UsageError(f"--rdzv-endpoint: {error}", hint) from None
-
-
 def _read_conf(text: str) -> tuple[dict[str, float], list[str]]:
     """Return the durations that ``--rdzv-conf`` sets, by setting, and its other keys."""
     found, unneeded = dict[str, float](), list[str]()
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        key, _, value = (piece.strip() for piece in part.partition("="))
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, _, value = map(str.strip, part.partition("="))
         if not key or not value:
             raise UsageError(
                 f"--rdzv-conf: {part!r} is given, allowed is KEY=VALUE, separated by commas",

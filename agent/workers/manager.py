@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -17,32 +17,25 @@ from agent.core import effects as fx
 from agent.core.events import (
     Event,
     GpuMemoryFree,
-    InprocessStepTaken,
     SupervisorDied,
     SupervisorNotStarted,
     WorkerStartFailed,
 )
-from agent.core.inprocess.model import WorkerStep
 from agent.core.model import Assignment
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
-from agent.workers.devices.gpus import visible_gpus
+from agent.workers.devices.binding import format_cpu_list
+from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
-from agent.workers.devices.model import format_cpu_list
-from agent.workers.devices.visible import VISIBLE_DEVICES
-from agent.workers.environment import (
-    common_environment,
-    needs_omp_default,
-    worker_environments,
-)
+from agent.workers.devices.nvml import visible_gpus
 from agent.workers.failures.error_file import read_error_file, read_faults
+from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import describe_ending
-from agent.workers.failures.explain.evidence import Explainer
 from agent.workers.output.files import OutputError, WorkerOutput
-from agent.workers.output.last_lines import exception_in
+from agent.workers.output.lines import exception_in
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
     Command,
@@ -55,10 +48,13 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from drumbeat.command.logs import write_text
+from drumbeat.command.console import write_text
 from drumbeat.format import printable
+from worker_sdk import context
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 # With which Python ends for an exception that nothing caught.
 EXIT_EXCEPTION = 1
@@ -117,7 +113,6 @@ class Workers:
             config.watchdog,
             output.directory,
             self._signal_worker,
-            self._on_step,
             on_event,
             self._base_environment,
         )
@@ -129,11 +124,6 @@ class Workers:
             await self._supervisor.start()
         except OSError as error:
             self._submit(SupervisorNotStarted(reason=error.strerror or str(error)))
-
-    def forget_commands(self) -> None:
-        """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
-        self._abandon_start()
-        self._supervisor.forget()
 
     async def close(self) -> None:
         """End the supervisor, and with it every worker; then show all they wrote.
@@ -171,7 +161,7 @@ class Workers:
         match effect:
             case fx.StartSupervisor():
                 if not effect.is_command_kept:
-                    self.forget_commands()
+                    self._forget_commands()
                 self._spawn(self.start(effect.delay_s))
             case fx.AwaitGpuMemory():
                 self._spawn(self._await_gpu_memory())
@@ -185,16 +175,25 @@ class Workers:
                 self._command(effect)
             case fx.SignalWorkers():
                 self._command(effect)
-            case fx.OrderWorker():
-                key = WorkerKey(effect.round_id, effect.local_rank)
-                self.watchdog.order(key, effect.order)
+            case fx.WorkerOrder():
+                self.watchdog.order(effect)
+
+    def _forget_commands(self) -> None:
+        """Drop what was meant for a dead supervisor: the core has counted its workers as lost."""
+        self._abandon_start()
+        self._supervisor.forget()
 
     def _abandon_start(self) -> None:
         """Start no workers that are still being prepared: they are not wanted any more."""
         if self._preparation is not None:
             self._preparation.cancel()
-            self._preparation = None
-        self._behind.clear()
+        self._end_preparation()
+
+    def _end_preparation(self) -> list[Command]:
+        """Return the commands that were kept during a preparation, which has ended."""
+        self._preparation = None
+        behind, self._behind = self._behind, []
+        return behind
 
     def _command(self, command: Command) -> None:
         """Send a command, or keep it until what it is about is prepared."""
@@ -205,61 +204,46 @@ class Workers:
 
     def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
         """Send a signal to one worker that hangs, or that the others go on without."""
+        # A shell around the worker would keep the one of the default escalation to itself.
+        is_for_group = signum in (signal.SIGTERM, signal.SIGKILL)
         self._command(
             SignalWorkers(
                 round_id=worker.round_id,
                 local_rank=worker.local_rank,
                 signum=signum,
-                # A shell around the worker would keep the one of the default escalation to itself.
-                is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
+                is_for_group=is_for_group,
             )
-        )
-
-    def _on_step(self, worker: WorkerKey, step: WorkerStep) -> None:
-        self._submit(
-            InprocessStepTaken(round_id=worker.round_id, local_rank=worker.local_rank, step=step)
         )
 
     async def _start_workers(self, assignment: Assignment) -> None:
-        config, base = self._config, self._base_environment
+        config, base, round_id = self._config, self._base_environment, assignment.round_id
         envs = worker_environments(config, assignment, base.get(VISIBLE_DEVICES))
         try:
             streams = await self._files.run(
-                lambda: self._prepare_files(assignment.round_id, envs),
-                timeout_s=PREPARE_TIMEOUT_S,
+                lambda: self._prepare_files(round_id, envs), timeout_s=PREPARE_TIMEOUT_S
             )
         except (OutputError, FilesStalled) as error:
-            self._preparation = None
-            self._behind.clear()
-            self._submit(
-                WorkerStartFailed(
-                    round_id=assignment.round_id, local_rank=0, message=self._where(error)
-                )
-            )
+            self._end_preparation()
+            is_log_dir = isinstance(error, FilesStalled) and config.log_dir is not None
+            message = f"--log-dir {config.log_dir}: {error}" if is_log_dir else str(error)
+            self._submit(WorkerStartFailed(round_id=round_id, local_rank=0, message=message))
             return
-        for local_rank, env in self.watchdog.prepare(assignment.round_id, envs).items():
+        for local_rank, env in self.watchdog.prepare(round_id, envs).items():
             envs[local_rank].update(env)
         cpus = self._bind_workers()
-        behind, self._preparation = tuple(self._behind), None
-        self._behind.clear()
-        self._command(
-            StartWorkers(
-                round_id=assignment.round_id,
-                argv=config.command,
-                env=common_environment(base, config.nproc_per_node),
-                workers=tuple(
-                    WorkerStart(
-                        local_rank=local_rank,
-                        env=env,
-                        cpus=cpus.get(local_rank, ()),
-                        stdout=streams[local_rank][0],
-                        stderr=streams[local_rank][1],
-                    )
-                    for local_rank, env in envs.items()
-                ),
+        workers = tuple(
+            WorkerStart(
+                local_rank=local_rank,
+                env=env,
+                cpus=cpus.get(local_rank, ()),
+                stdout=streams[local_rank][0],
+                stderr=streams[local_rank][1],
             )
+            for local_rank, env in envs.items()
         )
-        for command in behind:
+        common = common_environment(base, config.nproc_per_node)
+        start = StartWorkers(round_id=round_id, argv=config.command, env=common, workers=workers)
+        for command in (start, *self._end_preparation()):
             self._command(command)
 
     def _prepare_files(
@@ -268,12 +252,6 @@ class Workers:
         streams = self._output.prepare(round_id, envs)
         self._explainer.begin_round()
         return streams
-
-    def _where(self, error: OutputError | FilesStalled) -> str:
-        """Say what was wrong with the workers' files, and with which."""
-        if isinstance(error, FilesStalled) and self._config.log_dir is not None:
-            return f"--log-dir {self._config.log_dir}: {error}"
-        return str(error)
 
     def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
         """Return the CPUs of each worker that is bound to some, and log what is new."""
@@ -294,7 +272,7 @@ class Workers:
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
-        self.forget_commands()
+        self._forget_commands()
         self._hear(returncode)
 
     def _hear(self, news: SupervisorEvent | int) -> None:
@@ -309,56 +287,59 @@ class Workers:
         while self._news:
             match news := self._news.popleft():
                 case int(returncode):
-                    await self._on_death(returncode)
+                    self._submit(await self._supervisor_died(returncode))
+                    continue
                 case WorkerExited():
-                    await self._on_worker_exit(news)
-                case _:
-                    self._on_report(news)
+                    news = await self._examine(news)
+                case WorkersStarted():
+                    self._files.submit(partial(self._explainer.note_workers, news.pids.values()))
+                    self.watchdog.started(news.round_id, news.pids)
+                case WorkersStopped():
+                    self.watchdog.ended(news.round_id)
+            self._submit(news)
         self._reader = None
 
-    def _on_report(self, report: WorkersStarted | WorkerStartFailed | WorkersStopped) -> None:
-        match report:
-            case WorkersStarted():
-                self._files.submit(partial(self._explainer.note_workers, report.pids.values()))
-                self.watchdog.started(report.round_id, report.pids)
-            case WorkersStopped():
-                self.watchdog.ended(report.round_id)
-            case WorkerStartFailed():
-                pass
-        self._submit(report)
+    async def _supervisor_died(self, returncode: int) -> SupervisorDied:
+        self.watchdog.ended()
+        why = ""
+        with suppress(FilesStalled):
+            why = await self._read_files(partial(self._explainer.explain, returncode))
+        return SupervisorDied(ending=describe_ending(returncode), explanation=why)
 
-    async def _on_worker_exit(self, exited: WorkerExited) -> None:
+    async def _examine(self, exited: WorkerExited) -> WorkerExited:
+        """Add why a worker ended; says on the console what stands nowhere else."""
         round_id, local_rank = exited.round_id, exited.local_rank
         hang = self.watchdog.gone(round_id, local_rank, exited.exit_code)
         exited = replace(exited, hang=hang)
         if exited.exit_code == 0 and hang is None:
             self._files.submit(partial(self._output.ended, round_id, local_rank))
-            self._submit(exited)
-            return
-        timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
-        stacks = ""
+            return exited
         try:
-            exited, stacks = await self._files.run(
-                partial(self._examined, exited), timeout_s=timeout_s
-            )
+            exited, stacks = await self._read_files(partial(self._read_remains, exited))
         except FilesStalled as error:
             why = BECAUSE_IT_HUNG if hang else f"what it left could not be read: {error}"
-            exited = replace(exited, explanation=why)
-        self._submit(exited)
+            return replace(exited, explanation=why)
         if stacks:
             # Python writes them to one place only, and users look for them here.
             write_text(f"{printable(stacks)}\n")
+        return exited
 
-    def _examined(self, exited: WorkerExited) -> tuple[WorkerExited, str]:
-        """Add what a worker that ended badly left behind, and what that says; in the thread.
+    async def _read_files(self, read: Callable[[], T]) -> T:
+        """Read what a process left behind, in the thread; at once no more if that stands still."""
+        timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
+        return await self._files.run(read, timeout_s=timeout_s)
+
+    def _read_remains(self, exited: WorkerExited) -> tuple[WorkerExited, str]:
+        """Add what a worker that ended badly left behind, and what that says; blocks.
 
         Returns the stacks of its crash as well.
         """
-        self._output.ended(exited.round_id, exited.local_rank)
-        path = self._output.error_file(exited.round_id, exited.local_rank)
+        worker = exited.round_id, exited.local_rank
+        self._output.ended(*worker)
+        path = self._output.error_file(*worker)
         stacks = read_faults(path) if path is not None else ""
         error = read_error_file(path) if path is not None else None
-        stderr_tail = self._output.last_lines(exited.round_id, exited.local_rank)
+        stderr_tail = self._output.last_lines(*worker)
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
             error = WorkerError(message=what)
@@ -371,18 +352,62 @@ class Workers:
                 error=error,
                 stacks=stacks,
             )
-        kept = self._output.kept_error_file(exited.round_id, exited.local_rank)
         found = replace(
-            exited, error=error, explanation=why, stderr_tail=stderr_tail, error_file=kept
+            exited,
+            error=error,
+            explanation=why,
+            stderr_tail=stderr_tail,
+            error_file=self._output.kept_error_file(*worker),
         )
         return found, stacks
 
-    async def _on_death(self, returncode: int) -> None:
-        self.watchdog.ended()
-        why = ""
-        with suppress(FilesStalled):
-            why = await self._files.run(
-                partial(self._explainer.explain, returncode),
-                timeout_s=0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S,
-            )
-        self._submit(SupervisorDied(ending=describe_ending(returncode), explanation=why))
+
+def needs_omp_default(base: Mapping[str, str], local_world_size: int) -> bool:
+    """Return whether ``OMP_NUM_THREADS`` has to be set: unset, and several workers share cores."""
+    return local_world_size > 1 and context.OMP_NUM_THREADS not in base
+
+
+def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+    """Return what all workers of this host get in every round: ``base``, and some defaults."""
+    environment = {context.NCCL_ASYNC_ERROR_HANDLING: "1", **base}
+    if needs_omp_default(base, local_world_size):
+        environment[context.OMP_NUM_THREADS] = "1"
+    return environment
+
+
+def worker_environments(
+    config: AgentConfig, assignment: Assignment, visible_devices: str | None = None
+) -> dict[int, dict[str, str]]:
+    """Return what each worker is told of a round, by local rank: torchrun's contract, and ours.
+
+    ``visible_devices`` is the agent's own ``CUDA_VISIBLE_DEVICES``; None if it is not set.
+    Source of the names and meanings: ``worker_sdk.context``.
+    """
+    of_round: dict[str, object] = {
+        context.WORLD_SIZE: assignment.world_size,
+        context.LOCAL_WORLD_SIZE: config.nproc_per_node,
+        context.GROUP_RANK: assignment.group_rank,
+        context.GROUP_WORLD_SIZE: assignment.group_world_size,
+        context.ROLE_NAME: config.role,
+        context.ROLE_WORLD_SIZE: assignment.role_world_size,
+        context.MASTER_ADDR: assignment.master_addr,
+        context.MASTER_PORT: assignment.master_port,
+        context.RESTART_COUNT: assignment.restart_count,
+        context.MAX_RESTARTS: config.max_restarts,
+        context.TORCH_RUN_ID: config.run_id,
+        context.SIGNALS_TO_HANDLE: ",".join(config.signals_to_handle),
+        context.USE_AGENT_STORE: False,
+        context.RUN_ID: config.run_id,
+        context.ROUND: assignment.round_id,
+    }
+    is_virtual, environments = config.virtual_local_rank, {}
+    for local_rank in range(config.nproc_per_node):
+        own: dict[str, object] = {
+            context.LOCAL_RANK: 0 if is_virtual else local_rank,
+            context.RANK: assignment.rank_first + local_rank,
+            context.ROLE_RANK: assignment.role_rank_first + local_rank,
+        }
+        if is_virtual:
+            own[VISIBLE_DEVICES] = device_of(local_rank, visible_devices)
+        environments[local_rank] = {name: str(value) for name, value in (of_round | own).items()}
+    return environments

@@ -23,7 +23,7 @@ from agent.workers.supervisor.messages import (
     WorkersStopped,
     WorkerStart,
 )
-from agent.workers.supervisor.prctl import become_subreaper
+from agent.workers.supervisor.process_tree import become_subreaper
 from bench.harness import Question, Scene
 
 WORKERS = 8

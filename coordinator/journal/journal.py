@@ -16,7 +16,7 @@ class Journal(Protocol):
     """Where records are kept. One owner; calls never overlap.
 
     Small on purpose, so that a replicated store can take its place. All methods raise
-    ``JournalOutage`` for what may pass, and end a coordinator with any other ``StartupError``:
+    ``JournalOutage`` for what may pass, and end a coordinator with any other ``CommandFailed``:
     ``LostLeadership`` if another one has taken over.
     """
 

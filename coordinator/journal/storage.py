@@ -15,7 +15,7 @@ from coordinator.errors import (
     JournalCorrupt,
     JournalError,
     JournalFull,
-    JournalUnwritable,
+    JournalOutage,
     StateDirectoryInUse,
     StateDirectoryUnusable,
 )
@@ -28,7 +28,7 @@ LOCAL_KINDS = frozenset(
 )
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What may pass without anybody having touched the file. With any other result
+# What may pass without the file having been touched. With any other result
 # SQLite says that the file is not what it should be.
 _PASSING = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -90,12 +90,12 @@ def journal_error(error: sqlite3.Error | OSError, path: Path) -> JournalError:
             _probe(path.parent)
         except OSError as reason:
             return _of_system(reason, path)
-    kind = JournalFull if code & 0xFF == sqlite3.SQLITE_FULL else JournalUnwritable
+    kind = JournalFull if code & 0xFF == sqlite3.SQLITE_FULL else JournalOutage
     return kind(str(path), str(error))
 
 
 def _of_system(error: OSError, path: Path) -> JournalError:
-    kind = JournalFull if error.errno in _FULL else JournalUnwritable
+    kind = JournalFull if error.errno in _FULL else JournalOutage
     return kind(str(path), _reason(error))
 
 

@@ -20,10 +20,10 @@ from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import CoordinatorConfig, Limits
 from coordinator.core.model import Pace
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import LearningRules
-from coordinator.core.registry.registry import Registry, RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
-from coordinator.errors import PortInUse, StartupError, Unavailable
+from coordinator.core.registry.registry import Registry
+from coordinator.errors import CommandFailed, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.queries import Control, Queries
@@ -62,7 +62,7 @@ SERVICES = tuple(
 
 
 def run(config: CoordinatorConfig) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``StartupError``."""
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ``CommandFailed``."""
     with ExitStack() as stack:
         directory = config.state_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
@@ -90,7 +90,7 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
-    """Serve while the context is open; yields the port. Raises ``StartupError``."""
+    """Serve while the context is open; yields the port. Raises ``CommandFailed``."""
     status = health.aio.HealthServicer()
     try:
         driver = Driver(
@@ -123,10 +123,10 @@ def failures_waiting_max(limits: Limits) -> int:
     return max(1, limits.failure_queue_bytes_max // limits.failure_record_bytes_max)
 
 
-def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
+def registry_policy(config: CoordinatorConfig) -> Policy:
     """Return the core's numbers as configured."""
     limits = config.limits
-    return RegistryPolicy(
+    return Policy(
         base_pace=Pace(
             heartbeat_interval_s=config.heartbeat_interval,
             lease_s=config.lease,
@@ -138,15 +138,13 @@ def registry_policy(config: CoordinatorConfig) -> RegistryPolicy:
         runs_ended_bytes_max=limits.runs_ended_bytes_max,
         failures_bytes_max=limits.failure_bytes_max,
         failures_bytes_least=limits.failure_record_bytes_max,
-        run=RunPolicy(
-            agents_max=limits.agents_per_run_max,
-            failures_kept_max=limits.failures_kept_per_run_max,
-            failures_bytes_max=limits.failure_bytes_per_run_max,
-            history_max=limits.history_per_run_max,
-            reconnect_grace_s=limits.reconnect_grace_s,
-            restart_grace_s=max(limits.restart_grace_s, config.lease),
-            learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
-        ),
+        agents_max=limits.agents_per_run_max,
+        failures_kept_max=limits.failures_kept_per_run_max,
+        failures_bytes_per_run_max=limits.failure_bytes_per_run_max,
+        history_max=limits.history_per_run_max,
+        reconnect_grace_s=limits.reconnect_grace_s,
+        restart_grace_s=max(limits.restart_grace_s, config.lease),
+        learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
     )
 
 
@@ -207,13 +205,15 @@ def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
     """Return what to tell the user, with a hint that fits what is wrong."""
-    number, hint = getattr(error, "errno", 0), ""
+    number = getattr(error, "errno", 0)
+    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
     if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-        hint = "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+        found.hint = (
+            "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
+        )
     elif number == errno.EACCES:
-        hint = "choose a --port above 1023, the ports below belong to the system"
-    why = getattr(error, "strerror", None) or str(error)
-    return PortInUse(host, port, why, hint=hint)
+        found.hint = "choose a --port above 1023, the ports below belong to the system"
+    return found
 
 
 def _probe(config: CoordinatorConfig) -> None:
@@ -231,7 +231,7 @@ def _crash_if_failed(owner: asyncio.Task[None]) -> None:
     """End the process if its owner ended: the journal is sound, a new process goes on from it."""
     if owner.cancelled() or (error := owner.exception()) is None:
         return
-    if isinstance(error, StartupError):  # it could not even start now
+    if isinstance(error, CommandFailed):  # it could not even start now
         log.critical("coordinator ends", reason=str(error), advice=error.hint)
     else:
         log.critical("coordinator broken", exc_info=error)

@@ -11,7 +11,7 @@ import grpc
 from coordinator.errors import CoordinatorError
 from coordinator.shell.queries import Control, Queries
 from coordinator.shell.sessions import Sessions
-from coordinator.wire.error import error_detail
+from coordinator.wire.session import error_detail
 from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc, session_pb2, session_pb2_grpc
 
 # Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.

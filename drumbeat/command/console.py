@@ -1,10 +1,11 @@
-"""Shell. Writes text to a console that may take none: through a bounded queue, from a thread.
+"""Shell. What a process writes to its user: through a bounded queue, from a thread, if it can.
 
 A terminal stopped with Ctrl-S or a full pipe holds up the thread and nothing else. See ADR 21.
 """
 
 import os
 import select
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -22,22 +23,61 @@ STALL_S = 1.0
 _CHUNK_BYTES = 4096
 """Written at once, so that a slow console can be told from a stalled one."""
 
+_console: list["Console"] = []
+"""Where this process writes; one at a time."""
+
+
+def open_missing() -> None:
+    """Put /dev/null where a standard stream is closed (``2>&-``); before anything else is opened.
+
+    The next file opened would otherwise get the number of the missing stream, and with
+    it all that is written there, by this process and by those that it starts.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest free number is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd else os.O_RDONLY), True)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def open_console(stream: TextIO) -> "Console":
+    """Have this process write there from now on."""
+    close_console()
+    _console.append(Console(stream))
+    return _console[0]
+
+
+def write_text(text: str) -> None:
+    """Write what is no log line, such as a report, behind the lines logged so far."""
+    if _console:
+        _console[0].write(text)
+    else:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def close_console(stall_s: float = STALL_S) -> None:
+    """Write what is left for as long as the console takes it; what comes then goes unqueued."""
+    while _console:
+        _console.pop().close(stall_s)
+
 
 class Console:
     """Where one process writes what its user reads. Safe to use from any thread.
 
-    Args:
-        stream: What to write to: its descriptor, of which a copy is kept; or the stream
-            itself if it has none, as in notebooks and tests, and then at once.
+    Of the stream's descriptor a copy is kept; a stream that has none, as in notebooks and
+    tests, is written to at once.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = None
+        self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         try:
             self._fd = os.dup(stream.fileno())
         except (OSError, ValueError, AttributeError):
-            self._fd, self._stream = -1, stream
+            self._fd = -1
         self._changed = threading.Condition()
         # All below is guarded by the condition.
         self._queue: deque[bytes] = deque()
@@ -48,7 +88,7 @@ class Console:
 
     def write(self, text: str) -> None:
         """Queue a text, never blocking; without room it is dropped and counted."""
-        if self._stream is not None:
+        if self._fd < 0:
             with suppress(OSError, ValueError):  # closed, or its reader is gone
                 self._stream.write(text)
                 self._stream.flush()
@@ -85,17 +125,13 @@ class Console:
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is None:
-            self._release()
+            if self._fd >= 0:
+                os.close(self._fd)
         elif is_drained:  # else it ends when its console flows again, or with the process
             self._thread.join()
 
-    def _release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
     def _append(self, data: bytes) -> None:
-        self._queue.append(data)
+        self._queue += (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
         self._pending_bytes += len(data)
 
     def _note_dropped(self) -> None:
@@ -105,23 +141,20 @@ class Console:
             self._dropped = 0
 
     def _run(self) -> None:
-        is_broken = False
-        while (data := self._next()) is not None:
-            for start in range(0, len(data), _CHUNK_BYTES):
-                chunk = data[start : start + _CHUNK_BYTES]
-                is_broken = is_broken or not _write(self._fd, chunk)
-                with self._changed:
-                    self._pending_bytes -= len(chunk)
-                    self._changed.notify_all()
-        self._release()
-
-    def _next(self) -> bytes | None:
-        """Wait for the next text; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
-            if not self._queue:
-                self._note_dropped()
-            return self._queue.popleft() if self._queue else None
+        is_there = True
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
+                if not self._queue:
+                    self._note_dropped()
+                if not self._queue:
+                    break
+                chunk = self._queue.popleft()
+            is_there = is_there and _write(self._fd, chunk)
+            with self._changed:
+                self._pending_bytes -= len(chunk)
+                self._changed.notify_all()
+        os.close(self._fd)
 
 
 def _write(fd: int, data: bytes) -> bool:

@@ -9,18 +9,16 @@ the ``message``, else the event and its ``reason``; the rest is details, which
 import logging
 import os
 import sys
+from functools import partial
 from typing import Any, TextIO, cast
 
 import structlog
 
-from drumbeat.command.console import STALL_S, Console
+from drumbeat.command.console import open_console, write_text
 from drumbeat.format import printable
 
 _DIM, _YELLOW, _RED, _PLAIN = "\x1b[2m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 _COLORS = {"debug": _DIM, "warning": _YELLOW, "error": _RED, "critical": _RED}
-
-_console: list[Console] = []
-"""Where this process writes; one at a time."""
 
 
 def configure_logs(
@@ -30,13 +28,7 @@ def configure_logs(
     level: str = "info",
     program: str = "agent",
 ) -> None:
-    """Set up structlog for this process; to be called once, before the first line.
-
-    Args:
-        log_format: "json", or else plain lines.
-        stream: Where lines go; standard error if not given.
-        level: The least that is written: debug, info, warning or error.
-        program: Name at the beginning of plain lines.
+    """Set up structlog for this process, on standard error; to be called once, before all lines.
 
     Loggers of the standard library keep their levels and handlers, for they belong to
     the program that embeds this, except that those of grpc speak up for errors only: it
@@ -44,46 +36,27 @@ def configure_logs(
     handler at all comes here as well, for it must not block either.
     """
     target = sys.stderr if stream is None else stream
-    close_logs()
-    console = Console(target)
-    _console.append(console)
     is_json = log_format == "json"
     # https://no-color.org
     is_colored = (
         target.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
+    line = partial(_line, program=program, is_colored=is_colored, has_details=level == "debug")
+    stamp = "iso" if is_json else "%Y-%m-%d %H:%M:%S"
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(
-                fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S", utc=is_json
-            ),
+            structlog.processors.TimeStamper(fmt=stamp, utc=is_json),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer()
-            if is_json
-            else _Line(program, is_colored=is_colored, has_details=level == "debug"),
+            structlog.processors.JSONRenderer() if is_json else line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", console)),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", open_console(target))),
         cache_logger_on_first_use=False,  # loggers made before this call follow it as well
     )
     logging.getLogger("grpc").setLevel(logging.ERROR)
     logging.lastResort = _LastResort(logging.WARNING)
-
-
-def write_text(text: str) -> None:
-    """Write what is no log line, such as a report, behind the lines logged so far."""
-    if _console:
-        _console[0].write(text)
-    else:
-        print(text, end="", file=sys.stderr, flush=True)
-
-
-def close_logs(stall_s: float = STALL_S) -> None:
-    """Write what is left for as long as the console takes it; what comes then goes unqueued."""
-    while _console:
-        _console.pop().close(stall_s)
 
 
 class _LastResort(logging.Handler):
@@ -94,29 +67,23 @@ class _LastResort(logging.Handler):
         write_text(f"{printable(self.format(record))}\n")
 
 
-class _Line:
-    """Renders an event as one line, and a traceback below it."""
-
-    def __init__(self, program: str, *, is_colored: bool, has_details: bool) -> None:
-        self._program = program
-        self._is_colored = is_colored
-        self._has_details = has_details
-
-    def __call__(self, _logger: Any, _method: str, event: Any) -> str:
-        """Return the line. structlog calls this last."""
-        level, stamp = event.pop("level"), event.pop("timestamp")
-        name, traceback = event.pop("event"), event.pop("exception", None)
-        reason, advice = event.pop("reason", None), event.pop("advice", "")
-        text = event.pop("message", None) or (name if reason in (None, "") else f"{name}: {reason}")
-        if level not in ("debug", "info"):
-            text = f"{level}: {text}"
-        if advice:
-            text = f"{text}; {advice}"
-        details = ", ".join(f"{key}={value}" for key, value in event.items() if value is not None)
-        if self._has_details and details:
-            text = f"{text} ({details})"
-        head, line = f"{stamp} {self._program}:", printable(text).replace("\n", " ")
-        if self._is_colored:
-            color = _COLORS.get(level, "")
-            head, line = f"{_DIM}{head}{_PLAIN}", f"{color}{line}{_PLAIN if color else ''}"
-        return f"{head} {line}" + (f"\n{printable(traceback)}" if traceback else "")
+def _line(
+    _logger: Any, _method: str, event: Any, *, program: str, is_colored: bool, has_details: bool
+) -> str:
+    """Render an event as one line, and a traceback below it. structlog calls this last."""
+    level, stamp = event.pop("level"), event.pop("timestamp")
+    name, traceback = event.pop("event"), event.pop("exception", None)
+    reason, advice = event.pop("reason", None), event.pop("advice", "")
+    text = event.pop("message", None) or (name if reason in (None, "") else f"{name}: {reason}")
+    if level not in ("debug", "info"):
+        text = f"{level}: {text}"
+    if advice:
+        text = f"{text}; {advice}"
+    details = ", ".join(f"{key}={value}" for key, value in event.items() if value is not None)
+    if has_details and details:
+        text = f"{text} ({details})"
+    head, line = f"{stamp} {program}:", printable(text).replace("\n", " ")
+    if is_colored:
+        color = _COLORS.get(level, "")
+        head, line = f"{_DIM}{head}{_PLAIN}", f"{color}{line}{_PLAIN if color else ''}"
+    return f"{head} {line}" + (f"\n{printable(traceback)}" if traceback else "")

@@ -6,14 +6,14 @@ cut short as long as no other option begins so, and an environment variable
 """
 
 import copy
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from drumbeat.command.console import close_console, write_text
 from drumbeat.command.settings import FLAG, LOG_LEVELS, Kind, Setting
 from drumbeat.format import printable
 
@@ -39,14 +39,13 @@ class Source(IntEnum):
 
 
 class _Type(ParamType):
-    """Reads texts as a kind of settings does."""
+    """Reads texts as a kind of settings does; defaults are values already."""
 
     def __init__(self, kind: Kind) -> None:
         self.name = kind.metavar
         self._parse = kind.parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value; defaults are values already."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -73,49 +72,60 @@ class CommandOption(click.Option):
             show_default=declared.shown_default or True,
             **more,
         )
-        self.section = declared.section
-        self.variables = declared.variables
+        self.declared = declared
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the option's own variable, else of the first of the others that has one."""
-        found = self.found(ctx)
-        return found[1] if found else None
+        return self.found(ctx)[1]
 
-    def found(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the first of the variables that is set, with its text."""
-        for variable in (str(self.envvar), *self.variables):
+    def found(self, ctx: click.Context) -> tuple[str, str | None]:
+        """Return the first of the variables that is set, with its text; else its own."""
+        for variable in (self.declared.variable, *self.declared.variables):
             asked = copy.copy(self)
             asked.envvar = variable
-            text = super(CommandOption, asked).resolve_envvar_value(ctx)
-            if text is not None:
+            if (text := super(CommandOption, asked).resolve_envvar_value(ctx)) is not None:
                 return variable, text
-        return None
+        return self.declared.variable, None
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """The option as errors name it, with the variable that was read."""
-        found = self.found(ctx) if ctx is not None else None
-        spelled = " / ".join(repr(flag) for flag in self.opts)
-        return f"{spelled} (env var: {(found[0] if found else self.envvar)!r})"
+        variable = self.found(ctx)[0] if ctx is not None else self.declared.variable
+        return f"{' / '.join(map(repr, self.opts))} (env var: {variable!r})"
 
 
 class SectionedCommand(click.Command):
     """A command whose options may be cut short, and whose help has the sections they are in."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, after options that were cut short are whole again."""
-        return super().parse_args(ctx, _spelled_out(ctx, args, self.get_params(ctx)))
+        """Read the arguments. Raises ``click.UsageError`` if several options begin as one does."""
+        names = {
+            flag.lstrip("-"): param.name
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for flag in param.opts
+        }
+
+        def in_full(name: str) -> str:
+            name = name.replace("_", "-")
+            found = [] if name in names else [whole for whole in names if whole.startswith(name)]
+            if len({names[whole] for whole in found}) > 1:
+                options = ", ".join(f"--{whole}" for whole in sorted(found))
+                problem = f"--{name} is ambiguous: it may stand for {options}."
+                raise click.UsageError(problem, ctx)
+            return found[0] if found else name
+
+        ctx.token_normalize_func = in_full
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list of options per section, in the order of declaration."""
-        records: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if isinstance(param, click.Argument):
-                continue  # the text of the command says what they are
-            record = param.get_help_record(ctx)
-            if record is not None:
-                section = param.section if isinstance(param, CommandOption) else "Other"
-                records.setdefault(section, []).append(record)
-        for section, rows in records.items():
+            # The text of the command says what arguments are.
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
+                section = param.declared.section if isinstance(param, CommandOption) else "Other"
+                sections.setdefault(section, []).append(row)
+        for section, rows in sections.items():
             with formatter.section(section):
                 formatter.write_dl(rows)
 
@@ -137,59 +147,15 @@ def source_of(ctx: click.Context, name: str) -> Source:
             return Source.ARGUMENT
         case ParameterSource.ENVIRONMENT:
             option = next(param for param in ctx.command.params if param.name == name)
-            found = option.found(ctx) if isinstance(option, CommandOption) else None
-            is_own = found is None or found[0] == option.envvar
+            assert isinstance(option, CommandOption), "no other has a variable"
+            is_own = option.found(ctx)[0] == option.declared.variable
             return Source.VARIABLE if is_own else Source.VARIABLE_OF_TORCHRUN
     return Source.DEFAULT
 
 
 def log_level(level: str, *, is_quiet: bool) -> str:
     """Return the least that is logged, as ``--log-level`` and ``--quiet`` say together."""
-    return "warning" if is_quiet and LOG_LEVELS[level] < LOG_LEVELS["warning"] else level
-
-
-def _spelled_out(
-    ctx: click.Context, args: Sequence[str], params: Iterable[click.Parameter]
-) -> list[str]:
-    """Return the arguments with every option up to the first positional argument in full."""
-    known = {
-        name: param for param in params if isinstance(param, click.Option) for name in param.opts
-    }
-    rest, done = list(args), list[str]()
-    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-        text = rest.pop(0)
-        name, equals, value = text.partition("=")
-        option, is_value_next = None, False
-        if name.startswith("--"):
-            name = _full_name(ctx, name.replace("_", "-"), known)
-            option, is_value_next = known.get(name), not equals
-        else:
-            for at, letter in enumerate(text[1:], start=2):
-                option = known.get(f"-{letter}")
-                if option is None or not option.is_flag:
-                    is_value_next = at == len(text)
-                    break
-        done.append(f"{name}{equals}{value}")
-        if option is not None and not option.is_flag and is_value_next:
-            done += rest[: option.nargs]
-            del rest[: option.nargs]
-    return done + rest
-
-
-def _full_name(ctx: click.Context, name: str, known: dict[str, click.Option]) -> str:
-    """Return the spelling that ``name`` begins, itself if none does.
-
-    Raises:
-        click.UsageError: Several options begin so.
-    """
-    if name in known:
-        return name
-    found = [whole for whole in known if whole.startswith(name)]
-    if len({known[whole].name for whole in found}) > 1:
-        raise click.UsageError(
-            f"{name} is ambiguous: it may stand for {', '.join(sorted(found))}.", ctx
-        )
-    return found[0] if found else name
+    return max(level, "warning", key=LOG_LEVELS.__getitem__) if is_quiet else level
 
 
 def version_option(program: str) -> Callable[[F], F]:
@@ -218,14 +184,29 @@ def parse(command: click.Command, argv: Sequence[str] | None, *, program: str) -
         return _EXIT_INTERRUPTED
 
 
+def run(
+    command: click.Command,
+    argv: Sequence[str] | None,
+    do: Callable[[Any], int],
+    *,
+    program: str,
+    errors: Any,
+) -> int:
+    """Read a command line, do what it says and return the exit code.
+
+    ``errors`` is the class of those that end a command; they have a ``hint`` and an ``exit_code``.
+    """
+    try:
+        parsed = parse(command, argv, program=program)
+        return parsed if isinstance(parsed, int) else do(parsed)
+    except errors as error:
+        write_error(program, str(error), error.hint)
+        return int(error.exit_code)
+    finally:
+        close_console()
+
+
 def write_error(program: str, problem: str, hint: str = "") -> None:
-    """Write what is wrong to standard error, as ``error_text`` has it."""
-    click.echo(error_text(program, problem, hint), file=sys.stderr, nl=False)
-
-
-def error_text(program: str, problem: str, hint: str = "") -> str:
-    """Return what is wrong: one line per problem, then one with the hint."""
-    lines = [f"{program}: error: {line}" for line in problem.splitlines()]
-    if hint:
-        lines.append(f"{program}: hint: {hint}")
-    return "".join(f"{printable(line)}\n" for line in lines)
+    """Write what is wrong, behind what was logged: one line per problem, then the hint."""
+    lines = [f"error: {line}" for line in problem.splitlines()] + [f"hint: {hint}"] * bool(hint)
+    write_text("".join(f"{printable(f'{program}: {line}')}\n" for line in lines))

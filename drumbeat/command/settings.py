@@ -188,12 +188,14 @@ def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
 
 
 def limit(*, is_learnable: bool = False) -> Kind:
-    """Durations, None for no limit, and for some "auto". Below 0.1 s it is a slip of the unit."""
+    """Durations, None or 0 for no limit, for some "auto". Below 0.1 s it is a slip of the unit."""
     duration = seconds(0.1)
     words = ("none", "auto") if is_learnable else ("none",)
 
     def read(value: Any) -> Any:
-        return value if value is None or value in words[1:] else duration.read(value)
+        if value is None or (type(value) in (int, float) and value == 0):
+            return None
+        return value if value in words[1:] else duration.read(value)
 
     def parse(given: str) -> Any:
         word = given.strip().lower()
@@ -207,7 +209,7 @@ def limit(*, is_learnable: bool = False) -> Kind:
             raise ValueError(f"{error}; also allowed: 0, {' or '.join(words)}") from None
 
     auto = ', "auto"' if is_learnable else ""
-    allowed = f"{duration.allowed}{auto} or None"
+    allowed = f"{duration.allowed}{auto}, 0 or None"
     metavar = "|".join(("DURATION", *reversed(words)))
     return Kind(allowed, read, parse, lambda value: short_duration(value or 0), metavar)
 

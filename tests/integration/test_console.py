@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 
 from drumbeat.command import console
-from drumbeat.command.console import Console
-from drumbeat.command.standard_streams import open_missing
+from drumbeat.command.console import Console, open_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +104,7 @@ def test_closed_standard_streams_are_opened_before_anything_gets_their_number() 
         "import os, sys\n"
         "for fd in (0, 1, 2): os.close(fd)\n"
         "sys.stdout = sys.stderr = None\n"
-        "from drumbeat.command.standard_streams import open_missing\n"
+        "from drumbeat.command.console import open_missing\n"
         "open_missing()\n"
         "assert [os.readlink(f'/proc/self/fd/{fd}') for fd in range(3)] == ['/dev/null'] * 3\n"
         "assert os.get_inheritable(2) and not sys.stderr.isatty()\n"

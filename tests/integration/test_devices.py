@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.model import parse_cpu_list
-from agent.workers.devices.numa import bind_workers
-from agent.workers.devices.topology import read_topology
+from agent.workers.devices.binding import bind_workers, parse_cpu_list
+from agent.workers.devices.host import read_topology
 from agent.workers.supervisor.messages import Command, StartWorkers, WorkerExited, WorkerStart
 from agent.workers.supervisor.protocol import Decoder, ProtocolError, encode
 from tests.support.supervision import DEADLINE_S, Mailbox, running

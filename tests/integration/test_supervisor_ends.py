@@ -77,7 +77,7 @@ class _WaitingSpawner:
         self._agent = agent
         self.starts = 0
 
-    def spawn(self, command: StartWorkers, worker: WorkerStart) -> int:  # noqa: ARG002
+    def __call__(self, command: StartWorkers, worker: WorkerStart) -> int:  # noqa: ARG002
         self.starts += 1
         ready_fd, begun_fd = os.pipe()
         self._agent.close()

@@ -24,6 +24,7 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import InterruptionKind
 from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
@@ -40,7 +41,7 @@ from tests.support.inprocess.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.core.events import Event, InprocessStepTaken
+    from agent.core.events import Event, WorkerStep
     from agent.core.model import Beat
     from drumbeat.inprocess import InprocessDirective
 
@@ -101,7 +102,7 @@ class AgentMachine(RuleBasedStateMachine):
                     if failure.interruption is not None:
                         assert failure.round_id in self.iterating
                         assert failure.interruption is not InterruptionKind.HOST_LOST
-                case fx.OrderWorker(round_id=round_id, local_rank=rank):
+                case fx.WorkerOrder(worker=WorkerKey(round_id=round_id, local_rank=rank)):
                     assert self.stopping != round_id, "orders for those that are being stopped"
                     assert rank in self.alive.get(round_id, ()), "an order for nobody"
                 case fx.SignalWorkers(round_id=round_id, local_rank=int(rank), signum=signum):
@@ -255,13 +256,11 @@ class AgentMachine(RuleBasedStateMachine):
         iteration=st.integers(0, 3),
         say=st.sampled_from([enters, enters, completes, breaks, leaves]),
     )
-    def worker_steps(
-        self, rank: int, iteration: int, say: Callable[..., InprocessStepTaken]
-    ) -> None:
+    def worker_steps(self, rank: int, iteration: int, say: Callable[..., WorkerStep]) -> None:
         ((round_id, ranks),) = self.alive.items()
         if rank in ranks:
             self.iterating.add(round_id)
-            self.deliver(replace(say(rank, iteration), round_id=round_id))
+            self.deliver(replace(say(rank, iteration), worker=WorkerKey(round_id, rank)))
 
     @precondition(lambda self: self.alive)
     @rule()

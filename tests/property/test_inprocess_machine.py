@@ -14,13 +14,13 @@ from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import (
     DeadlineReached,
-    InprocessStepTaken,
     PortReserved,
     SessionWelcomed,
     WorkersStarted,
 )
-from agent.core.inprocess.model import InprocessReport, WorkerOrder
+from agent.core.inprocess.model import InprocessReport, WorkerOrder, WorkerStep
 from agent.core.model import GroupState
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,
@@ -73,7 +73,7 @@ class Worker:
     at: At = At.OUTSIDE
     next: int = 0
     calls: int = 0
-    step: InprocessStepTaken | None = None
+    step: WorkerStep | None = None
     order: WorkerOrder | None = None
     signalled: int = 0
     is_spare: bool = False
@@ -146,7 +146,7 @@ class InprocessMachine(RuleBasedStateMachine):
     def execute(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
-                case fx.OrderWorker(local_rank=rank, order=order):
+                case fx.WorkerOrder(worker=WorkerKey(local_rank=rank)) as order:
                     worker = self.workers[rank]
                     assert order.iteration <= worker.iteration, "an order it can't know what for"
                     assert worker.at is not At.GONE, "an order for nobody"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 
@@ -17,8 +15,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``soak``, unless it or a number of seeds was asked for."""
-    if "DRUMBEAT_SEEDS" in os.environ or "soak" in config.getoption("-m"):
+    """Leave out what is marked ``soak``, unless it was asked for."""
+    if "soak" in config.getoption("-m"):
         return
     left_out = [item for item in items if item.get_closest_marker("soak") is not None]
     config.hook.pytest_deselected(items=left_out)

@@ -12,7 +12,7 @@ import sys
 
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import Command, SupervisorEvent
-from agent.workers.supervisor.prctl import become_subreaper
+from agent.workers.supervisor.process_tree import become_subreaper
 from agent.workers.supervisor.protocol import Decoder, encode
 
 

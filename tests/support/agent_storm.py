@@ -22,7 +22,7 @@ import psutil
 import agent.runtime.driver  # noqa: F401 - imported once, for all
 import standalone  # noqa: F401 - the same
 from agent.__main__ import main as run_agent
-from agent.workers.supervisor.prctl import become_subreaper, die_with
+from agent.workers.supervisor.process_tree import become_subreaper, die_with
 from drumbeat.command import logs  # noqa: F401 - the same
 from tests.support.waiting import MS
 

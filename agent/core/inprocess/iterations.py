@@ -10,19 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agent.core import effects as fx
-from agent.core.events import InprocessStepTaken, WorkerExited
+from agent.core.events import WorkerExited
 from agent.core.inprocess.messages import RestartNotices
-from agent.core.inprocess.model import (
-    NO_ITERATION,
-    Completed,
-    Entered,
-    InprocessReport,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-)
-from agent.core.inprocess.worker import Fault, Phase, Worker, interruption_by
-from agent.core.model import NO_ROUND
+from agent.core.inprocess.model import NO_ITERATION, InprocessReport, WorkerStep
+from agent.core.inprocess.worker import Fault, Worker, shortened
+from agent.core.model import NO_ROUND, AgentPolicy
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -36,9 +28,6 @@ from drumbeat.inprocess import (
 
 SIGTERM, SIGKILL = 15, 9
 
-REPORTED_CHARACTERS_MAX = 500
-"""Of a message in a report, which goes out with every beat; records have all of it."""
-
 
 class HostIterations:
     """The in-process part of one round on this host. Not thread-safe; one owner calls it.
@@ -47,9 +36,9 @@ class HostIterations:
     ``has_failed``: a worker's end was excused, but fell outside of an iteration.
     """
 
-    def __init__(self, local_world_size: int, *, shutdown_timeout_s: float) -> None:
-        self._size = local_world_size
-        self._shutdown_timeout_s = shutdown_timeout_s
+    def __init__(self, policy: AgentPolicy) -> None:
+        self._size = policy.local_world_size
+        self._shutdown_timeout_s = policy.shutdown_timeout_s
         self._latest: InprocessDirective | None = None
         self.begin_round(NO_ROUND)
 
@@ -66,8 +55,6 @@ class HostIterations:
         self._broken: dict[tuple[int, int], Interruption] = {}
         self.report: InprocessReport | None = None
         self._follow()
-
-    # Events.
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Note that all workers of the round run."""
@@ -96,7 +83,7 @@ class HostIterations:
                 return None
             self._dismissed_until = now + self._shutdown_timeout_s
             waiting = [worker for worker in alive if worker.is_waiting]
-            effects += [self._order(worker, worker.dismiss(reason, at=now)) for worker in waiting]
+            effects += [worker.dismiss(self._round_id, reason, at=now) for worker in waiting]
         return effects if alive and now < self._dismissed_until else None
 
     def directed(self, directive: InprocessDirective, *, now: float) -> list[fx.Effect]:
@@ -115,27 +102,26 @@ class HostIterations:
                 return self._notices.began(directive.iteration, now=now)
         return []
 
-    def step_taken(self, event: InprocessStepTaken, *, now: float) -> Fault | None:
+    def step_taken(self, step: WorkerStep, *, now: float) -> Fault | None:
         """Take a worker's step; return what is to be written down at once."""
-        worker = self._worker(event.round_id, event.local_rank)
+        worker = self._worker(step.worker.round_id, step.worker.local_rank)
         if worker is None or not worker.takes_part or not self._is_running:
             return None
-        iteration = event.step.iteration
-        is_open = iteration == worker.iteration and iteration > self._completed
-        match event.step.kind:
-            case Entered() as entered:
-                return self._enter(worker, iteration, entered, now)
-            case Completed():
+        iteration, why = step.iteration, step.interruption
+        is_current = iteration == worker.iteration
+        is_open = is_current and iteration > self._completed
+        match step.kind:
+            case "entered":
+                return self._enter(worker, step, now)
+            case "completed":
                 # A spare may still say so after all have completed.
-                if iteration == worker.iteration and worker.phase is Phase.RUNNING:
-                    worker.phase = Phase.COMPLETED
-            case Interrupted(interruption=None):
-                if is_open:
-                    worker.interrupt()
-            case Interrupted(interruption=why):
-                if is_open and why is not None:
-                    return self._interrupted(worker, why, now)
-            case Terminated(interruption=why):
+                if is_current and worker.phase is InprocessStep.RUNNING:
+                    worker.phase = InprocessStep.COMPLETED
+            case "interrupted" if is_open and why is None:
+                worker.interrupt()
+            case "interrupted" if is_open and why is not None and why.kind.is_survived:
+                return self._interrupted(worker, why, now)
+            case kind if why is not None and (is_open or kind == "terminated"):
                 self._terminated(worker, why, iteration, now)
         return None
 
@@ -149,7 +135,7 @@ class HostIterations:
         hang = event.hang
         if worker.has_exited and self._is_engaged and not event.is_stopped and event.exit_code:
             # It has failed after all, at what it did after the function.
-            return self._leave(worker, interruption_by(event), at=event.ended_at)
+            return self._leave(worker, worker.interruption_by(event), at=event.ended_at)
         # One that has ended well after its last iteration has done all it wanted to.
         is_good = event.exit_code == 0 and hang is None
         is_well = is_good and NO_ITERATION < worker.iteration <= self._completed
@@ -158,10 +144,10 @@ class HostIterations:
             at = event.ended_at if hang is None else min(event.ended_at, hang.noticed_at)
             stacks = hang.evidence.stacks if hang is not None else ""
             self._notices.failed(worker.local_rank, stacks, now=at)
-            return self._leave(worker, interruption_by(event), at=at)
+            return self._leave(worker, worker.interruption_by(event), at=at)
         ending = f"it ended outside of an iteration: {describe_exit(event.exit_code)}"
         notice = worker.interruption(InterruptionKind.TERMINATED, ending)
-        worker.left = worker.left or _shortened(notice)
+        worker.left = worker.left or shortened(notice)
         return None
 
     def lost(self, local_rank: int, why: str, *, now: float) -> Fault | None:
@@ -173,8 +159,6 @@ class HostIterations:
         ending = worker.interruption(InterruptionKind.TERMINATED, why)
         fault = self._leave(worker, ending, at=now)
         return fault if self.is_on else None
-
-    # What follows.
 
     @property
     def is_on(self) -> bool:
@@ -219,10 +203,8 @@ class HostIterations:
             assert worker.fault is None or (worker.left and not worker.is_gone), "no record due"
             assert worker.kill_at is None or worker.fault, "a worker in good standing is killed"
             assert worker.iteration <= self._top, "an iteration above the top"
-            assert worker.phase is not Phase.RUNNING or worker.seat, "runs without a seat"
+            assert worker.phase is not InprocessStep.RUNNING or worker.seat, "runs without a seat"
         assert self.report is None or self.report.iteration <= self._top
-
-    # Steps.
 
     @property
     def _is_running(self) -> bool:
@@ -236,31 +218,28 @@ class HostIterations:
         is_ours = round_id == self._round_id and 0 <= local_rank < self._size
         return self._workers[local_rank] if is_ours else None
 
-    def _enter(self, worker: Worker, iteration: int, entered: Entered, now: float) -> Fault | None:
-        if iteration <= worker.iteration:
+    def _enter(self, worker: Worker, step: WorkerStep, now: float) -> Fault | None:
+        if step.iteration <= worker.iteration:
             return None
-        worker.enter(iteration, entered.spec, entered.group)
-        self._top = max(self._top, iteration)
-        for other in self._workers:
-            is_beside = other.takes_part and other.iteration == iteration
-            if is_beside and other.spec != worker.spec:
-                message = (
-                    "the settings of its in-process restart differ from those of local rank "
-                    f"{other.local_rank}; all workers must be given the same"
-                )
-                why = worker.interruption(InterruptionKind.TERMINATED, message)
-                return replace(self._leave(worker, why, at=now), is_fatal=True)
-        return None
+        worker.iteration, worker.phase = step.iteration, InprocessStep.ENTERED
+        worker.spec, worker.group, worker.seat = step.spec, step.group, None
+        self._top = max(self._top, step.iteration)
+        beside = (w for w in self._workers if w.takes_part and w.iteration == step.iteration)
+        if (other := next((w for w in beside if w.spec != worker.spec), None)) is None:
+            return None
+        message = (
+            "the settings of its in-process restart differ from those of local rank "
+            f"{other.local_rank}; all workers must be given the same"
+        )
+        why = worker.interruption(InterruptionKind.TERMINATED, message)
+        return replace(self._leave(worker, why, at=now), is_fatal=True)
 
     def _interrupted(self, worker: Worker, why: Interruption, now: float) -> Fault | None:
-        if not why.kind.is_survived:
-            self._terminated(worker, why, worker.iteration, now)
-            return None
         worker.interrupt()
         key = (worker.iteration, worker.local_rank)
         if key in self._broken:
             return None
-        self._broken[key] = _shortened(why)
+        self._broken[key] = shortened(why)
         self._notices.failed(worker.local_rank, why.traceback, now=now)
         return worker.fault_by(why, worker.iteration, at=now)
 
@@ -279,12 +258,9 @@ class HostIterations:
     def _leave(self, worker: Worker, why: Interruption, *, at: float) -> Fault:
         is_inside = worker.iteration > self._completed
         fault = worker.leave(why, worker.iteration if is_inside else self._top, at=at)
-        worker.left = _shortened(why)
         if is_inside and worker.has_begun and not worker.has_exited:
-            self._broken.setdefault((worker.iteration, worker.local_rank), worker.left)
+            self._broken.setdefault((worker.iteration, worker.local_rank), shortened(why))
         return fault
-
-    # The directive.
 
     @property
     def _directive(self) -> InprocessDirective | None:
@@ -325,10 +301,7 @@ class HostIterations:
             tell = fx.Tell(what="worker given up", why=why, round_id=self._round_id)
             return [tell, self._end(worker, SIGTERM)]
         order = worker.obey(directive)
-        return [] if order is None else [self._order(worker, order)]
-
-    def _order(self, worker: Worker, order: WorkerOrder) -> fx.OrderWorker:
-        return fx.OrderWorker(round_id=self._round_id, local_rank=worker.local_rank, order=order)
+        return [] if order is None else [order]
 
     def _end(self, worker: Worker, signum: int) -> fx.SignalWorkers:
         rank = worker.local_rank
@@ -336,19 +309,18 @@ class HostIterations:
             round_id=self._round_id, local_rank=rank, signum=signum, is_for_group=True
         )
 
-    # The report.
-
     def _update_report(self) -> None:
         if self._top == NO_ITERATION:
             return
         present = [worker for worker in self._workers if worker.takes_part]
-        if not present and self._low == NO_ITERATION:
-            self._low = self._top
-        elif present:
-            self._low = max(self._low, min(worker.iteration for worker in present))
+        if present:
+            low = min(worker.iteration for worker in present)
+        elif self._low == NO_ITERATION:
+            low = self._top
         else:  # those that were behind are gone
-            self._low = max(self._low, *(worker.iteration for worker in self._workers))
-        low, step = self._low, self._step(present)
+            low = max(worker.iteration for worker in self._workers)
+        low = self._low = max(self._low, low)
+        step = self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
         ahead = [worker for worker in present if _is_ahead(worker, low, step)]
         entered = present if step is InprocessStep.ENTERED else ahead
@@ -367,7 +339,7 @@ class HostIterations:
     def _waiting_for(self) -> str:
         """Return what workers of this host wait for to begin an iteration, empty if none does."""
         present = [worker for worker in self._workers if worker.takes_part]
-        if not any(worker.phase is Phase.ENTERED for worker in present):
+        if not any(worker.phase is InprocessStep.ENTERED for worker in present):
             return ""
         iteration = max(worker.iteration for worker in present)
         late = [str(worker.local_rank) for worker in present if worker.iteration < iteration]
@@ -389,21 +361,16 @@ class HostIterations:
             return InprocessStep.COMPLETED if is_done else InprocessStep.INTERRUPTED
         phases = {worker.phase for worker in present if not worker.is_spare}
         has_passed = any(worker.iteration > low for worker in present)
-        is_cut = any(worker.phase is Phase.INTERRUPTED for worker in present)
+        is_cut = any(worker.phase is InprocessStep.INTERRUPTED for worker in present)
         if not present or is_broken or has_passed or is_cut:
             return InprocessStep.INTERRUPTED
-        if Phase.ENTERED in phases:
+        if InprocessStep.ENTERED in phases:
             return InprocessStep.ENTERED
-        return InprocessStep.RUNNING if Phase.RUNNING in phases else InprocessStep.COMPLETED
+        return InprocessStep.RUNNING if InprocessStep.RUNNING in phases else InprocessStep.COMPLETED
 
 
 def _is_ahead(worker: Worker, low: int, step: InprocessStep) -> bool:
     """Return whether a worker need not be waited for in what its host is at."""
     if step is InprocessStep.RUNNING:
-        return worker.phase is Phase.COMPLETED and not worker.is_spare
-    return worker.iteration == low + 1 and worker.phase is Phase.ENTERED
-
-
-def _shortened(interruption: Interruption) -> Interruption:
-    message = interruption.message[:REPORTED_CHARACTERS_MAX]
-    return replace(interruption, message=message, traceback="")
+        return worker.phase is InprocessStep.COMPLETED and not worker.is_spare
+    return worker.iteration == low + 1 and worker.phase is InprocessStep.ENTERED

@@ -6,61 +6,30 @@ An iteration is one call of the training function by all workers that take part.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from drumbeat.inprocess import (
-    DirectiveKind,
-    HostReport,
-    InprocessStep,
-    Interruption,
-)
+from agent.watchdog.core.model import WorkerKey
+from drumbeat.inprocess import DirectiveKind, HostReport, InprocessStep, Interruption
 
 NO_ITERATION = -1
 """Before the first one."""
 
 
-# What workers say.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entered:
-    """It waits for the iteration to begin.
-
-    ``spec`` is what all workers of a round must agree on, as it was encoded: an agent compares
-    it and hands it on, the coordinator may be newer.
-    """
-
-    spec: bytes
-    group: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The function has returned here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
-    """The iteration can't go on here; ``None``: the worker only heard of it."""
-
-    interruption: Interruption | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terminated:
-    """The worker takes no part any more."""
-
-    interruption: Interruption
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStep:
-    """How far a worker is in an iteration."""
+    """A worker said how far it is in an iteration: it waits for it, or its function has returned.
 
+    Or the iteration can't go on here, without ``interruption`` if the worker only heard of that;
+    or the worker takes no part any more. ``spec`` is what all workers of a round must agree on, as
+    it was encoded: an agent compares it and hands it on, the coordinator may be newer.
+    """
+
+    worker: WorkerKey
     iteration: int
-    kind: Entered | Completed | Interrupted | Terminated
-
-
-# What the host says.
+    kind: Literal["entered", "completed", "interrupted", "terminated"]
+    interruption: Interruption | None = None
+    spec: bytes = b""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +51,6 @@ class InprocessReport(HostReport):
         return replace(self, ahead=(), spec=None, groups=())
 
 
-# What is wanted.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
     """No iteration follows: end, with an exception for the caller of the function."""
@@ -94,7 +60,8 @@ class Abort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What a worker shall do in an iteration; the latest wins. A begin has its seat only."""
+    """Tell a worker what to do in an iteration; the latest counts. A begin has its seat only."""
 
+    worker: WorkerKey
     iteration: int
     kind: DirectiveKind | Abort

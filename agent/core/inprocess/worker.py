@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from agent.core.events import WorkerExited
 from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder
-from agent.watchdog.core.format import describe_hang
-from agent.watchdog.core.model import Hang, HangKind, Purpose
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import HangKind, Purpose, describe_hang
 from agent.workers.failures.exit_status import describe_exit
+from agent.workers.supervisor.messages import WorkerExited
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
     InprocessSeat,
+    InprocessStep,
     Interruption,
     InterruptionKind,
     IterationBegin,
@@ -21,31 +21,10 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 
+REPORTED_CHARACTERS_MAX = 500
+"""Of a message in a report, which goes out with every beat; records have all of it."""
 
-class Phase(StrEnum):
-    """What a worker does in its latest iteration.
-
-    ::
-
-        OUTSIDE --> ENTERED --> RUNNING --> COMPLETED
-                      ^  |         |            |
-                      |  v         v            v
-                      +--------- INTERRUPTED ---+      (COMPLETED --> ENTERED: the next call)
-    """
-
-    OUTSIDE = "OUTSIDE"
-    """There was none; waits for the first."""
-    ENTERED = "ENTERED"
-    """Waits for it to begin."""
-    RUNNING = "RUNNING"
-    """It was told to begin; waits for the function to return."""
-    INTERRUPTED = "INTERRUPTED"
-    """It cleans up; waits for its next entry."""
-    COMPLETED = "COMPLETED"
-    """Its function has returned; waits for the others."""
-
-
-_INTERRUPTIBLE = frozenset({Phase.ENTERED, Phase.RUNNING, Phase.COMPLETED})
+_INTERRUPTIBLE = (InprocessStep.ENTERED, InprocessStep.RUNNING, InprocessStep.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +47,21 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """The latest of one worker. ``left`` says why it takes no part any more."""
+    """The latest of one worker. ``left`` says why it takes no part any more.
+
+    ``phase`` is what it does in its latest iteration::
+
+        OUTSIDE --> ENTERED --> RUNNING --> COMPLETED
+                      ^  |         |            |
+                      |  v         v            v
+                      +--------- INTERRUPTED ---+      (COMPLETED --> ENTERED: the next call)
+    """
 
     local_rank: int
     pid: int = 0
     iteration: int = NO_ITERATION
-    phase: Phase = Phase.OUTSIDE
-    spec: bytes | None = None
+    phase: InprocessStep = InprocessStep.OUTSIDE
+    spec: bytes = b""
     group: str = ""
     seat: InprocessSeat | None = None
     """Its place in its iteration, once that began."""
@@ -86,7 +73,7 @@ class Worker:
     is_gone: bool = False
     kill_at: float | None = None
     """When it gets SIGKILL if it has not ended by then."""
-    ordered: tuple[WorkerOrder, Phase] | None = None
+    ordered: tuple[WorkerOrder, InprocessStep] | None = None
     """Its latest order, and what it did when it got that."""
 
     @property
@@ -102,7 +89,8 @@ class Worker:
     @property
     def is_waiting(self) -> bool:
         """Whether it can be told that no iteration follows: it waits for one, or soon will."""
-        return self.takes_part and self.phase in (Phase.ENTERED, Phase.INTERRUPTED)
+        phases = (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
+        return self.takes_part and self.phase in phases
 
     @property
     def is_ending(self) -> bool:
@@ -112,22 +100,17 @@ class Worker:
     @property
     def has_begun(self) -> bool:
         """Whether its latest iteration has begun for it."""
-        return self.phase not in (Phase.OUTSIDE, Phase.ENTERED)
+        return self.phase not in (InprocessStep.OUTSIDE, InprocessStep.ENTERED)
 
     @property
     def is_spare(self) -> bool:
         """Whether it stands by in an iteration that has begun."""
         return self.seat is not None and self.seat.active_rank is None
 
-    def enter(self, iteration: int, spec: bytes, group: str) -> None:
-        """Wait for an iteration."""
-        self.iteration, self.phase = iteration, Phase.ENTERED
-        self.spec, self.group, self.seat = spec, group, None
-
     def interrupt(self) -> None:
         """Note that its iteration can't go on."""
         if self.phase in _INTERRUPTIBLE:
-            self.phase = Phase.INTERRUPTED
+            self.phase = InprocessStep.INTERRUPTED
 
     def gone(self) -> Fault | None:
         """Note that its process has ended; return what that still had to be written down."""
@@ -135,15 +118,15 @@ class Worker:
         fault, self.fault = self.fault, None
         return fault
 
-    def leave(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
+    def leave(self, why: Interruption, iteration: int, *, at: float) -> Fault:
         """Take no part any more; return what is to be written down of it."""
-        self.left = interruption
-        return self.fault_by(interruption, iteration, at=at)
+        self.left = shortened(why)
+        return self.fault_by(why, iteration, at=at)
 
-    def fault_by(self, interruption: Interruption, iteration: int, *, at: float) -> Fault:
+    def fault_by(self, why: Interruption, iteration: int, *, at: float) -> Fault:
         """Return what is to be written down of something that it did to an iteration."""
         rank = self.seat.rank if self.seat is not None else None
-        return Fault(interruption=interruption, iteration=iteration, at=at, rank=rank, pid=self.pid)
+        return Fault(interruption=why, iteration=iteration, at=at, rank=rank, pid=self.pid)
 
     def is_left_behind(self, directive: InprocessDirective) -> bool:
         """Return whether the coordinator goes on without it, although it has not ended."""
@@ -153,17 +136,16 @@ class Worker:
             case IterationBegin(seats=seats):
                 return all(seat.local_rank != self.local_rank for seat in seats)
             case IterationComplete():
-                return self.iteration < directive.iteration or (
-                    self.iteration == directive.iteration and not self.has_begun
-                )
+                has_missed_it = self.iteration == directive.iteration and not self.has_begun
+                return self.iteration < directive.iteration or has_missed_it
             case IterationInterrupt():
                 return False
 
-    def dismiss(self, reason: str, *, at: float) -> WorkerOrder:
+    def dismiss(self, round_id: int, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""
         why = self.interruption(InterruptionKind.TERMINATED, "was told that no iteration follows")
         self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
-        return WorkerOrder(iteration=self.iteration, kind=Abort(reason=reason))
+        return self._order(round_id, Abort(reason=reason))
 
     def discard(self, iteration: int, *, at: float, kill_at: float) -> None:
         """Give it up, because an iteration goes on without it."""
@@ -177,14 +159,25 @@ class Worker:
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""
+        kind = directive.kind
         # An iteration is over for all once a later one was interrupted.
-        is_interrupt = isinstance(directive.kind, IterationInterrupt)
-        is_passed = is_interrupt and self.iteration < directive.iteration
+        is_passed = isinstance(kind, IterationInterrupt) and self.iteration < directive.iteration
         if self.iteration != directive.iteration and not is_passed:
             return None
-        kind = self._order(directive.kind)
-        order = None if kind is None else WorkerOrder(iteration=self.iteration, kind=kind)
-        if order is None or self.ordered == (order, self.phase):
+        match kind:
+            case IterationBegin(seats=seats):
+                if self.phase is InprocessStep.ENTERED:
+                    self.phase = InprocessStep.RUNNING
+                    self.seat = next(s for s in seats if s.local_rank == self.local_rank)
+                if self.phase is not InprocessStep.RUNNING or self.seat is None:
+                    return None
+                kind = replace(kind, seats=(self.seat,))
+            case IterationInterrupt() if self.phase not in _INTERRUPTIBLE:
+                return None
+            case IterationComplete() if self.phase is not InprocessStep.COMPLETED:
+                return None  # a spare may not even have heard that it began; it says when it waits
+        order = self._order(directive.round_id, kind)
+        if self.ordered == (order, self.phase):
             return None
         self.ordered = (order, self.phase)
         return order
@@ -193,39 +186,28 @@ class Worker:
         """Return what this worker does to an iteration."""
         return Interruption(local_rank=self.local_rank, kind=kind, message=message)
 
-    def _order(self, kind: DirectiveKind) -> DirectiveKind | None:
-        match kind:
-            case IterationBegin(seats=seats):
-                if self.phase is Phase.ENTERED:
-                    self.phase = Phase.RUNNING
-                    self.seat = next(s for s in seats if s.local_rank == self.local_rank)
-                if self.phase is not Phase.RUNNING or self.seat is None:
-                    return None
-                return replace(kind, seats=(self.seat,))
-            case IterationInterrupt():
-                return kind if self.phase in _INTERRUPTIBLE else None
-            case IterationComplete():
-                # A spare may not even have heard that it began; it says when it waits.
-                return kind if self.phase is Phase.COMPLETED else None
+    def interruption_by(self, event: WorkerExited) -> Interruption:
+        """Return what its end is to the iteration it was in."""
+        hang, kind = event.hang, InterruptionKind.TERMINATED
+        if hang is not None:
+            message = describe_hang(hang)
+            if hang.purpose is Purpose.HARD_TIMEOUT:
+                kind = InterruptionKind.HARD_TIMEOUT
+            elif hang.purpose is Purpose.HEARTBEAT or hang.kind is HangKind.RUNTIME:
+                kind = InterruptionKind.UNRESPONSIVE
+        elif event.error is not None:
+            message = event.error.message
+        elif event.exit_code == 0:
+            message = "it exited with code 0 before the iteration was over"
+        else:
+            message = f"its process ended: {describe_exit(event.exit_code)}"
+        return self.interruption(kind, message)
+
+    def _order(self, round_id: int, kind: DirectiveKind | Abort) -> WorkerOrder:
+        key = WorkerKey(round_id, self.local_rank)
+        return WorkerOrder(worker=key, iteration=self.iteration, kind=kind)
 
 
-def interruption_by(event: WorkerExited) -> Interruption:
-    """Return what a worker's end is to the iteration it was in."""
-    kind = InterruptionKind.TERMINATED
-    if event.hang is not None:
-        kind, message = _kind_of(event.hang), describe_hang(event.hang)
-    elif event.error is not None:
-        message = event.error.message
-    elif event.exit_code == 0:
-        message = "it exited with code 0 before the iteration was over"
-    else:
-        message = f"its process ended: {describe_exit(event.exit_code)}"
-    return Interruption(local_rank=event.local_rank, kind=kind, message=message)
-
-
-def _kind_of(hang: Hang) -> InterruptionKind:
-    if hang.purpose is Purpose.HARD_TIMEOUT:
-        return InterruptionKind.HARD_TIMEOUT
-    if hang.purpose is Purpose.HEARTBEAT or hang.kind is HangKind.RUNTIME:
-        return InterruptionKind.UNRESPONSIVE
-    return InterruptionKind.TERMINATED
+def shortened(why: Interruption) -> Interruption:
+    """Return an interruption as it is in a report."""
+    return replace(why, message=why.message[:REPORTED_CHARACTERS_MAX], traceback="")

@@ -1,107 +1,85 @@
-"""Shell. What the NVIDIA driver says of this host's GPUs, if there is one to ask.
+"""Pure. GPUs, and what ``CUDA_VISIBLE_DEVICES`` means: which of them a process sees.
 
-Needs the ``gpu`` extra (nvidia-ml-py). Without it, without a driver, or where the
-driver fails, there are simply no GPUs to know about: nothing here raises.
+Source: CUDA's programming guide, on environment variables. The first entry that names no
+device ends the list.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from agent.workers.devices.model import Gpu, sysfs_pci_address
-from agent.workers.devices.visible import visible, visible_count
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
-Nvml: TypeAlias = Any
-"""The module ``pynvml``, which has no types, or what stands for it in a test."""
-
-DEVICES = Path("/dev")
-_DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
+_INDEX = re.compile(r"-?[0-9]{1,6}", re.ASCII)
+_UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 
 
-def load_nvml() -> Nvml | None:
-    """Return the module that speaks to the driver; None if it is not installed."""
-    try:
-        # The older package of that name warns of itself, which is no business of the user's.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            import pynvml  # noqa: PLC0415 - optional, and of no use on most hosts
-    except ImportError:
-        return None
-    return pynvml
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as its driver describes it."""
+
+    index: int
+    """Its number among all GPUs of the host, in the driver's order."""
+    uuid: str
+    name: str
+    memory_bytes: int
+    memory_used_bytes: int
+    """When it was looked at, by any process."""
+    pci_address: str
+    """As in sysfs, e.g. "0000:3b:00.0"; empty if the driver's was not understood."""
 
 
-def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
-    """Return all GPUs of the host that the driver lets us see; may block for seconds."""
-    if nvml is None:
-        return ()
-    try:
-        with driver(nvml):
-            return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    except (nvml.NVMLError, OSError):
-        # Half of an inventory would number the other half wrongly.
-        return ()
+def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
+    """Return which of a host's GPUs a process sees, in its order, by the variable's value.
 
-
-def read_memory(nvml: Nvml, uuids: Iterable[str]) -> dict[str, int]:
-    """Return the bytes used by GPU, without those that do not answer: they are broken."""
-    used: dict[str, int] = {}
-    for uuid in uuids:
-        with suppress(nvml.NVMLError, OSError):
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            used[uuid] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-    return used
-
-
-@contextmanager
-def driver(nvml: Nvml) -> Iterator[None]:
-    """Hold the driver open. Raises ``nvml.NVMLError`` or ``OSError`` if it can't be opened."""
-    nvml.nvmlInit()
-    try:
-        yield
-    finally:
-        with suppress(nvml.NVMLError, OSError):  # it was of no more use anyway
-            nvml.nvmlShutdown()
-
-
-def count_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> int:
-    """NVIDIA GPUs a worker of this process could use, as the driver says if it can be asked.
-
-    The driver also knows those that have a device file but were denied to this job.
-
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        device_dir: Where the device files are.
+    Slices of a GPU (MIG) are not looked into: where one is named, nothing is known.
     """
-    found = visible(read_gpus(load_nvml()), visible_devices)
-    return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
+    if setting is None:
+        return tuple(gpus)
+    found: list[Gpu] = []
+    for entry in entries(setting):
+        if entry.upper().startswith("MIG-"):
+            return ()
+        gpu = _find(gpus, entry)
+        if gpu is None:
+            break
+        found.append(gpu)
+    return tuple(found)
 
 
-def visible_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> int:
-    """Return the same, counted without loading a driver."""
-    present = 0
-    with suppress(OSError):
-        present = sum(_DEVICE.fullmatch(file.name) is not None for file in device_dir.iterdir())
-    return visible_count(present, visible_devices)
+def _find(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
+    if _INDEX.fullmatch(entry):
+        return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
+    # The beginning of a UUID will do, if it is that of one GPU only.
+    begun = [gpu for gpu in gpus if gpu.uuid.lower().startswith(entry.lower())]
+    return begun[0] if _UUID.fullmatch(entry) and len(begun) == 1 else None
 
 
-def _read_gpu(nvml: Nvml, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=int(memory.total),
-        memory_used_bytes=int(memory.used),
-        pci_address=sysfs_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
-    )
+def visible_count(present: int, setting: str | None) -> int:
+    """Return how many of so many GPUs a process sees, if nothing else is known of them."""
+    if setting is None or present == 0:
+        return present
+    named = entries(setting)
+    for position, entry in enumerate(named):
+        if not entry or (_INDEX.fullmatch(entry) and not 0 <= int(entry) < present):
+            return position
+    return len(named)
 
 
-def _text(value: str | bytes) -> str:
-    # Members of its structures are bytes, results of its functions are not.
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def entries(setting: str) -> list[str]:
+    """Return the devices that the variable names; none if it is empty."""
+    return [entry.strip() for entry in setting.split(",")] if setting.strip() else []
+
+
+def device_of(local_rank: int, setting: str | None) -> str:
+    """Return the value of the variable for a worker that shall see one GPU only.
+
+    Empty if the agent itself sees none. Raises ``IndexError`` if it names fewer
+    devices than there are workers; the command line was checked for that.
+    """
+    if setting is None:
+        return str(local_rank)
+    named = entries(setting)
+    return named[local_rank] if named else ""

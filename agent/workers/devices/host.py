@@ -1,12 +1,13 @@
-"""Shell. The devices of this host, as one agent uses them: its CPUs, its GPUs and their memory."""
+"""Shell. The devices of this host, as one agent uses them: its CPUs, its GPUs and their memory.
+
+A file of sysfs that is missing or makes no sense costs the grouping it stands for, never
+more: containers and old kernels hide some of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +15,9 @@ import structlog
 
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.gpus import Nvml, driver, load_nvml, read_gpus, read_memory
-from agent.workers.devices.model import Gpu
-from agent.workers.devices.numa import Bindings, bind_workers
-from agent.workers.devices.topology import SYSFS, read_gpu_node, read_topology
-from agent.workers.devices.visible import visible
-from drumbeat.durations import format_duration
+from agent.workers.devices.binding import Bindings, Cpu, bind_workers, parse_cpu_list
+from agent.workers.devices.gpus import Gpu, visible
+from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gpus
 
 log = structlog.get_logger()
 
@@ -29,26 +27,17 @@ DRIVER_TOLD_AFTER_S = 1.5
 DRIVER_TIMEOUT_S = 10.0
 """How long the driver may take for its inventory; a broken GPU can hang it for good."""
 
-TOLERANCE_BYTES = 512 * 1024**2
-"""What may be left of dead workers: a driver's own bookkeeping; NVRx's value."""
+SYSFS = Path("/sys")
 
-LOOK_AGAIN_S = 0.2
-"""Between two looks at memory: short beside the seconds that a worker's start takes."""
-
-ANSWER_TIMEOUT_S = 10.0
-"""What the driver may take to answer at all, on top of a wait for memory."""
-
-_MIB = 1024**2
+# Instructions have caches of their own; placement is about data.
+_DATA_CACHES = frozenset({"Data", "Unified"})
 
 
 class HostDevices:
     """What this host has; without GPUs, everything here does nothing.
 
-    Args:
-        gpus: Those that workers see, in their order.
-        memory: Waits for their memory; None if nothing shall.
-        numa_mode: How workers are bound to CPUs; None if they are not.
-        sysfs: Where it is mounted.
+    ``gpus`` are those that workers see, in their order; ``memory`` waits for theirs, unless None;
+    with a ``numa_mode`` of None workers are not bound to CPUs.
     """
 
     def __init__(
@@ -92,11 +81,8 @@ async def find_devices(
 ) -> HostDevices:
     """Look at the devices of this host, before any worker uses them.
 
-    Args:
-        visible_devices: Value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        numa_mode: See ``HostDevices``.
-        is_memory_awaited: Whether there shall be a waiter for their memory.
-        nvml: Stands for the driver's module in a test.
+    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set; ``nvml``
+    stands for the driver's module in a test.
     """
     module = nvml or load_nvml()
     if module is None:
@@ -119,71 +105,69 @@ async def find_devices(
     return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
 
 
-class GpuMemoryWaiter:
-    """Waits until dead workers' GPU memory is free, so that the next ones find room.
+def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, ...]:
+    """Read what is known of the CPUs in ``allowed``, below the ``root`` of a sysfs.
 
-    A process is gone for the kernel before its driver has given all memory back; a worker
-    that starts in between can fail with "out of memory". What GPUs hold now is compared with
-    what they held before the first worker, so what others keep there is not waited for.
-
-    Args:
-        nvml: The driver's module.
-        gpus: Those whose memory counts, looked at before the first worker started.
-        look_again_s: Seconds between two looks at the driver.
+    Allowed is the affinity of this process, which the kernel keeps within its cgroup and the
+    CPUs that are online.
     """
-
-    def __init__(
-        self, nvml: Nvml, gpus: Sequence[Gpu], *, look_again_s: float = LOOK_AGAIN_S
-    ) -> None:
-        self._nvml = nvml
-        self._gpus = {gpu.uuid: gpu for gpu in gpus}
-        self._before = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
-        self._look_again_s = look_again_s
-
-    async def wait(self, timeout_s: float) -> str:
-        """Return when the memory is free, or with a note on what is not after ``timeout_s``.
-
-        One wait at a time.
-        """
-        end, limit_s = threading.Event(), timeout_s + ANSWER_TIMEOUT_S
-        thread = FileThread("gpu-memory")
-        try:
-            used = await thread.run(lambda: self._watch(timeout_s, end), timeout_s=limit_s)
-        except FilesStalled:
-            return f"the GPU driver did not answer within {format_duration(limit_s)}"
-        finally:
-            end.set()
-            thread.close()
-        excess = self._excess(used)
-        # What holds it is not one of ours; the next round shall not wait for it again.
-        self._before.update({uuid: used[uuid] for uuid in excess})
-        held = ", ".join(
-            f"GPU {self._gpus[uuid].index} holds {more // _MIB} MiB more"
-            for uuid, more in excess.items()
+    nodes = root / "devices/system/node"
+    node_of = {
+        cpu: node
+        for node in _read_cpu_list(nodes / "online")
+        for cpu in _read_cpu_list(nodes / f"node{node}/cpulist")
+    }
+    cpus = []
+    for index in sorted(allowed):
+        folder = root / "devices/system/cpu" / f"cpu{index}"
+        siblings = _read_cpu_list(folder / "topology/thread_siblings_list")
+        cpus.append(
+            Cpu(
+                index=index,
+                node=node_of.get(index, 0),
+                socket=_read_number(folder / "topology/physical_package_id", default=0),
+                core=min(siblings | {index}),
+                cache=min(_read_last_level_cache(folder / "cache"), default=-1),
+            )
         )
-        waited = format_duration(timeout_s)
-        return f"{held} than before the first round, even after {waited}" if held else ""
+    return tuple(cpus)
 
-    def _watch(self, timeout_s: float, end: threading.Event) -> dict[str, int]:
-        """Look until the memory is free, the time over or ``end`` set; return what was seen last.
 
-        Blocks. A driver that fails is not waited for.
-        """
-        deadline = time.monotonic() + timeout_s
-        try:
-            with driver(self._nvml):
-                while True:
-                    used = read_memory(self._nvml, self._gpus)
-                    left_s = deadline - time.monotonic()
-                    # The driver sends no news of free memory, so this has to ask again and
-                    # again: the one loop of that kind here, and only between two rounds on a GPU.
-                    is_over = left_s <= 0 or not self._excess(used)
-                    if is_over or end.wait(min(self._look_again_s, left_s)):
-                        return used
-        except (self._nvml.NVMLError, OSError):
-            return {}
+def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:
+    """Return the NUMA node of the device at this address; None if the system does not know."""
+    if not pci_address:
+        return None
+    node = _read_number(root / "bus/pci/devices" / pci_address / "numa_node", default=-1)
+    return node if node >= 0 else None
 
-    def _excess(self, used: dict[str, int]) -> dict[str, int]:
-        """Return the bytes above what was there before, of GPUs that are not free."""
-        more = {uuid: held - self._before[uuid] for uuid, held in used.items()}
-        return {uuid: excess for uuid, excess in more.items() if excess > TOLERANCE_BYTES}
+
+def _read_last_level_cache(folder: Path) -> frozenset[int]:
+    """Return the CPUs that share the cache of the highest level; empty if unknown."""
+    levels = {
+        _read_number(cache / "level", default=0): cache
+        for cache in folder.glob("index[0-9]*")
+        if _read_text(cache / "type") in _DATA_CACHES
+    }
+    level = max(levels, default=0)
+    return _read_cpu_list(levels[level] / "shared_cpu_list") if level > 0 else frozenset()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _read_number(path: Path, *, default: int) -> int:
+    try:
+        return int(_read_text(path))
+    except ValueError:
+        return default
+
+
+def _read_cpu_list(path: Path) -> frozenset[int]:
+    try:
+        return parse_cpu_list(_read_text(path))
+    except ValueError:
+        return frozenset()

@@ -7,20 +7,18 @@ from signal import Signals
 SHELL_SIGNAL = 128
 """What shells add to a signal's number."""
 
-_SIGNAL_NAMES = {int(number): number.name for number in Signals}
+_NAMES = {int(number): number.name for number in Signals}
 
 
 def signal_within(exit_code: int) -> Signals | None:
     """Return the signal that an exit code tells of, also if a shell in between folded it."""
     number = -exit_code if exit_code < 0 else exit_code - SHELL_SIGNAL
-    return Signals(number) if number in _SIGNAL_NAMES else None
+    return Signals(number) if number in _NAMES else None
 
 
 def signal_name(exit_code: int) -> str:
     """Return the name of the signal behind a negative exit code, empty for an exit."""
-    if exit_code >= 0:
-        return ""
-    return _SIGNAL_NAMES.get(-exit_code, f"signal {-exit_code}")
+    return _NAMES.get(-exit_code, f"signal {-exit_code}") if exit_code < 0 else ""
 
 
 def describe_exit(exit_code: int) -> str:

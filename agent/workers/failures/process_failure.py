@@ -65,7 +65,7 @@ class ProcessFailure:
         if self.exitcode < 0:
             ending = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
         recorded = "" if content is None else self.error_file_data["message"]
-        self.message = recorded or "\n".join(part for part in (ending, stacks) if part)
+        self.message = recorded or (f"{ending}\n{stacks}" if stacks else ending)
 
     @classmethod
     def of(cls, worker: FailedWorker, error_file: str = NO_ERROR_FILE) -> ProcessFailure:

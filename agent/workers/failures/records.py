@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Assignment, Failure
-from agent.watchdog.core.format import describe_hang
+from agent.watchdog.hang import describe_hang
 from agent.workers.failures.exit_status import describe_exit
 from agent.workers.supervisor.messages import WorkerError
 
@@ -27,8 +28,13 @@ def ended_by(
     """
     hang, error = event.hang, event.error or WorkerError(message="")
     messages = [describe_hang(hang) if hang else "", _message(error, event.exit_code)]
-    failure = replace(
-        _seated(assignment, event.local_rank, sequence, happened_at=event.ended_at),
+    # What others did after a hang was noticed, because they waited for it, came after that.
+    noticed_at = event.ended_at if hang is None else hang.noticed_at
+    failure = _seated(
+        assignment,
+        event.local_rank,
+        sequence,
+        happened_at=min(event.ended_at, noticed_at),
         pid=event.pid,
         exit_code=event.exit_code,
         message="\n".join(filter(None, messages)),
@@ -39,27 +45,25 @@ def ended_by(
         explanation=event.explanation,
         hang=hang,
     )
-    if hang is not None:
-        # What others did meanwhile, because they waited for it, came after that.
-        failure = replace(failure, happened_at=min(event.ended_at, hang.noticed_at))
-    if fault is None:
-        return failure
-    return replace(_at_fault(failure, assignment, fault), is_stopped_by_agent=fault.is_victim)
+    return failure if fault is None else _at_fault(failure, fault)
 
 
 def interrupted_by(assignment: Assignment, fault: Fault, sequence: int) -> Failure:
     """Describe what a worker that lives on did to an iteration."""
     local_rank = fault.interruption.local_rank
-    failure = _seated(assignment, local_rank, sequence, happened_at=fault.at)
-    return replace(_at_fault(failure, assignment, fault), pid=fault.pid)
+    failure = _seated(assignment, local_rank, sequence, happened_at=fault.at, pid=fault.pid)
+    return _at_fault(failure, fault)
 
 
 def not_started(
     assignment: Assignment, event: WorkerStartFailed, sequence: int, *, now: float
 ) -> Failure:
     """Describe a worker that could not be started."""
-    return replace(
-        _seated(assignment, event.local_rank, sequence, happened_at=now),
+    return _seated(
+        assignment,
+        event.local_rank,
+        sequence,
+        happened_at=now,
         exit_code=EXIT_NOT_STARTED,
         message=event.message,
         explanation=NEVER_BEGAN,
@@ -78,10 +82,9 @@ def killed_with_supervisor(
     """Describe a worker that died because its supervisor did; ``fault`` as in ``ended_by``."""
     if fault is not None:
         failure = interrupted_by(assignment, fault, sequence)
-        failure = replace(failure, is_stopped_by_agent=fault.is_victim)
     else:
-        failure = _seated(assignment, local_rank, sequence, happened_at=now)
-        failure = replace(failure, message=killed_with_it(event))
+        message = killed_with_it(event)
+        failure = _seated(assignment, local_rank, sequence, happened_at=now, message=message)
     return replace(failure, exit_code=-_SIGKILL, explanation=event.explanation)
 
 
@@ -99,25 +102,25 @@ def _message(error: WorkerError, exit_code: int) -> str:
     return f"{error.message}\n{_INNERMOST}{describe_exit(code)})"
 
 
-def _at_fault(failure: Failure, assignment: Assignment, fault: Fault) -> Failure:
+def _at_fault(failure: Failure, fault: Fault) -> Failure:
     """Add what was done to which iteration, and the rank that the worker had in it."""
     why = fault.interruption
     return replace(
         failure,
-        rank=assignment.rank_first + failure.local_rank if fault.rank is None else fault.rank,
+        rank=failure.rank if fault.rank is None else fault.rank,
         # It may have said so long before its process ended.
         happened_at=min(failure.happened_at, fault.at),
         message=failure.message or why.message,
         traceback=failure.traceback or why.traceback,
+        is_stopped_by_agent=fault.is_victim,
         interruption=why.kind,
         iteration=fault.iteration,
     )
 
 
 def _seated(
-    assignment: Assignment, local_rank: int, sequence: int, *, happened_at: float
+    assignment: Assignment, local_rank: int, sequence: int, *, happened_at: float, **how: Any
 ) -> Failure:
-    """Return a failure that says who and when, and nothing yet of how."""
     return Failure(
         sequence=sequence,
         round_id=assignment.round_id,
@@ -126,7 +129,5 @@ def _seated(
         group_rank=assignment.group_rank,
         role_rank=assignment.role_rank_first + local_rank,
         happened_at=happened_at,
-        pid=0,
-        exit_code=0,
-        message="",
+        **how,
     )

@@ -4,51 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
+from agent.watchdog.hang import seconds
 from agent.workers.failures.exit_status import describe_exit
-from agent.workers.failures.stragglers import Position, describe_positions
 from drumbeat.format import count, printable
 from drumbeat.inprocess import InterruptionKind
 
 WIDTH = 72
 
+PLACES_MAX = 20
+"""More places than this are counted only; those with the fewest workers come first."""
+
+RANGES_MAX = 8
+"""More ranges of ranks than this in a line are counted only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedWorker:
-    """A failure record of the run, from whatever host. See ``drumbeat.v1.FailureRecord``.
+class WorkerFailure:
+    """How one worker failed, on whatever host. See ``drumbeat.v1.FailureRecord``."""
 
-    ``agent`` is its agent's name, ``incarnation`` that agent's process. ``evidence`` and
-    ``stacks`` are those of a hang.
-    """
-
-    host: str
     rank: int
     local_rank: int
     group_rank: int = 0
-    role: str = ""
-    agent: str = ""
-    incarnation: str = ""
     pid: int = 0
-    exit_code: int
+    exit_code: int = 0
     message: str = ""
     traceback: str = ""
     stderr_tail: str = ""
     explanation: str = ""
+    """The likely why, as far as its host can tell."""
     is_stopped_by_agent: bool = False
     interruption: InterruptionKind | None = None
+    """What it did to ``iteration`` of in-process restart; ``None`` in other rounds."""
     iteration: int = 0
-    evidence: str = ""
-    stacks: str = ""
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """What identifies the worker in its round, of which there may be several records."""
-        return self.incarnation, self.group_rank, self.local_rank
 
     @property
     def is_survived(self) -> bool:
         """Whether the worker lived on."""
         return self.interruption is not None and self.interruption.is_survived
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedWorker(WorkerFailure):
+    """A failure record of the run. ``evidence`` and ``stacks`` are those of a hang."""
+
+    host: str
+    role: str = ""
+    agent: str = ""
+    """Its agent's name."""
+    incarnation: str = ""
+    """Its agent's process."""
+    evidence: str = ""
+    stacks: str = ""
 
     @property
     def headline(self) -> str:
@@ -57,11 +65,22 @@ class FailedWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a worker was. ``step`` is -1 if it named none; ages are seconds before the failure."""
+
+    rank: int
+    host: str
+    step: int = -1
+    scope: str = ""
+    scope_age_s: float = 0.0
+    heartbeat_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
     """Why a run failed. See ``drumbeat.v1.FailureReport``.
 
-    ``victims`` and ``positions`` are bounded; the counts are of all of them. ``more`` says
-    where the rest is, if the report was cut.
+    ``victims`` and ``positions`` are bounded; the counts are of all of them.
     """
 
     reason: str
@@ -75,26 +94,27 @@ class FailureReport:
     positions: tuple[Position, ...] = ()
     positions_count: int = 0
     more: str = ""
+    """Where the rest is, if the report was cut."""
 
 
 def render_report(report: FailureReport, name: str) -> str:
     """Return the report as text; ``name`` says what ran. Control characters are written out."""
-    lines = ["=" * WIDTH, f"{name} FAILED", report.reason, *_sections(report)]
+    lines = ["=" * WIDTH, f"{name} FAILED", report.reason]
+    if report.earlier:
+        lines += ["before that:", *(f"  {reason}" for reason in report.earlier)]
+    if report.root_causes or report.victims_count or report.positions:
+        lines += ["-" * WIDTH, *_causes(report.root_causes)]
+        if report.victims_count:
+            lines += ["-" * WIDTH, *_victims(report)]
+        if report.positions:
+            lines += ["-" * WIDTH, *describe_positions(report)]
     if report.more:
         lines += ["-" * WIDTH, report.more]
     lines.append("=" * WIDTH)
     return printable("\n".join(lines))
 
 
-def _sections(report: FailureReport) -> Iterator[str]:
-    causes = report.root_causes
-    if report.earlier:
-        yield "before that:"
-        for reason in report.earlier:
-            yield f"  {reason}"
-    if not causes and not report.victims_count and not report.positions:
-        return  # it did not end because of a worker
-    yield "-" * WIDTH
+def _causes(causes: tuple[FailedWorker, ...]) -> Iterator[str]:
     if not causes:
         yield "Root cause: unknown, no record of it arrived"
     elif len(causes) == 1:
@@ -102,66 +122,94 @@ def _sections(report: FailureReport) -> Iterator[str]:
     else:
         yield f"Root cause: one of {len(causes)}, too close in time to be told apart:"
     for worker in causes:
-        yield from _cause(worker)
-    if report.victims_count:
-        yield "-" * WIDTH
-        size = count(report.world_size, "worker")
-        yield f"Victims: {report.victims_count} of {size}, ended because of it"
-        for worker in report.victims:
-            yield f"  {_victim(worker)}"
-        # A worker may be there twice, or be a cause as well.
-        named = {worker.place for worker in report.victims} - {cause.place for cause in causes}
-        if (rest := report.victims_count - len(named)) > 0:
-            who = count(rest, "other" if report.victims else "worker")
-            yield f"  {who} stopped by their agents"
-    if report.positions:
-        yield "-" * WIDTH
-        yield from describe_positions(
-            report.positions, count_all=report.positions_count, world_size=report.world_size
+        name = f" (agent {worker.agent})" if worker.agent not in ("", worker.host) else ""
+        yield f"  host      : {worker.host}{name}"
+        yield (
+            f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
+            f"group rank {worker.group_rank}, role {worker.role})"
         )
+        if worker.interruption is not None:
+            yield f"  iteration : {worker.iteration}, interrupted by {worker.interruption.label}"
+        pid = f" (pid {worker.pid})" if worker.pid else ""
+        if worker.is_survived:
+            yield f"  process   : lived on{pid}"
+        else:
+            yield f"  ended by  : {describe_exit(worker.exit_code)}{pid}"
+        for title, text in (
+            ("likely why", worker.explanation),
+            ("message   ", worker.message),
+            ("seen      ", worker.evidence),
+        ):
+            if text:
+                yield f"  {title}: {_indented(text, 14).lstrip()}"
+        for title, text in (
+            ("stacks    ", worker.stacks),
+            ("traceback ", worker.traceback),
+            ("last lines of stderr", worker.stderr_tail),
+        ):
+            if text:
+                yield f"  {title}:\n{_indented(text.rstrip(), 4)}"
 
 
-def _cause(worker: FailedWorker) -> Iterator[str]:
-    name = f" (agent {worker.agent})" if worker.agent not in ("", worker.host) else ""
-    yield f"  host      : {worker.host}{name}"
-    yield (
-        f"  rank      : {worker.rank} (local rank {worker.local_rank}, "
-        f"group rank {worker.group_rank}, role {worker.role})"
-    )
-    if worker.interruption is not None:
-        yield f"  iteration : {worker.iteration}, interrupted by {worker.interruption.label}"
-    pid = f" (pid {worker.pid})" if worker.pid else ""
-    if worker.is_survived:
-        yield f"  process   : lived on{pid}"
-    else:
-        yield f"  ended by  : {describe_exit(worker.exit_code)}{pid}"
-    yield from _inline("likely why", worker.explanation)
-    yield from _inline("message   ", worker.message)
-    yield from _inline("seen      ", worker.evidence)
-    yield from _block("stacks    ", worker.stacks)
-    yield from _block("traceback ", worker.traceback)
-    yield from _block("last lines of stderr", worker.stderr_tail)
+def _victims(report: FailureReport) -> Iterator[str]:
+    size = count(report.world_size, "worker")
+    yield f"Victims: {report.victims_count} of {size}, ended because of it"
+    for worker in report.victims:
+        how = describe_exit(worker.exit_code)
+        if worker.is_survived:
+            how = f"interrupted iteration {worker.iteration}"
+        why = ", stopped by its agent" if worker.is_stopped_by_agent else ""
+        message = f": {worker.message.splitlines()[0]}" if worker.message.strip() else ""
+        yield f"  {worker.headline}, {how}{why}{message}"
+    # A worker may be there twice, or be a cause as well.
+    named = set(map(_place, report.victims)) - set(map(_place, report.root_causes))
+    if (rest := report.victims_count - len(named)) > 0:
+        yield f"  {count(rest, 'other' if report.victims else 'worker')} stopped by their agents"
 
 
-def _inline(title: str, text: str) -> Iterator[str]:
-    if text:
-        yield f"  {title}: {_indented(text, 14).lstrip()}"
-
-
-def _block(title: str, text: str) -> Iterator[str]:
-    if text:
-        yield f"  {title}:"
-        yield _indented(text.rstrip(), 4)
-
-
-def _victim(worker: FailedWorker) -> str:
-    how = describe_exit(worker.exit_code)
-    if worker.is_survived:
-        how = f"interrupted iteration {worker.iteration}"
-    why = ", stopped by its agent" if worker.is_stopped_by_agent else ""
-    message = f": {worker.message.splitlines()[0]}" if worker.message.strip() else ""
-    return f"{worker.headline}, {how}{why}{message}"
+def _place(worker: FailedWorker) -> tuple[str, int, int]:
+    """Return what identifies a worker in its round, of which there may be several records."""
+    return worker.incarnation, worker.group_rank, worker.local_rank
 
 
 def _indented(text: str, width: int) -> str:
     return "\n".join(" " * width + line for line in text.splitlines())
+
+
+def describe_positions(report: FailureReport) -> Iterator[str]:
+    """Yield a line for each place, which is a step and a scope, with the oldest ages there."""
+    yield "Who was where:"
+    places: dict[tuple[int, str], list[Position]] = {}
+    for position in report.positions:
+        places.setdefault((position.step, position.scope), []).append(position)
+    # A worker alone somewhere is looked for; of equals, who is behind.
+    ordered = sorted(places.items(), key=lambda place: (len(place[1]), place[0]))
+    for (step, scope), there in ordered[:PLACES_MAX]:
+        parts = [f"step {step}" if step >= 0 else "no step"]
+        if scope:
+            parts.append(f"in {scope!r} for {seconds(max(each.scope_age_s for each in there))}")
+        ages = [each.heartbeat_age_s for each in there if each.heartbeat_age_s is not None]
+        if ages:
+            parts.append(f"last heartbeat {seconds(max(ages))} before")
+        yield f"  {', '.join(parts)}: {_ranks(there)}"
+    if rest := ordered[PLACES_MAX:]:
+        workers = count(sum(len(there) for _, there in rest), "worker")
+        yield f"  {count(len(rest), 'other place')}: {workers}"
+    if unlisted := report.positions_count - len(report.positions):
+        yield f"  not listed: {count(unlisted, 'worker')}"
+    if (silent := report.world_size - report.positions_count) > 0:
+        yield f"  unknown: {count(silent, 'worker')}"
+
+
+def _ranks(there: list[Position]) -> str:
+    """Write ranks as ranges; a single worker comes with its host."""
+    if len(there) == 1:
+        return f"rank {there[0].rank} on {there[0].host}"
+    ranks = sorted(position.rank for position in there)
+    ranges = []
+    # Of ranks in a row, each has the same distance to its index.
+    for _, row in groupby(enumerate(ranks), key=lambda item: item[1] - item[0]):
+        run = [rank for _, rank in row]
+        ranges.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    more = ", ..." if len(ranges) > RANGES_MAX else ""
+    return f"{len(there)} workers, ranks {', '.join(ranges[:RANGES_MAX])}{more}"

@@ -8,8 +8,7 @@ import structlog
 
 from agent.session.convert_inprocess import kind_from
 from agent.session.transport import Connection, TransportError
-from agent.workers.failures.report import FailedWorker, FailureReport
-from agent.workers.failures.stragglers import Position
+from agent.workers.failures.report import FailedWorker, FailureReport, Position
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
 log = structlog.get_logger()
@@ -17,15 +16,20 @@ log = structlog.get_logger()
 # The workers are stopped by then, and what is known already is shown in any case.
 FETCH_TIMEOUT_S = 5.0
 
-_AS_THEY_ARE = (
+_OF_RECORD = (
     "host", "pid", "exit_code", "message", "traceback", "stderr_tail", "explanation",
     "is_stopped_by_agent", "iteration",
 )  # fmt: skip
+_OF_WORKER = ("rank", "local_rank", "group_rank", "role")
 
 
 def read_report(message: session_pb2.Exit) -> FailureReport:
     """Return the report of a failed run."""
-    report = message.verdict.report
+    report, more = message.verdict.report, ""
+    if message.is_report_cut and message.shows_report:
+        more = "Cut: the coordinator did not answer when it was asked for the rest."
+    elif message.is_report_cut:
+        more = f"Cut: the whole report is on the console of the agent on {message.shown_on}."
     return FailureReport(
         reason=message.verdict.reason,
         earlier=tuple(report.earlier),
@@ -35,7 +39,7 @@ def read_report(message: session_pb2.Exit) -> FailureReport:
         world_size=report.world_size,
         positions=tuple(map(_position, report.progress)),
         positions_count=report.progress_count,
-        more=_where_the_rest_is(message),
+        more=more,
     )
 
 
@@ -58,26 +62,15 @@ async def complete(message: session_pb2.Exit, connection: Connection, *, run_id:
     message.is_report_cut = False
 
 
-def _where_the_rest_is(message: session_pb2.Exit) -> str:
-    if not message.is_report_cut:
-        return ""
-    if message.shows_report:
-        return "Cut: the coordinator did not answer when it was asked for the rest."
-    return f"Cut: the whole report is on the console of the agent on {message.shown_on}."
-
-
 def _worker(record: failure_pb2.FailureRecord) -> FailedWorker:
     return FailedWorker(
-        rank=record.worker.rank,
-        local_rank=record.worker.local_rank,
-        group_rank=record.worker.group_rank,
-        role=record.worker.role,
         agent=record.name,
         incarnation=record.fence.incarnation,
         interruption=kind_from(record.interruption),
         evidence=record.hang.evidence,
         stacks=record.hang.stacks,
-        **{name: getattr(record, name) for name in _AS_THEY_ARE},
+        **{name: getattr(record, name) for name in _OF_RECORD},
+        **{name: getattr(record.worker, name) for name in _OF_WORKER},
     )
 
 

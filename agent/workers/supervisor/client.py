@@ -1,4 +1,4 @@
-"""Shell. The agent's side of its supervisor: starts it, talks to it, notices its end."""
+"""Shell. The agent's side of its supervisor: starts it, exchanges messages, notices its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]
 
 
 class SupervisorClient:
-    """Runs one supervisor at a time and exchanges messages with it.
+    """Runs one supervisor at a time.
 
     Args:
         on_event: Gets each event in order.
@@ -104,13 +104,13 @@ class SupervisorClient:
             raise
         self._life = life
         for command in self._queued:
-            life.write(protocol.encode(command))
+            self.send(command)
         self._queued.clear()
         self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
         self._watch.add_done_callback(self._on_watched)
 
     def send(self, command: Command) -> None:
-        """Send a command, in order and without blocking; without a supervisor, to the next one.
+        """Send a command, without blocking; without a supervisor, to the next one.
 
         A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed. Raises
         ``ProtocolError`` if the command is longer than `LINE_BYTES_MAX`.
@@ -172,21 +172,20 @@ class SupervisorClient:
 class _Life(asyncio.Protocol):
     """One supervisor process and the connection to it."""
 
+    _transport: asyncio.Transport
+
     def __init__(
-        self,
-        pid: int,
-        connection: socket.socket,
-        on_event: Callable[[SupervisorEvent], None],
+        self, pid: int, connection: socket.socket, on_event: Callable[[SupervisorEvent], None]
     ) -> None:
         self.pid = pid
         self.is_closing = False
         self._on_event = on_event
         self._reports: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.Transport | None = None
         self._socket = connection
 
     async def connect(self) -> None:
+        """Make it writable; before, only `discard` may be called."""
         self._exit = _Exit(self.pid)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
@@ -198,18 +197,14 @@ class _Life(asyncio.Protocol):
         os.waitpid(self.pid, 0)
 
     def write(self, line: bytes) -> None:
-        assert self._transport is not None, "written to before it was connected"
-        if self._transport.is_closing():
-            return
         if self._transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
             self._kill()
             self._transport.abort()
-            return
-        self._transport.write(line)
+        elif not self._transport.is_closing():
+            self._transport.write(line)
 
     def disconnect(self) -> None:
         """Close at once, without waiting for a supervisor that does not read."""
-        assert self._transport is not None, "closed before it was connected"
         with suppress(OSError):
             # A process that was forked meanwhile may hold a copy of the socket.
             self._socket.shutdown(socket.SHUT_RDWR)

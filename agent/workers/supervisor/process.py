@@ -9,26 +9,36 @@ given up when the agent ends.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent.workers.supervisor import prctl, protocol
+from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import (
     Command,
     StartWorkers,
     SupervisorEvent,
+    WorkerStart,
     WorkerStartFailed,
 )
-from agent.workers.supervisor.process_tree import kill_descendants, list_remaining
-from agent.workers.supervisor.spawn import Spawner, SpawnError, WorkerSpawner
+from agent.workers.supervisor.process_tree import (
+    become_subreaper,
+    continue_with_parents_end,
+    die_with,
+    kill_descendants,
+    list_remaining,
+)
 from agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
@@ -44,10 +54,13 @@ from agent.workers.supervisor.worker_group import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
+
+_SCRIPT_LINE_BYTES_MAX = 256
+"""What the kernel reads of a script's first line."""
 
 _SELECT_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
@@ -69,9 +82,9 @@ class Supervisor:
     """Serves the agent at the other end of a connection, which a fork of it may hold too."""
 
     def __init__(self, agent: socket.socket, spawner: WorkerSpawner, agent_pid: int) -> None:
+        agent.setblocking(False)
         self._agent = agent
-        self._agent.setblocking(False)
-        self._spawner = spawner
+        self._spawn = spawner
         self._group = WorkerGroup()
         self._commands: protocol.Decoder[Command] = protocol.Decoder(Command)
         self._outbox = bytearray()
@@ -83,9 +96,8 @@ class Supervisor:
         self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._agent, selectors.EVENT_READ)
-        self._selector.register(self._agent_fd, selectors.EVENT_READ)
-        self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
+        for readable in (self._agent, self._agent_fd, self._wakeup_fd):
+            self._selector.register(readable, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._continued = signal.signal(signal.SIGCONT, self._on_continued)
@@ -96,9 +108,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        os.close(self._agent_fd)
-        os.close(self._wakeup_fd)
-        os.close(self._signal_fd)
+        for fd in (self._agent_fd, self._wakeup_fd, self._signal_fd):
+            os.close(fd)
 
     def run(self) -> None:
         """Serve until the agent is gone; raises what a broken agent causes."""
@@ -178,29 +189,25 @@ class Supervisor:
             raise _AgentGone
 
     def _spawn_workers(self, command: StartWorkers) -> SpawnFinished:
+        pids: dict[int, int] = {}
         try:
             self._is_starting = True
-            return self._spawn_all(command)
+            for worker in command.workers:
+                if self._is_hung_up():
+                    raise _AgentGone
+                pids[worker.local_rank] = self._spawn(command, worker)
+        except SpawnError as error:
+            failure = WorkerStartFailed(
+                round_id=command.round_id,
+                local_rank=worker.local_rank,
+                message=error.strerror,
+                errno=error.errno,
+            )
+            return SpawnFinished(pids=pids, failure=failure)
         finally:
             self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
-
-    def _spawn_all(self, command: StartWorkers) -> SpawnFinished:
-        pids: dict[int, int] = {}
-        for worker in command.workers:
-            if self._is_hung_up():
-                raise _AgentGone
-            try:
-                pids[worker.local_rank] = self._spawner.spawn(command, worker)
-            except SpawnError as error:
-                failure = WorkerStartFailed(
-                    round_id=command.round_id,
-                    local_rank=worker.local_rank,
-                    message=error.message,
-                    errno=error.errno,
-                )
-                return SpawnFinished(pids=pids, failure=failure)
         return SpawnFinished(pids=pids)
 
     def _reap(self) -> None:
@@ -264,8 +271,8 @@ def serve(
     }
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    prctl.become_subreaper()
-    prctl.continue_with_parents_end()
+    become_subreaper()
+    continue_with_parents_end()
     with agent:
         supervisor = None
         try:
@@ -278,7 +285,7 @@ def serve(
             if supervisor is not None:
                 supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
-            prctl.die_with(agent_pid)
+            die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 
@@ -297,6 +304,155 @@ def _reap_ended() -> ChildrenReaped:
         if pid == 0:
             return ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
         exit_codes[pid] = os.waitstatus_to_exitcode(status)
+
+
+class SpawnError(OSError):
+    """A process could not be started; ``strerror`` is the sentence of `WorkerStartFailed`."""
+
+    errno: int
+    strerror: str
+
+
+WorkerSpawner: TypeAlias = "Callable[[StartWorkers, WorkerStart], int]"
+"""Returns the pid of a worker that has begun, and that the caller reaps.
+
+Raises ``SpawnError``; then nothing is left of the attempt.
+"""
+
+
+class Spawner:
+    """Starts processes that die with this one, which must have a single thread.
+
+    Each leads its own session and process group, inherits nothing but the standard streams and its
+    ``fds``, and has the default disposition of every signal. ``handlers`` are the dispositions
+    from before this process ignored them.
+    """
+
+    def __init__(self, handlers: Mapping[int, Any]) -> None:
+        self._pid = os.getpid()
+        # An ignored signal stays ignored across exec, so a worker would never notice its stop.
+        # nohup: what ignores a hangup from the start hands that on.
+        self._ignored = tuple(
+            number
+            for number in signal.valid_signals()
+            if signal.getsignal(number) is signal.SIG_IGN
+            and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
+        )
+
+    def __call__(self, command: StartWorkers, worker: WorkerStart) -> int:
+        """Return the pid of a process that has begun to execute the command; may raise."""
+        argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
+        with opened_outputs(worker) as outputs:
+            try:
+                # The child of a single-threaded process may run Python before exec.
+                process = subprocess.Popen(  # noqa: S603 - running what the user asked for
+                    argv,
+                    env=env,
+                    stdout=outputs.get(1),
+                    stderr=outputs.get(2),
+                    pass_fds=worker.fds,
+                    start_new_session=True,
+                    preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
+                )
+            except OSError as error:
+                message = _describe_start_failure(argv[0], env, error)
+                raise SpawnError(error.errno or 0, message) from error
+            except (ValueError, subprocess.SubprocessError) as error:
+                raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
+        # The caller reaps; the object must not try, nor warn that it was not done.
+        process.returncode = 0
+        return process.pid
+
+    def _prepare_child(self, cpus: Collection[int]) -> None:
+        if cpus:
+            # It fails if all of them were taken from us since they were chosen. Where a worker
+            # runs decides how fast it is; that is no reason for it not to run.
+            with suppress(OSError):
+                os.sched_setaffinity(0, cpus)
+        for number in self._ignored:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        die_with(self._pid)
+
+
+@contextmanager
+def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
+    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``SpawnError``."""
+    with ExitStack() as stack:
+        outputs = {}
+        for number, path in ((1, worker.stdout), (2, worker.stderr)):
+            if path:
+                outputs[number] = open_output(path)
+                stack.callback(os.close, outputs[number])
+        yield outputs
+
+
+def open_output(path: str) -> int:
+    """Return a descriptor of the emptied file that is to take a worker's output.
+
+    Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
+    another process cuts meanwhile gets no hole. A terminal does not become that of this process's
+    session. Raises ``SpawnError``.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        why = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
+        message = f"cannot write the worker's output to {path}: {why}"
+        raise SpawnError(error.errno or 0, message) from error
+    os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
+    return fd
+
+
+def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:
+    """Return a sentence that names the file and what is wrong with it."""
+    path = _find_program(program, env)
+    match error.errno:
+        case errno.ENOENT if path is None and "/" in program:
+            problem = "it does not exist"
+        case errno.ENOENT if path is None:
+            problem = f"it was not found in the PATH {env.get('PATH', os.defpath)!r}"
+        case errno.ENOENT:
+            problem = f"its interpreter {_interpreter(path)} does not exist"
+        case errno.EACCES if path is not None and path.is_dir():
+            problem = "it is a directory, not a program"
+        case errno.EACCES if path is not None and not os.access(path, os.X_OK):
+            problem = "it is not executable"
+        case errno.ENOEXEC:
+            problem = "it is neither a program nor a script with a #! line"
+        case errno.E2BIG:
+            problem = (
+                "its arguments and environment exceed what the system takes "
+                "(128 KiB for one string, usually 2 MiB in all)"
+            )
+        case _:
+            problem = error.strerror or str(error)
+    return f"cannot start {path or program}: {problem}"
+
+
+def _find_program(program: str, env: Mapping[str, str]) -> Path | None:
+    """Return the file that `program` means in `env`, executable or not, or None."""
+    if "/" in program:
+        candidates = [Path(program)]
+    else:
+        candidates = [Path(folder, program) for folder in os.get_exec_path(env)]
+    found = [path for path in candidates if os.path.lexists(path)]
+    return next((path for path in found if os.access(path, os.X_OK)), next(iter(found), None))
+
+
+def _interpreter(path: Path | None) -> str:
+    """Return the interpreter that the file names in its #! line, as text."""
+    if path is None:
+        return "(unknown)"
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_SCRIPT_LINE_BYTES_MAX)
+    except OSError:
+        return "(unknown)"
+    words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
+    # Without a #! line, it is a program whose dynamic loader is missing.
+    return repr(os.fsdecode(words[0])) if words else "(dynamic loader)"
 
 
 if __name__ == "__main__":

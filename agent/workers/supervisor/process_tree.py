@@ -1,9 +1,11 @@
-"""Shell. This process and those below it, of which only a subreaper sees all."""
+"""Shell. The processes below this one, and what ends them with it; prctl(2)."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,15 @@ import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+# Loaded by now, because a freshly forked child must not load anything.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+_prctl.restype = ctypes.c_int
 
 
 def age_s() -> float:
@@ -57,3 +68,27 @@ def list_remaining() -> tuple[int, ...]:
             if process.pid in children or process.status() != psutil.STATUS_ZOMBIE:
                 remaining.append(process.pid)
     return tuple(sorted(remaining))
+
+
+def become_subreaper() -> None:
+    """Make this process the new parent of every orphan below it. Raises ``OSError``."""
+    _call(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def continue_with_parents_end() -> None:
+    """Have this process get SIGCONT when its parent ends: a stopped one goes on then."""
+    _call(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def die_with(parent_pid: int) -> None:
+    """Have this process killed as soon as its parent, expected to be `parent_pid`, dies."""
+    _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A parent that died before the call above sends no signal any more.
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _call(option: int, value: int) -> None:
+    if _prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

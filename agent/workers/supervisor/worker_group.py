@@ -38,7 +38,7 @@ from agent.workers.supervisor.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
 KILL_WAIT_S = 5.0
 """How long processes may take to die of SIGKILL; normally milliseconds, in D state never."""
@@ -139,15 +139,9 @@ class InvalidTransition(Exception):
     ``history`` has what came before, oldest first: "STATE Event".
     """
 
-    def __init__(self, machine: str, state: str, event: object, history: tuple[str, ...]) -> None:
-        super().__init__(machine, state, event, history)
-        self.machine = machine
-        self.state = state
-        self.input = event
+    def __init__(self, state: str, event: object, history: tuple[str, ...]) -> None:
+        super().__init__(f"worker group: no {event!r} in {state}; before: {list(history)}")
         self.history = history
-
-    def __str__(self) -> str:
-        return f"{self.machine}: no {self.input!r} in {self.state}; before: {list(self.history)}"
 
 
 class WorkerGroup:
@@ -157,7 +151,7 @@ class WorkerGroup:
     """
 
     def __init__(self) -> None:
-        self._state = State.IDLE
+        self.state = State.IDLE
         self._round_id = NO_ROUND
         self._pids: dict[int, int] = {}
         self._ranks_alive: dict[int, int] = {}
@@ -166,11 +160,6 @@ class WorkerGroup:
         self._deadline: float | None = None
         self._history: deque[str] = deque(maxlen=HISTORY_MAX)
 
-    @property
-    def state(self) -> State:
-        """What the group waits for."""
-        return self._state
-
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one input at `now` (monotonic seconds) and return what to do, in order.
 
@@ -178,10 +167,10 @@ class WorkerGroup:
             InvalidTransition: The input is impossible here, such as a start of a new round
                 while processes of an older one are alive.
         """
-        handler = self.TRANSITIONS.get((self._state, type(event)))
+        handler = self.TRANSITIONS.get((self.state, type(event)))
         if handler is None:
             raise self._invalid(event)
-        entry = f"{self._state.name} {type(event).__name__}"
+        entry = f"{self.state.name} {type(event).__name__}"
         match event:
             case StopWorkers(round_id=round_id) if round_id != self._round_id:
                 effects: list[Effect] = [WorkersStopped(round_id=round_id)]
@@ -200,13 +189,13 @@ class WorkerGroup:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        is_timed = self._state in (State.STOPPING, State.KILLING)
-        assert self._deadline is None or is_timed, f"a deadline in {self._state}"
-        if self._state is State.STOPPING:
+        is_timed = self.state in (State.STOPPING, State.KILLING)
+        assert self._deadline is None or is_timed, f"a deadline in {self.state}"
+        if self.state is State.STOPPING:
             assert self._deadline is not None, "a stop without a deadline"
             assert self._ranks_alive, "a stop that waits for no worker"
-        if self._state in (State.IDLE, State.STARTING):
-            assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self._state}"
+        if self.state in (State.IDLE, State.STARTING):
+            assert not self._ranks_alive, f"workers {self._ranks_alive} are alive in {self.state}"
         for pid, local_rank in self._ranks_alive.items():
             assert self._pids[local_rank] == pid, f"process {pid} is not of worker {local_rank}"
 
@@ -214,21 +203,20 @@ class WorkerGroup:
         if event.round_id == self._round_id:
             # Rounds are never reused: this is a late copy, and nothing of its round is alive.
             return [WorkersStopped(round_id=event.round_id)]
-        self._state = State.STARTING
+        self.state = State.STARTING
         self._round_id = event.round_id
         self._pids = {}
-        self._failure = None
-        self._signal = None
+        self._failure = self._signal = None
         return [event]
 
     def _on_start_again(self, event: StartWorkers, now: float) -> list[Effect]:
         if event.round_id > self._round_id:
             raise self._invalid(event)
-        match self._state:
+        match self.state:
             case State.RUNNING:
                 return [self._start_report()]
             case State.STUCK:
-                return self._enter_killing(now)
+                return self._on_kill(event, now)
             case _:
                 return []  # The answer is the WorkersStopped that is on its way.
 
@@ -236,131 +224,101 @@ class WorkerGroup:
         self._pids = dict(event.pids)
         self._ranks_alive = {pid: local_rank for local_rank, pid in event.pids.items()}
         self._failure = event.failure
-        self._state = State.RUNNING if self._pids else State.IDLE
+        self.state = State.RUNNING if self._pids else State.IDLE
         return [self._start_report()]
 
     def _start_report(self) -> Effect:
-        if self._failure is not None:
-            return self._failure
-        return WorkersStarted(round_id=self._round_id, pids=dict(self._pids))
+        return self._failure or WorkersStarted(round_id=self._round_id, pids=dict(self._pids))
 
     def _on_stop(self, event: StopWorkers, now: float) -> list[Effect]:
         if not self._ranks_alive or event.signum == _SIGKILL:
             # Orphans are not waited for: the worker that could have asked them to end is gone.
-            return self._enter_killing(now)
+            return self._on_kill(event, now)
         deadline = now + event.timeout_s
-        self._state = State.STOPPING
+        self.state = State.STOPPING
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
         if event.signum == self._signal:
             # Many programs take a second SIGTERM as "give up the clean end".
             return []
         self._signal = event.signum
-        return [_signal(self._ranks_alive, event.signum, is_for_group=True)]
-
-    def _on_stop_idle(self, _event: Event, _now: float) -> list[Effect]:
-        return [WorkersStopped(round_id=self._round_id)]
+        pids = tuple(self._ranks_alive)
+        return [SendSignal(pids=pids, signum=event.signum, is_for_group=True)]
 
     def _on_kill(self, _event: Event, now: float) -> list[Effect]:
-        return self._enter_killing(now)
+        self.state = State.KILLING
+        self._deadline = now + KILL_WAIT_S
+        return [KillDescendants()]
 
     def _on_signal(self, event: SignalWorkers, _now: float) -> list[Effect]:
-        pids = [
-            pid
-            for pid, local_rank in self._ranks_alive.items()
-            if event.local_rank in (None, local_rank)
-        ]
+        if self.state is State.STOPPING and event.local_rank is not None:
+            return []  # A worker that is being stopped gets no second signal for hanging.
+        alive = self._ranks_alive.items()
+        pids = tuple(pid for pid, rank in alive if event.local_rank in (None, rank))
         if not pids:
             return []
-        return [_signal(pids, event.signum, is_for_group=event.is_for_group)]
-
-    def _on_signal_stopping(self, event: SignalWorkers, now: float) -> list[Effect]:
-        # A worker that is being stopped gets no second signal for hanging.
-        return self._on_signal(event, now) if event.local_rank is None else []
-
-    def _on_reaped_idle(self, event: ChildrenReaped, _now: float) -> list[Effect]:
-        # A failed start leaves a SIGCHLD behind, but never a child.
-        assert not event.is_any_left, "a child without a round"
-        return []
+        return [SendSignal(pids=pids, signum=event.signum, is_for_group=event.is_for_group)]
 
     def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        effects = self._take_exits(event, now, is_stopped=self._state is State.STUCK)
+        # A failed start leaves a SIGCHLD behind, but never a child.
+        assert self.state is not State.IDLE or not event.is_any_left, "a child without a round"
+        effects = self._take_exits(event, now)
         if not event.is_any_left:
-            self._enter_idle()
+            return [*effects, *self._on_nothing_left()]
+        match self.state:
+            case State.STOPPING if not self._ranks_alive:
+                return [*effects, *self._on_kill(event, now)]
+            case State.KILLING:
+                # What a process forked while the others were being killed shows up only now.
+                return [*effects, KillDescendants()]
         return effects
 
-    def _on_reaped_stopping(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        effects = self._take_exits(event, now, is_stopped=True)
-        if not event.is_any_left:
-            return [*effects, *self._finish_stop()]
-        if not self._ranks_alive:
-            return [*effects, *self._enter_killing(now)]
-        return effects
-
-    def _on_reaped_killing(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        effects = self._take_exits(event, now, is_stopped=True)
-        if not event.is_any_left:
-            return [*effects, *self._finish_stop()]
-        # What a process forked while the others were being killed shows up only now.
-        return [*effects, KillDescendants()]
-
-    def _take_exits(self, event: ChildrenReaped, now: float, *, is_stopped: bool) -> list[Effect]:
-        effects: list[Effect] = []
-        for pid, exit_code in event.exit_codes.items():
-            local_rank = self._ranks_alive.pop(pid, None)
-            if local_rank is None:
-                continue  # An adopted orphan: no worker of ours.
-            effects.append(
-                WorkerExited(
-                    round_id=self._round_id,
-                    local_rank=local_rank,
-                    pid=pid,
-                    exit_code=exit_code,
-                    is_stopped=is_stopped,
-                    ended_at=now,
-                )
+    def _take_exits(self, event: ChildrenReaped, now: float) -> list[Effect]:
+        exits: list[Effect] = [
+            WorkerExited(
+                round_id=self._round_id,
+                local_rank=self._ranks_alive.pop(pid),
+                pid=pid,
+                exit_code=exit_code,
+                is_stopped=self.state is not State.RUNNING,
+                ended_at=now,
             )
+            for pid, exit_code in event.exit_codes.items()
+            if pid in self._ranks_alive  # Any other is an adopted orphan.
+        ]
         assert event.is_any_left or not self._ranks_alive, "a worker went without an exit"
-        return effects
+        return exits
+
+    def _on_nothing_left(self) -> list[Effect]:
+        is_answer = self.state in (State.STOPPING, State.KILLING)
+        self.state = State.IDLE
+        self._deadline = None
+        return [WorkersStopped(round_id=self._round_id)] if is_answer else []
 
     def _on_listed(self, event: DescendantsListed, _now: float) -> list[Effect]:
-        self._state = State.STUCK
+        self.state = State.STUCK
         self._deadline = None
         return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
-    def _on_deadline_stopping(self, _event: DeadlineReached, now: float) -> list[Effect]:
-        return self._enter_killing(now) if self._is_due(now) else []
+    def _on_deadline(self, event: DeadlineReached, now: float) -> list[Effect]:
+        if self._deadline is None or now < self._deadline:
+            return []
+        return [ListDescendants()] if self.state is State.KILLING else self._on_kill(event, now)
 
-    def _on_deadline_killing(self, _event: DeadlineReached, now: float) -> list[Effect]:
-        return [ListDescendants()] if self._is_due(now) else []
+    def _answer(self, _event: Event, _now: float) -> list[Effect]:
+        return [WorkersStopped(round_id=self._round_id)]
 
     def _ignore(self, _event: Event, _now: float) -> list[Effect]:
         return []
 
-    def _enter_killing(self, now: float) -> list[Effect]:
-        self._state = State.KILLING
-        self._deadline = now + KILL_WAIT_S
-        return [KillDescendants()]
-
-    def _finish_stop(self) -> list[Effect]:
-        self._enter_idle()
-        return [WorkersStopped(round_id=self._round_id)]
-
-    def _enter_idle(self) -> None:
-        self._state = State.IDLE
-        self._deadline = None
-
-    def _is_due(self, now: float) -> bool:
-        return self._deadline is not None and now >= self._deadline
-
     def _invalid(self, event: Event) -> InvalidTransition:
-        return InvalidTransition("worker group", self._state.name, event, tuple(self._history))
+        return InvalidTransition(self.state.name, event, tuple(self._history))
 
     TRANSITIONS: ClassVar[Mapping[tuple[State, type[Event]], Callable[..., list[Effect]]]] = {
         (State.IDLE, StartWorkers): _on_start,
-        (State.IDLE, StopWorkers): _on_stop_idle,
-        (State.IDLE, KillWorkers): _on_stop_idle,
+        (State.IDLE, StopWorkers): _answer,
+        (State.IDLE, KillWorkers): _answer,
         (State.IDLE, SignalWorkers): _ignore,
-        (State.IDLE, ChildrenReaped): _on_reaped_idle,
+        (State.IDLE, ChildrenReaped): _on_reaped,
         (State.IDLE, DescendantsListed): _ignore,
         (State.STARTING, SpawnFinished): _on_spawned,
         (State.RUNNING, StartWorkers): _on_start_again,
@@ -371,16 +329,16 @@ class WorkerGroup:
         (State.STOPPING, StartWorkers): _on_start_again,
         (State.STOPPING, StopWorkers): _on_stop,
         (State.STOPPING, KillWorkers): _on_kill,
-        (State.STOPPING, SignalWorkers): _on_signal_stopping,
-        (State.STOPPING, ChildrenReaped): _on_reaped_stopping,
-        (State.STOPPING, DeadlineReached): _on_deadline_stopping,
+        (State.STOPPING, SignalWorkers): _on_signal,
+        (State.STOPPING, ChildrenReaped): _on_reaped,
+        (State.STOPPING, DeadlineReached): _on_deadline,
         (State.KILLING, StartWorkers): _on_start_again,
         (State.KILLING, StopWorkers): _ignore,
         (State.KILLING, KillWorkers): _ignore,
         (State.KILLING, SignalWorkers): _ignore,
-        (State.KILLING, ChildrenReaped): _on_reaped_killing,
+        (State.KILLING, ChildrenReaped): _on_reaped,
         (State.KILLING, DescendantsListed): _on_listed,
-        (State.KILLING, DeadlineReached): _on_deadline_killing,
+        (State.KILLING, DeadlineReached): _on_deadline,
         (State.STUCK, StartWorkers): _on_start_again,
         (State.STUCK, StopWorkers): _on_kill,
         (State.STUCK, KillWorkers): _on_kill,
@@ -388,7 +346,3 @@ class WorkerGroup:
         (State.STUCK, ChildrenReaped): _on_reaped,
     }
     """The whole machine; a pair that is not here raises `InvalidTransition`."""
-
-
-def _signal(pids: Iterable[int], signum: int, *, is_for_group: bool) -> SendSignal:
-    return SendSignal(pids=tuple(pids), signum=signum, is_for_group=is_for_group)

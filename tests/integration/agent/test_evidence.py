@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.failures.explain.evidence import Explainer, Roots
-from agent.workers.failures.explain.kernel_log import BYTES_MAX, LINES_MAX, KernelLog
+from agent.workers.failures.evidence import (
+    LOG_BYTES_MAX,
+    LOG_LINES_MAX,
+    Explainer,
+    KernelLog,
+    Roots,
+)
 from agent.workers.supervisor.messages import WorkerError
 
 if TYPE_CHECKING:
@@ -193,11 +198,11 @@ def test_reading_the_kernel_log_is_bounded_and_never_waits(kernel: Kernel) -> No
     log = KernelLog(kernel.roots.kernel_log)
     try:
         line = "4,1,2,-;x[7]: trap\n"
-        kernel.say(line * (2 * BYTES_MAX // len(line)))
+        kernel.say(line * (2 * LOG_BYTES_MAX // len(line)))
         kernel.say("Killed process 8 (y)\n")
         lines = log.lines()
         assert lines is not None
-        assert len(lines) == LINES_MAX
+        assert len(lines) == LOG_LINES_MAX
         assert {line.pid for line in lines} == {7}, "what is beyond the bound is passed over"
         kernel.say("Killed process 9 (z)\n")
         lines = log.lines()

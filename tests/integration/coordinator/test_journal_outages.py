@@ -21,7 +21,6 @@ from coordinator.errors import (
     JournalCorrupt,
     JournalFull,
     JournalOutage,
-    JournalUnwritable,
     LostLeadership,
     StateDirectoryUnusable,
 )
@@ -102,7 +101,7 @@ def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_journal_that_cannot_be_opened_is_not_called_corrupt(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").mkdir()
-    with pytest.raises(JournalUnwritable, match="unable to open database file") as caught:
+    with pytest.raises(JournalOutage, match="unable to open database file") as caught:
         SqliteFile(tmp_path)
     assert "leave it where it is" in caught.value.hint
 
@@ -115,7 +114,7 @@ def test_a_journal_that_another_program_holds_is_not_called_corrupt(
     monkeypatch.setattr(journal_module, "BUSY_TIMEOUT_S", 0.0)
     with sqlite3.connect(tmp_path / "journal.sqlite3") as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(JournalUnwritable, match="database is locked"):
+        with pytest.raises(JournalOutage, match="database is locked"):
             SqliteFile(tmp_path)
     other.close()
 
@@ -125,9 +124,9 @@ def test_a_journal_that_another_program_holds_is_not_called_corrupt(
     [
         (errno.ENOSPC, JournalFull),
         (errno.EDQUOT, JournalFull),
-        (errno.EROFS, JournalUnwritable),
-        (errno.EACCES, JournalUnwritable),
-        (errno.EIO, JournalUnwritable),
+        (errno.EROFS, JournalOutage),
+        (errno.EACCES, JournalOutage),
+        (errno.EIO, JournalOutage),
     ],
 )
 def test_what_the_system_says_counts_where_sqlite_is_vague(

@@ -196,7 +196,7 @@ class Checker:
                 assert beat.failures_written == len(written), "a beat counts other records"
             case agent_fx.StartRound(assignment=assignment):
                 self._on_start(agent, assignment)
-            case agent_fx.OrderWorker():
+            case agent_fx.WorkerOrder():
                 self.iterations.on_order(agent.name, effect)
             case agent_fx.SignalWorkers():
                 self.iterations.on_sent_away(agent.name, effect)

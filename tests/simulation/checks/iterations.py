@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.core.inprocess.model import Completed, Entered, Terminated
 from coordinator.core.inprocess.records import (
     IterationBegan,
     IterationCompleted,
@@ -131,11 +130,11 @@ class IterationChecker:
 
     # Agents.
 
-    def on_order(self, incarnation: str, effect: agent_fx.OrderWorker) -> None:
+    def on_order(self, incarnation: str, effect: agent_fx.WorkerOrder) -> None:
         """An agent tells a worker what to do."""
-        worker = incarnation, effect.round_id, effect.local_rank
-        key = effect.round_id, effect.order.iteration
-        match effect.order.kind:
+        worker = incarnation, effect.worker.round_id, effect.worker.local_rank
+        key = effect.worker.round_id, effect.iteration
+        match effect.kind:
             case IterationBegin():
                 assert worker not in self._sent_away, f"{worker} was sent away and begins {key}"
                 assert worker in self.begun[key].order, f"{worker} has no rank in {key}"
@@ -156,13 +155,14 @@ class IterationChecker:
         deeds = self.deeds(worker_id(program))
         assert not deeds.has_left, "a worker that has left speaks"
         match step.kind:
-            case Entered():
+            case "entered":
                 deeds.entered.add(step.iteration)
-            case Completed():
+            case "completed":
                 deeds.completed.add(step.iteration)
-            case Terminated():
+            case "terminated":
                 deeds.has_left = True
-                deeds.has_exited = step.kind.interruption.kind is InterruptionKind.EXITED
+                assert step.interruption is not None, "it says why"
+                deeds.has_exited = step.interruption.kind is InterruptionKind.EXITED
             case _:
                 pass
 

@@ -18,7 +18,7 @@ from agent.core.events import (
 )
 from agent.core.model import AgentPolicy, Assignment, Failure
 from agent.session import convert
-from agent.workers.environment import worker_environments
+from agent.workers.manager import worker_environments
 from agent.workers.supervisor import messages
 from tests.simulation.clock import Actor
 from tests.simulation.machines.processes import Habits, Supervisor
@@ -241,11 +241,11 @@ class Agent:
                 self._command(effect)
             case fx.WriteFailure(failure=failure):
                 self._write(failure)
-            case fx.OrderWorker(round_id=round_id, local_rank=local_rank, order=order):
-                self._desk.order(round_id, local_rank, order)
+            case fx.WorkerOrder():
+                self._desk.order(effect)
             case fx.Finish():
                 self.finish = effect
-            case fx.ReleasePort() | fx.Tell():
+            case fx.Tell():
                 pass
 
     def _write(self, failure: Failure) -> None:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agent.core.events import InprocessStepTaken
-from agent.core.inprocess.model import (
-    NO_ITERATION,
-    Abort,
-    Completed,
-    Entered,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-    WorkerStep,
-)
+from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     Interruption,
     InterruptionKind,
@@ -127,7 +118,7 @@ class Program:
                 if self.at in (At.WAITING, At.RUNNING, At.DONE):
                     self._checker.on_interrupted(self)
                     was_waiting = self.at is At.WAITING
-                    self._say(Interrupted())
+                    self._say("interrupted")
                     self._clean_up(is_begun=not was_waiting)
             case IterationComplete():
                 if self.at is At.DONE:
@@ -152,7 +143,7 @@ class Program:
         self._go(At.WAITING)
         conduct = self._conduct()
         group = self.process.owner if conduct.is_grouped else ""
-        self._say(Entered(spec=conduct.spec, group=group))
+        self._say("entered", spec=conduct.spec, group=group)
 
     def _run(self, begin: IterationBegin) -> None:
         self._go(At.RUNNING)
@@ -171,7 +162,7 @@ class Program:
     def _return(self) -> None:
         self._go(At.DONE)
         self._checker.on_completed(self)
-        self._say(Completed())
+        self._say("completed")
 
     def _fail(self) -> None:
         kind = self._random.choice(
@@ -186,7 +177,7 @@ class Program:
         if kind is None:
             self._end(self._random.choice([0, 1, -6, -9, -11]))
         elif kind.is_survived:
-            self._say(Interrupted(interruption=self._interruption(kind)))
+            self._say("interrupted", interruption=self._interruption(kind))
             self._clean_up(is_begun=True)
         else:
             code = self._random.choice([0, 1, 130])
@@ -203,7 +194,7 @@ class Program:
 
     def _terminate(self, kind: InterruptionKind, code: int) -> None:
         self._go(At.LEAVING)
-        self._say(Terminated(interruption=self._interruption(kind)))
+        self._say("terminated", interruption=self._interruption(kind))
         self._after(self._random.uniform(0.0001, 0.1), partial(self._end, code))
 
     def _interruption(self, kind: InterruptionKind) -> Interruption:
@@ -228,8 +219,10 @@ class Program:
 
         self._clock.after(delay_s, self.actor, act)
 
-    def _say(self, kind: Entered | Completed | Interrupted | Terminated) -> None:
-        self._desk.say(self, WorkerStep(iteration=self.iteration, kind=kind))
+    def _say(self, kind: str, **more: Any) -> None:
+        key, iteration = WorkerKey(self.process.round_id, self.local_rank), self.iteration
+        step = WorkerStep(worker=key, iteration=iteration, kind=kind, **more)  # type: ignore[arg-type]
+        self._desk.say(self, step)
 
 
 @dataclass(slots=True, eq=False)
@@ -284,9 +277,9 @@ class Desk:
             stream.step = step
             self._send_step(stream)
 
-    def order(self, round_id: int, local_rank: int, order: WorkerOrder) -> None:
+    def order(self, order: WorkerOrder) -> None:
         """Take an order for a worker."""
-        stream = self._streams.get((round_id, local_rank))
+        stream = self._streams.get((order.worker.round_id, order.worker.local_rank))
         if stream is not None:
             stream.order = order
             self._send_order(stream)
@@ -304,13 +297,11 @@ class Desk:
         stream.is_step_due = False
         step, program = stream.step, stream.program
         assert step is not None, "nothing to say"
-        event = InprocessStepTaken(
-            round_id=program.process.round_id, local_rank=program.local_rank, step=step
-        )
+        key = step.worker.round_id, step.worker.local_rank
 
         def arrive() -> None:
-            if self._streams.get((event.round_id, event.local_rank)) is stream:
-                self._submit(event)
+            if self._streams.get(key) is stream:
+                self._submit(step)
 
         self.clock.hand(self._agent, program.actor.name, arrive)
         if self._random.random() < 0.03:

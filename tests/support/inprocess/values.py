@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.core import effects as fx
-from agent.core.events import InprocessDirected, InprocessStepTaken, WorkerExited
-from agent.core.inprocess.model import (
-    Abort,
-    Completed,
-    Entered,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-    WorkerStep,
-)
-from agent.watchdog.core.model import Hang, HangKind, Purpose, Standing
+from agent.core.events import InprocessDirected, WorkerExited
+from agent.core.inprocess.model import Abort, WorkerOrder, WorkerStep
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Hang, HangKind, Purpose, Standing
 from drumbeat.inprocess import (
     InprocessDirective,
     InprocessSeat,
@@ -39,18 +32,6 @@ def why(local_rank: int, kind: K = K.EXCEPTION, message: str = "boom") -> Interr
     return Interruption(local_rank=local_rank, kind=kind, message=message)
 
 
-def a_step(
-    local_rank: int,
-    iteration: int,
-    kind: Entered | Completed | Interrupted | Terminated,
-    *,
-    round_id: int = 0,
-) -> InprocessStepTaken:
-    """Return a worker's word."""
-    step = WorkerStep(iteration=iteration, kind=kind)
-    return InprocessStepTaken(round_id=round_id, local_rank=local_rank, step=step)
-
-
 def enters(
     local_rank: int,
     iteration: int,
@@ -58,29 +39,32 @@ def enters(
     spec: bytes = SPEC,
     group: str = "",
     round_id: int = 0,
-) -> InprocessStepTaken:
+) -> WorkerStep:
     """Return a worker's entry."""
-    return a_step(local_rank, iteration, Entered(spec=spec, group=group), round_id=round_id)
+    key = WorkerKey(round_id, local_rank)
+    return WorkerStep(worker=key, iteration=iteration, kind="entered", spec=spec, group=group)
 
 
-def completes(local_rank: int, iteration: int) -> InprocessStepTaken:
+def completes(local_rank: int, iteration: int) -> WorkerStep:
     """Return that a worker's function has returned."""
-    return a_step(local_rank, iteration, Completed())
+    return WorkerStep(worker=WorkerKey(0, local_rank), iteration=iteration, kind="completed")
 
 
 def breaks(
     local_rank: int, iteration: int, kind: K | None = K.EXCEPTION, message: str = "boom"
-) -> InprocessStepTaken:
+) -> WorkerStep:
     """Return that a worker's iteration can't go on; ``None``: it only heard so."""
     found = None if kind is None else why(local_rank, kind, message)
-    return a_step(local_rank, iteration, Interrupted(interruption=found))
+    key = WorkerKey(0, local_rank)
+    return WorkerStep(worker=key, iteration=iteration, kind="interrupted", interruption=found)
 
 
 def leaves(
     local_rank: int, iteration: int, kind: K = K.BASE_EXCEPTION, message: str = "boom"
-) -> InprocessStepTaken:
+) -> WorkerStep:
     """Return that a worker takes no part any more."""
-    return a_step(local_rank, iteration, Terminated(interruption=why(local_rank, kind, message)))
+    key, found = WorkerKey(0, local_rank), why(local_rank, kind, message)
+    return WorkerStep(worker=key, iteration=iteration, kind="terminated", interruption=found)
 
 
 def a_begin(
@@ -132,9 +116,9 @@ def directed(directive: InprocessDirective, *, attempt: int = 1) -> InprocessDir
 def orders(effects: Sequence[fx.Effect]) -> list[tuple[int, int, str]]:
     """Return who was told what: local rank, iteration, kind; with its rank if it begins."""
     return [
-        (effect.local_rank, effect.order.iteration, _named(effect.order))
+        (effect.worker.local_rank, effect.iteration, _named(effect))
         for effect in effects
-        if isinstance(effect, fx.OrderWorker)
+        if isinstance(effect, fx.WorkerOrder)
     ]
 
 

@@ -11,7 +11,7 @@ import structlog
 from agent.settings import cli
 from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.gpus import count_gpus
+from agent.workers.devices.nvml import count_gpus
 from tests.support.nvml import FakeGpu, FakeNvml
 
 

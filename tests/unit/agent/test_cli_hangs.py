@@ -81,7 +81,7 @@ def test_the_rules_hold_without_a_command_line() -> None:
     config = AgentConfig(
         run_id="r",
         program=Program("program", "x"),
-        runtime_timeout=0.0,
+        runtime_timeout=0.05,
         progress_timeout=1e9,
         hang_grace=-1.0,
     )

@@ -13,6 +13,7 @@ import structlog
 
 from agent.settings import cli
 from agent.settings.config import AgentConfig
+from drumbeat.command.options import CommandOption
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +191,8 @@ def test_every_option_of_torchrun_is_taken() -> None:
     """In each of its spellings, and with its variable where it has one."""
     run = pytest.importorskip("torch.distributed.run")
     argparse_util = pytest.importorskip("torch.distributed.argparse_util")
-    known = {name: param for param in cli.join.params for name in getattr(param, "opts", ())}
+    options = [param for param in cli.join.params if isinstance(param, CommandOption)]
+    known = {name: option for option in options for name in option.opts}
     for action in run.get_args_parser()._actions:
         if not action.option_strings or isinstance(action, argparse._HelpAction):
             continue
@@ -199,7 +201,5 @@ def test_every_option_of_torchrun_is_taken() -> None:
         if isinstance(action, argparse_util.env | argparse_util.check_env):
             variable = f"PET_{action.dest.upper()}"
             unused = ("PET_NODE_RANK", "PET_MONITOR_INTERVAL", "PET_START_METHOD")
-            assert variable in (
-                *getattr(known[action.option_strings[0].replace("_", "-")], "variables", ()),
-                *unused,
-            )
+            declared = known[action.option_strings[0].replace("_", "-")].declared
+            assert variable in (*declared.variables, *unused)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import SIGNALS_ALLOWED, parse_nnodes, parse_workers
+from agent.settings.kinds import SIGNALS_ALLOWED, WORKERS, parse_nnodes
 
 
 def config_with(**changes: Any) -> AgentConfig:
@@ -131,13 +131,13 @@ def test_nnodes_keeps_every_sound_range(first: int, second: int) -> None:
     [("3", 3), ("4096", 4096), ("cpu", "cpu"), ("GPU", "gpu"), ("auto", "auto")],
 )
 def test_workers_are_a_number_or_a_word(text: str, workers: int | str) -> None:
-    assert parse_workers(text) == workers
+    assert WORKERS.parse(text) == workers
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "4097", "xpu", "two"])
 def test_any_other_number_of_workers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a number from 1 to 4096, auto, gpu or cpu"):
-        parse_workers(text)
+        WORKERS.parse(text)
 
 
 def test_the_command_of_a_worker_depends_on_how_its_program_is_launched() -> None:

@@ -20,7 +20,8 @@ from agent.core.events import (
 )
 from agent.core.inprocess.model import InprocessReport, WorkerOrder
 from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
-from agent.watchdog.core.model import Purpose
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
@@ -102,8 +103,7 @@ def test_what_changes_is_reported_at_once() -> None:
         master_addr="10.0.0.1",
         master_port=7000,
     )
-    order = WorkerOrder(iteration=0, kind=begin)
-    assert effects[0] == fx.OrderWorker(round_id=0, local_rank=0, order=order)
+    assert effects[0] == WorkerOrder(worker=WorkerKey(0, 0), iteration=0, kind=begin)
     assert orders(effects) == [(0, 0, "begin 2"), (1, 0, "begin 3")]
     assert beat_of(effects).inprocess == InprocessReport(iteration=0, step=H.RUNNING)
 
@@ -342,17 +342,16 @@ def test_the_port_of_the_round_outlives_those_of_its_iterations() -> None:
     lead = an_assignment(0, group_rank=0, master_port=PORT)
     story.feed(desired(lead, spent=PORT), PortReserved(port=PORT + 1))
     first = story.feed(desired(lead, spent=PORT + 1))
-    assert without(first, fx.SendBeat) == [fx.ReservePort()], "nothing is let go, nothing told"
+    both = fx.ReservePort(kept=frozenset({PORT, PORT + 1}))
+    assert without(first, fx.SendBeat) == [both], "nothing is let go, nothing told"
     story.feed(PortReserved(port=PORT + 2))
     second = story.feed(desired(lead, spent=PORT + 2))
-    assert without(second, fx.SendBeat) == [fx.ReleasePort(port=PORT + 1), fx.ReservePort()]
+    latest = fx.ReservePort(kept=frozenset({PORT, PORT + 2}))
+    assert without(second, fx.SendBeat) == [latest], "that of the iteration before is let go"
     story.feed(PortReserved(port=PORT + 3))
     next_lead = an_assignment(1, group_rank=0, master_port=PORT + 3)
     third = story.feed(desired(next_lead, spent=PORT + 3))
-    assert of(third, fx.ReleasePort) == [
-        fx.ReleasePort(port=PORT),
-        fx.ReleasePort(port=PORT + 2),
-    ]
+    assert of(third, fx.ReservePort) == [fx.ReservePort(kept=frozenset({PORT + 3}))]
 
 
 def test_a_death_after_completion_that_is_heard_of_late_is_a_failure() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from agent.core.model import Assignment
 from agent.settings.config import AgentConfig, Program
-from agent.workers.environment import worker_environments
+from agent.workers.manager import worker_environments
 
 ASSIGNMENT = Assignment(
     round_id=0,

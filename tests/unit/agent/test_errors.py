@@ -125,6 +125,6 @@ def test_every_public_class_has_an_example_and_is_in_the_tree() -> None:
     }
 
 
-def test_usage_error_hint_is_optional() -> None:
-    assert errors.UsageError("a").hint == ""
+def test_a_usage_error_without_a_hint_of_its_own_names_the_help() -> None:
+    assert errors.UsageError("a").hint == "try 'agent join --help'"
     assert errors.UsageError("a", "b").hint == "b"

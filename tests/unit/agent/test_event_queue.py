@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.events import DeadlineReached, Event, InprocessStepTaken, WorkersStarted
-from agent.core.inprocess.model import Completed, WorkerStep
+from agent.core.events import DeadlineReached, Event, WorkersStarted
+from agent.core.inprocess.model import WorkerStep
 from agent.runtime.driver import EventQueue
+from agent.watchdog.core.model import WorkerKey
 
 
-def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> InprocessStepTaken:
-    step = WorkerStep(iteration=iteration, kind=Completed())
-    return InprocessStepTaken(round_id=round_id, local_rank=local_rank, step=step)
+def a_step(iteration: int, local_rank: int = 0, round_id: int = 0) -> WorkerStep:
+    key = WorkerKey(round_id, local_rank)
+    return WorkerStep(worker=key, iteration=iteration, kind="completed")
 
 
 def test_events_keep_their_order() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.settings.kinds import parse_filters, parse_ranks
-from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
+from agent.settings.kinds import FILTERS, RANKS
+from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
 
 
 @pytest.mark.parametrize(
@@ -21,20 +21,20 @@ from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
     ],
 )
 def test_filters_are_texts_between_commas(text: str, filters: tuple[str, ...]) -> None:
-    assert parse_filters(text) == filters
+    assert FILTERS.parse(text) == filters
 
 
 @pytest.mark.parametrize(
     ("text", "ranks"), [("", None), ("3", {3}), ("0,2,0", {0, 2}), ("0, 2", {0, 2})]
 )
 def test_ranks_are_numbers_between_commas(text: str, ranks: set[int] | None) -> None:
-    assert parse_ranks(text) == ranks
+    assert RANKS.parse(text) == ranks
 
 
 @pytest.mark.parametrize("text", ["a", "0,", ",", "-1", "0:1", "1.5", "٣"])
 def test_other_ranks_are_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match="separated by commas: 0,2"):
-        parse_ranks(text)
+        RANKS.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_last_lines_are_what_a_terminal_leaves(data: bytes, text: str) -> None:
 
 
 def test_last_lines_have_a_limit() -> None:
-    lines = [f"line {number}" for number in range(LINES_MAX + 3)]
+    lines = [f"line {number}" for number in range(LAST_LINES_MAX + 3)]
     assert last_lines("\n".join(lines).encode()) == "\n".join(lines[3:])
-    assert last_lines(b"x" * BYTES_MAX + b"end") == "x" * (BYTES_MAX - 3) + "end"
+    assert last_lines(b"x" * LAST_BYTES_MAX + b"end") == "x" * (LAST_BYTES_MAX - 3) + "end"

@@ -189,11 +189,19 @@ def test_limits_on_hangs_reach_the_agent() -> None:
     assert (policy.runtime_timeout_s, policy.kill_grace_s) == (None, 1.0)
 
 
+def test_zero_is_no_limit_as_on_the_command_line() -> None:
+    limits = ("startup_timeout", "progress_timeout", "runtime_timeout", "exit_timeout")
+    off: dict[str, Any] = dict.fromkeys(limits, 0)
+    config = LaunchConfig(1, 1, 2, **off)
+    assert [getattr(told_by(config), name) for name in limits] == [None] * 4
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"progress_timeout": "often"}, "progress_timeout"),
         ({"startup_timeout": 0.01}, "startup_timeout"),
+        ({"startup_timeout": False}, "startup_timeout"),
         ({"hang_grace": -1.0}, "hang_grace"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from agent.errors import LogDirectoryUnusable, ScriptNotFound
 from agent.runtime import preflight
-from agent.workers.devices.gpus import visible_gpus
+from agent.workers.devices.nvml import visible_gpus
 from drumbeat_commands import OwnPackages
 
 NOBODY = 65534

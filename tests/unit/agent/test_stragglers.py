@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.workers.failures.stragglers import PLACES_MAX, Position, describe_positions
+from agent.workers.failures.report import PLACES_MAX, FailureReport, Position, describe_positions
 
 
 def at(rank: int, step: int = 41, scope: str = "", age_s: float = 2.0) -> Position:
@@ -21,7 +21,13 @@ def written(
 ) -> list[str]:
     count_all = len(positions) if count_all is None else count_all
     world_size = len(positions) if world_size is None else world_size
-    return list(describe_positions(positions, count_all=count_all, world_size=world_size))
+    report = FailureReport(
+        reason="",
+        positions=tuple(positions),
+        positions_count=count_all,
+        world_size=world_size,
+    )
+    return list(describe_positions(report))
 
 
 def test_whoever_is_alone_comes_first_and_with_its_host() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.session.convert import GPU
-from agent.workers.devices.model import Gpu
+from agent.workers.devices.gpus import Gpu
 from coordinator.errors import InvalidRequest
 from coordinator.wire.session import GPUS_MAX, gpu_summary, session_opened
 from drumbeat.v1 import common_pb2, session_pb2

@@ -81,7 +81,7 @@ STARTUP = [
     ),
     (errors.JournalCorrupt("/x/j", "bad row 3"), "the journal /x/j cannot be read: bad row 3"),
     (errors.JournalFull("/x/j", "No space"), "the journal /x/j has no room to grow: No space"),
-    (errors.JournalUnwritable("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
+    (errors.JournalOutage("/x/j", "it is busy"), "the journal /x/j cannot be written: it is"),
 ]
 CALL_FAILED = errors.CallFailed("there is no run 'r'", 2, "look")
 
@@ -108,7 +108,9 @@ def test_every_refusal_of_the_protocol_has_a_class() -> None:
 
 
 @pytest.mark.parametrize(("error", "text"), STARTUP)
-def test_startup_error_ends_with_exit_code_2(error: errors.StartupError, text: str) -> None:
+def test_what_keeps_it_from_starting_ends_with_exit_code_2(
+    error: errors.CommandFailed, text: str
+) -> None:
     assert error.exit_code == 2
     assert not error.is_retryable
     assert text in str(error)
@@ -141,6 +143,6 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
         if inspect.isclass(value) and issubclass(value, CoordinatorError)
     }
     seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
-    bases = {"CoordinatorError", "StartupError", "JournalError", "JournalOutage"}
+    bases = {"CoordinatorError", "CommandFailed", "JournalError"}
     assert seen == classes - bases - {"CallFailed"}
     assert all(name in (errors.__doc__ or "") for name in classes)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from drumbeat.command.logs import close_logs, configure_logs
+from drumbeat.command.console import close_console
+from drumbeat.command.logs import configure_logs
 
 
 class Terminal(io.StringIO):
@@ -30,7 +31,7 @@ def _restored() -> Iterator[None]:
     """Leave the process's logging as it was."""
     level, last_resort = logging.getLogger("grpc").level, logging.lastResort
     yield
-    close_logs()
+    close_console()
     logging.lastResort = last_resort
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()

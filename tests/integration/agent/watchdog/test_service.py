@@ -12,8 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.core.inprocess.model import Completed, WorkerOrder, WorkerStep
+from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
+from agent.watchdog.core.messages import Report, Signal
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
@@ -39,10 +40,8 @@ class Bench:
 
     def __init__(self, policy: WatchdogPolicy) -> None:
         self.directory = PrivateDirectory()
-        self.watchdog = Watchdog(
-            policy, self.directory, self.on_signal, self.on_step, lambda _: None, {}
-        )
-        self.steps: asyncio.Queue[tuple[WorkerKey, WorkerStep]] = asyncio.Queue()
+        self.watchdog = Watchdog(policy, self.directory, self.on_signal, self.on_event, {})
+        self.steps: asyncio.Queue[WorkerStep] = asyncio.Queue()
         self.env = self.watchdog.prepare(ROUND, [0])[0]
         self.signals: list[tuple[WorkerKey, int]] = []
         self.signalled = asyncio.Event()
@@ -55,8 +54,9 @@ class Bench:
         self.signals.append((key, signum))
         self.signalled.set()
 
-    def on_step(self, key: WorkerKey, step: WorkerStep) -> None:
-        self.steps.put_nowait((key, step))
+    def on_event(self, event: Report | Signal | WorkerStep) -> None:
+        if isinstance(event, WorkerStep):
+            self.steps.put_nowait(event)
 
     def attach(self) -> Stream:
         return self.stub.Attach(metadata=self.token, timeout=DEADLINE_S)
@@ -165,13 +165,16 @@ async def test_a_heartbeat_is_where_the_worker_stands(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (an_acquire(scope=""), "scope: has 0 bytes"),
-        (an_acquire(scope="é" * 257), "scope: has 514 bytes"),
-        (an_acquire(timeout=None), "timeout: is missing"),
-        (an_acquire(0.0), "timeout: 0 s"),
-        (an_acquire(-1.0), "timeout: -1 s"),
-        (an_acquire(31 * 24 * 3600.0), "timeout: "),
-        (an_acquire(signal=99), "signal: 99"),
+        (an_acquire(scope=""), "scope: 0 is given, allowed is 1 to 512 bytes"),
+        (an_acquire(scope="é" * 257), "scope: 514 is given"),
+        (an_acquire(timeout=None), "timeout: nothing is given"),
+        (an_acquire(0.0), "timeout: 0.0 is given"),
+        (an_acquire(-1.0), "timeout: -1.0 is given"),
+        (
+            an_acquire(31 * 24 * 3600.0),
+            "allowed is above 0 s and at most a month",
+        ),
+        (an_acquire(signal=99), "signal: 99 is given, allowed is 1 to 31"),
     ],
 )
 async def test_a_timer_that_cannot_be_is_refused(
@@ -218,8 +221,7 @@ async def test_a_sync_is_answered_once_the_board_is_read(bench: Bench) -> None:
     await stream.write(a_sync(5))
     answer = await stream.read()
     assert answer == worker_pb2.AttachResponse(synced=worker_pb2.Synced(sequence=5))
-    standing = bench.watchdog._core.standing(WorkerKey(ROUND, 0))
-    assert standing is not None
+    standing = bench.watchdog._core.workers[WorkerKey(ROUND, 0)].standing()
     assert standing.step == 7
     await stream.write(a_sync(3))
     answer = await stream.read()
@@ -250,8 +252,8 @@ async def test_a_stream_begins_with_a_greeting(
 
 KEY = WorkerKey(ROUND, 0)
 EXCEPTION = iteration_pb2.INTERRUPTION_KIND_EXCEPTION
-INTERRUPT = WorkerOrder(iteration=4, kind=IterationInterrupt(reason="rank 7 failed"))
-COMPLETE = WorkerOrder(iteration=5, kind=IterationComplete())
+INTERRUPT = WorkerOrder(worker=KEY, iteration=4, kind=IterationInterrupt(reason="rank 7 failed"))
+COMPLETE = WorkerOrder(worker=KEY, iteration=5, kind=IterationComplete())
 INTERRUPT_MESSAGE = worker_pb2.AttachResponse(
     order=worker_pb2.WorkerOrder(
         iteration=4, interrupt=iteration_pb2.IterationInterrupt(reason="rank 7 failed")
@@ -267,7 +269,7 @@ def completed(iteration: int) -> worker_pb2.AttachRequest:
     return worker_pb2.AttachRequest(step=step)
 
 
-async def heard(bench: Bench) -> tuple[WorkerKey, WorkerStep]:
+async def heard(bench: Bench) -> WorkerStep:
     async with asyncio.timeout(DEADLINE_S):
         return await bench.steps.get()
 
@@ -275,11 +277,11 @@ async def heard(bench: Bench) -> tuple[WorkerKey, WorkerStep]:
 async def test_a_step_is_handed_on(bench: Bench) -> None:
     stream = await bench.greeted()
     await stream.write(completed(4))
-    assert await heard(bench) == (KEY, WorkerStep(iteration=4, kind=Completed()))
+    assert await heard(bench) == WorkerStep(worker=KEY, iteration=4, kind="completed")
     later = worker_pb2.WorkerStep(iteration=4)
     await stream.write(worker_pb2.AttachRequest(step=later))
     await stream.write(completed(5))
-    assert (await heard(bench))[1].iteration == 5, "what is of a later version is passed over"
+    assert (await heard(bench)).iteration == 5, "what is of a later version is passed over"
 
 
 async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
@@ -289,7 +291,7 @@ async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
     await stream.write(worker_pb2.AttachRequest(step=step))
     code, details = await refused(stream.read())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details.startswith("step.interrupted.interruption.message: has 5000 bytes")
+    assert details.startswith("step.interrupted.interruption.message: 5000 is given")
     assert bench.steps.empty()
 
 
@@ -303,22 +305,22 @@ async def test_the_longest_step_fits(bench: Bench) -> None:
 
 async def test_an_order_goes_out_at_once(bench: Bench) -> None:
     stream = await bench.greeted()
-    bench.watchdog.order(KEY, INTERRUPT)
+    bench.watchdog.order(INTERRUPT)
     assert await stream.read() == INTERRUPT_MESSAGE
     await stream.write(a_sync(1))
     answer = await stream.read()
     assert isinstance(answer, worker_pb2.AttachResponse)
     assert answer.synced.sequence == 1, "and only once"
-    bench.watchdog.order(KEY, COMPLETE)
+    bench.watchdog.order(COMPLETE)
     assert await stream.read() == COMPLETE_MESSAGE
 
 
 async def test_the_latest_order_is_repeated_on_a_new_stream(bench: Bench) -> None:
     first = await bench.greeted()
-    bench.watchdog.order(KEY, INTERRUPT)
+    bench.watchdog.order(INTERRUPT)
     assert await first.read() == INTERRUPT_MESSAGE
     first.cancel()
-    bench.watchdog.order(KEY, COMPLETE)
+    bench.watchdog.order(COMPLETE)
     second = await bench.greeted()
     assert await second.read() == COMPLETE_MESSAGE
     third = await bench.greeted()
@@ -329,7 +331,7 @@ async def test_the_latest_order_is_repeated_on_a_new_stream(bench: Bench) -> Non
 async def test_an_order_is_not_for_those_that_have_not_said_who_they_are(bench: Bench) -> None:
     await bench.greeted()
     stream = bench.attach()
-    bench.watchdog.order(KEY, INTERRUPT)
+    bench.watchdog.order(INTERRUPT)
     await stream.write(greeting())
     answer = await stream.read()
     assert isinstance(answer, worker_pb2.AttachResponse)
@@ -339,11 +341,11 @@ async def test_an_order_is_not_for_those_that_have_not_said_who_they_are(bench: 
 
 async def test_orders_end_with_their_worker(bench: Bench) -> None:
     stream = await bench.greeted()
-    bench.watchdog.order(KEY, INTERRUPT)
+    bench.watchdog.order(INTERRUPT)
     assert await stream.read() == INTERRUPT_MESSAGE
     bench.watchdog.gone(ROUND, 0, 0)
     assert (await refused(stream.read()))[0] is grpc.StatusCode.FAILED_PRECONDITION
-    bench.watchdog.order(KEY, COMPLETE)
+    bench.watchdog.order(COMPLETE)
 
 
 async def test_a_worker_may_be_quicker_than_the_news_of_its_start() -> None:
@@ -355,7 +357,7 @@ async def test_a_worker_may_be_quicker_than_the_news_of_its_start() -> None:
             async with asyncio.timeout(0.05):
                 await bench.steps.get()
         bench.watchdog.started(ROUND, {0: os.getpid()})
-        assert (await heard(bench))[0] == KEY
+        assert (await heard(bench)).worker == KEY
 
 
 async def test_a_worker_whose_round_never_starts_is_told_so() -> None:
@@ -375,7 +377,7 @@ async def test_grpc_is_not_started_before_a_call() -> None:
         "async def main():\n"
         "    directory = PrivateDirectory()\n"
         "    ignore = lambda *_: None\n"
-        "    watchdog = Watchdog(WatchdogPolicy(), directory, ignore, ignore, ignore, {})\n"
+        "    watchdog = Watchdog(WatchdogPolicy(), directory, ignore, ignore, {})\n"
         "    assert watchdog.prepare(0, [0])[0]\n"
         "    await watchdog.close()\n"
         "    directory.close()\n"

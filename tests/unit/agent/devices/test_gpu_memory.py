@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agent.workers.devices.gpus import read_gpus
-from agent.workers.devices.host import TOLERANCE_BYTES, GpuMemoryWaiter, find_devices
+from agent.workers.devices.host import find_devices
+from agent.workers.devices.nvml import TOLERANCE_BYTES, GpuMemoryWaiter, read_gpus
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 LONG_S = 60.0
@@ -85,7 +85,7 @@ async def test_a_driver_that_fails_is_not_waited_for(nvml: FakeNvml, call: str) 
 async def test_a_driver_that_hangs_is_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.workers.devices.host.ANSWER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.workers.devices.nvml.ANSWER_TIMEOUT_S", SOON_S)
     waiter = waiter_of(nvml)
     nvml.gate = threading.Event()
     try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.workers.devices.gpus import count_gpus, driver, load_nvml, read_gpus, read_memory
-from agent.workers.devices.model import Gpu
+from agent.workers.devices.gpus import Gpu
+from agent.workers.devices.nvml import count_gpus, driver, load_nvml, read_gpus, read_memory
 from tests.support.nvml import GIB, FakeGpu, FakeNvml
 
 

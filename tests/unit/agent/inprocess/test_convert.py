@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.inprocess.model import (
-    Abort,
-    Completed,
-    Entered,
-    InprocessReport,
-    Interrupted,
-    Terminated,
-    WorkerOrder,
-    WorkerStep,
-)
+from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
 from agent.core.model import Failure, GroupState
 from agent.session import convert_inprocess as convert
 from agent.session.convert import beat_message, failure_message
-from agent.watchdog.calls import InvalidField
+from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
@@ -31,6 +24,7 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.v1 import failure_pb2, inprocess_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import a_beat
 
@@ -50,36 +44,39 @@ SAID = iteration_pb2.Interruption(
 )
 TERMINATED = iteration_pb2.INTERRUPTION_KIND_TERMINATED
 READ = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION, message="boom", traceback="T")
+KEY = WorkerKey(0, 1)
+
+
+def said(kind: Any, **more: Any) -> WorkerStep:
+    return WorkerStep(worker=KEY, iteration=3, kind=kind, **more)
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"),
+    ("message", "step"),
     [
         (
             worker_pb2.WorkerStep(entered=worker_pb2.Entered(spec=SPEC, group="g")),
-            Entered(spec=SPEC.SerializeToString(deterministic=True), group="g"),
+            said("entered", spec=SPEC.SerializeToString(deterministic=True), group="g"),
         ),
-        (worker_pb2.WorkerStep(completed=worker_pb2.Completed()), Completed()),
-        (worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted()), Interrupted()),
+        (worker_pb2.WorkerStep(completed=worker_pb2.Completed()), said("completed")),
+        (worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted()), said("interrupted")),
         (
             worker_pb2.WorkerStep(interrupted=worker_pb2.Interrupted(interruption=SAID)),
-            Interrupted(interruption=READ),
+            said("interrupted", interruption=READ),
         ),
         (
             worker_pb2.WorkerStep(terminated=worker_pb2.Terminated(interruption=SAID)),
-            Terminated(interruption=READ),
+            said("terminated", interruption=READ),
         ),
     ],
 )
-def test_every_step_is_read(
-    message: worker_pb2.WorkerStep, kind: Entered | Completed | Interrupted | Terminated
-) -> None:
-    message.iteration = 7
-    assert convert.step_from(message, 1) == WorkerStep(iteration=7, kind=kind)
+def test_every_step_is_read(message: worker_pb2.WorkerStep, step: WorkerStep) -> None:
+    message.iteration = 3
+    assert convert.step_from(message, KEY) == step
 
 
 def test_a_step_of_a_later_version_is_passed_over() -> None:
-    assert convert.step_from(worker_pb2.WorkerStep(iteration=7), 1) is None
+    assert convert.step_from(worker_pb2.WorkerStep(iteration=7), KEY) is None
 
 
 def entered(**spec: object) -> worker_pb2.WorkerStep:
@@ -104,23 +101,23 @@ def terminated(**fields: object) -> worker_pb2.WorkerStep:
         (worker_pb2.WorkerStep(iteration=2**63), "step.iteration"),
         (
             worker_pb2.WorkerStep(entered=worker_pb2.Entered(group="é" * 65)),
-            "step.entered.group: has 130 bytes",
+            "step.entered.group: 130 is given, allowed is at most 128 bytes",
         ),
         (
             entered(
                 rules=[iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=bytes(2048)))]
                 * 20
             ),
-            "step.entered.spec: has 41",
+            "step.entered.spec: 41",
         ),
-        (interrupted(message="x" * 4097), "step.interrupted.interruption.message: has 4097"),
+        (interrupted(message="x" * 4097), "step.interrupted.interruption.message: 4097"),
         (interrupted(traceback="x" * 65537), "step.interrupted.interruption.traceback"),
         (interrupted(kind=0), "step.interrupted.interruption.kind"),
         (interrupted(kind=TERMINATED), "step.interrupted.interruption.kind"),
         (terminated(kind=iteration_pb2.INTERRUPTION_KIND_HOST_LOST), "step.terminated"),
         (
             worker_pb2.WorkerStep(terminated=worker_pb2.Terminated()),
-            "step.terminated.interruption: is missing",
+            "step.terminated.interruption: nothing is given",
         ),
     ],
 )
@@ -128,13 +125,13 @@ def test_a_step_that_cannot_be_is_refused_by_the_name_of_its_field(
     message: worker_pb2.WorkerStep, field: str
 ) -> None:
     with pytest.raises(InvalidField) as caught:
-        convert.step_from(message, 0)
+        convert.step_from(message, KEY)
     assert str(caught.value).startswith(field)
 
 
 def test_the_longest_step_is_read() -> None:
     longest = interrupted(message="x" * 4096, traceback="x" * 65536)
-    assert convert.step_from(longest, 0) is not None
+    assert convert.step_from(longest, KEY) is not None
 
 
 def test_every_order_is_written() -> None:
@@ -145,7 +142,7 @@ def test_every_order_is_written() -> None:
         master_addr="a",
         master_port=70,
     )
-    message = convert.order_message(WorkerOrder(iteration=5, kind=begin))
+    message = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
     assert message == worker_pb2.WorkerOrder(
         iteration=5,
         begin=worker_pb2.WorkerBegin(
@@ -158,11 +155,15 @@ def test_every_order_is_written() -> None:
         ),
     )
     assert message.begin.HasField("active_rank")
-    interrupt = convert.order_message(WorkerOrder(iteration=5, kind=IterationInterrupt(reason="r")))
+    interrupt = convert.order_message(
+        WorkerOrder(worker=KEY, iteration=5, kind=IterationInterrupt(reason="r"))
+    )
     assert interrupt.interrupt.reason == "r"
-    complete = convert.order_message(WorkerOrder(iteration=5, kind=IterationComplete()))
+    complete = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=IterationComplete()))
     assert complete.WhichOneof("kind") == "complete"
-    quiet = convert.order_message(WorkerOrder(iteration=5, kind=IterationInterrupt(reason="")))
+    quiet = convert.order_message(
+        WorkerOrder(worker=KEY, iteration=5, kind=IterationInterrupt(reason=""))
+    )
     assert quiet.WhichOneof("kind") == "interrupt"
 
 
@@ -174,7 +175,7 @@ def test_a_spare_has_no_active_rank() -> None:
         master_addr="a",
         master_port=70,
     )
-    message = convert.order_message(WorkerOrder(iteration=5, kind=begin))
+    message = convert.order_message(WorkerOrder(worker=KEY, iteration=5, kind=begin))
     assert not message.begin.HasField("active_rank")
 
 
@@ -300,12 +301,12 @@ def test_a_record_says_which_iteration_it_was() -> None:
     assert record.iteration == 12
 
 
-BEFORE = Entered(spec=b"")
-LEFT = Terminated(interruption=READ)
+BEFORE = said("entered")
+LEFT = said("terminated", interruption=READ)
 TOLD = [
     (None, None, (0, "")),
     (BEFORE, None, (4, "")),
-    (Completed(), IterationComplete(), (4, "")),
+    (said("completed"), IterationComplete(), (4, "")),
     (LEFT, IterationInterrupt(reason="it left"), (4, "it has left this round's iterations: boom")),
     (LEFT, IterationComplete(), (4, "")),
     (BEFORE, Abort(reason="too few"), (4, "no iteration follows: too few")),
@@ -314,18 +315,18 @@ TOLD = [
 
 @pytest.mark.parametrize(("step", "order", "expected"), TOLD)
 def test_a_program_hears_where_its_worker_stands(
-    step: Entered | Completed | Terminated | None,
+    step: WorkerStep | None,
     order: IterationInterrupt | IterationComplete | Abort | None,
     expected: tuple[int, str],
 ) -> None:
     """It may be the second one; what the first did outside of an iteration is of no matter."""
     greeted = convert.greeting(
-        None if step is None else WorkerStep(iteration=3, kind=step),
-        None if order is None else WorkerOrder(iteration=3, kind=order),
+        step,
+        None if order is None else WorkerOrder(worker=KEY, iteration=3, kind=order),
     )
     assert (greeted.next_iteration, greeted.left) == expected
 
 
 def test_an_abort_is_written_with_its_reason() -> None:
-    order = WorkerOrder(iteration=3, kind=Abort(reason="too few"))
+    order = WorkerOrder(worker=KEY, iteration=3, kind=Abort(reason="too few"))
     assert convert.order_message(order).abort.reason == "too few"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from agent.core import effects as fx
-from agent.core.events import InprocessStepTaken
-from agent.core.inprocess.iterations import REPORTED_CHARACTERS_MAX, HostIterations
+from agent.core.events import WorkerStep
+from agent.core.inprocess.iterations import HostIterations
 from agent.core.inprocess.model import InprocessReport
-from agent.core.inprocess.worker import Fault
-from agent.watchdog.core.model import Purpose
+from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
+from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
+from tests.support.agents import POLICY
 from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
@@ -38,14 +39,16 @@ class Story:
     """A host's part in round 0, with a clock that the test moves."""
 
     def __init__(self, workers: int = 2, *, is_started: bool = True) -> None:
-        self.host = HostIterations(workers, shutdown_timeout_s=GRACE_S)
+        self.host = HostIterations(
+            replace(POLICY, local_world_size=workers, shutdown_timeout_s=GRACE_S)
+        )
         self.host.begin_round(0)
         self.now = 100.0
         self.faults: list[Fault] = []
         if is_started:
             self.host.started(0, {rank: 70 + rank for rank in range(workers)})
 
-    def feed(self, *events: InprocessStepTaken | InprocessDirective) -> list[fx.Effect]:
+    def feed(self, *events: WorkerStep | InprocessDirective) -> list[fx.Effect]:
         effects: list[fx.Effect] = []
         for event in events:
             if isinstance(event, InprocessDirective):
@@ -127,7 +130,7 @@ def test_what_is_repeated_or_late_changes_nothing() -> None:
     story = Story().running()
     story.feed(breaks(1, 0), an_interrupt(0))
     before = story.report
-    repeated: list[InprocessStepTaken | InprocessDirective] = [
+    repeated: list[WorkerStep | InprocessDirective] = [
         breaks(1, 0),
         breaks(1, 0, message="again"),
         a_begin(0),
@@ -437,7 +440,7 @@ def test_who_takes_no_part_any_more_is_ended_even_if_the_begin_that_said_so_was_
 
 @pytest.mark.parametrize("entered", [[], [enters(1, 0)]])
 def test_who_missed_an_iteration_that_is_complete_is_ended(
-    entered: list[InprocessStepTaken],
+    entered: list[WorkerStep],
 ) -> None:
     story = Story()
     story.feed(*entered)

@@ -9,15 +9,14 @@ import pytest
 
 from agent.core import effects as fx
 from agent.core.inprocess.messages import WONDER_S
-from agent.core.inprocess.model import InprocessReport, Interrupted
-from agent.watchdog.core.model import Evidence, Purpose
+from agent.core.inprocess.model import InprocessReport
+from agent.watchdog.hang import Evidence, Purpose
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     SPEC,
     a_begin,
     a_complete,
     a_hang,
-    a_step,
     an_interrupt,
     breaks,
     completes,
@@ -134,7 +133,7 @@ def test_a_restart_that_works_is_one_line_with_who_what_and_how_long() -> None:
     """And the traceback, where it happened."""
     story = Story().running()
     boom = replace(why(1), traceback="Traceback: boom\n")
-    effects = story.feed(a_step(1, 0, Interrupted(interruption=boom)))
+    effects = story.feed(replace(breaks(1, 0), interruption=boom))
     story.now += 0.25
     effects += story.feed(an_interrupt(0, "rank 3 on h: boom"), breaks(0, 0, None))
     story.now += 0.25

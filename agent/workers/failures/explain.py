@@ -34,7 +34,7 @@ class MemoryGroup:
     limit_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelLine:
     """A line of the kernel log about process ``pid``, as the host numbers processes."""
 
@@ -45,26 +45,26 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """How a worker ended, and what the host told right after; nothing of that is certain.
-
-    ``exit_code`` is negative for a signal. ``is_stopped``: its agent was stopping it.
-    ``has_error``: it left an error file. ``has_stacks``: its crash left stacks.
-    ``host_oom_kills``: processes the kernel's out-of-memory killer has ended anywhere on
-    the host since the round began. ``kernel_lines``: since then; ``None``: not readable.
-    ``shared_memory``: bytes of /dev/shm, and how many are free.
-    ``missing_script``: the script, if it is not there any more.
-    """
+    """How a worker ended, and what the host told right after; nothing of that is certain."""
 
     exit_code: int
+    """Negative for a signal."""
     pid: int = 0
     is_stopped: bool = False
+    """Whether its agent was stopping it."""
     has_error: bool = False
+    """Whether it left an error file."""
     has_stacks: bool = False
+    """Whether its crash left stacks."""
     memory: MemoryGroup | None = None
     host_oom_kills: int | None = None
+    """Processes that the out-of-memory killer ended on the whole host since the round began."""
     kernel_lines: tuple[KernelLine, ...] | None = None
+    """Since the round began; ``None``: not readable."""
     shared_memory: tuple[int, int] | None = None
+    """Bytes of /dev/shm, and how many are free."""
     missing_script: str = ""
+    """The script, if it is not there any more."""
 
 
 # Signals that a process brings upon itself, and what with.
@@ -80,11 +80,16 @@ _CRASHES = {
     Signals.SIGSYS: "it made a system call that a filter (seccomp) of its container forbids",
 }
 
+_BATCH_WARNING = (
+    "it got {}, e.g. a batch system's warning that its time is over, and had no handler for it"
+)
 _REASONS = {
     Signals.SIGPIPE: "it wrote to a pipe or socket that has no reader any more",
     Signals.SIGXCPU: "it used up its limit of CPU time: see `ulimit -t`, RLIMIT_CPU",
     Signals.SIGXFSZ: "a file grew beyond the limit of file sizes: see `ulimit -f`, RLIMIT_FSIZE",
     Signals.SIGALRM: "a timer that it set itself ran out, and nothing handled it",
+    Signals.SIGUSR1: _BATCH_WARNING.format("SIGUSR1"),
+    Signals.SIGUSR2: _BATCH_WARNING.format("SIGUSR2"),
 }
 
 _EXITS = {
@@ -119,7 +124,7 @@ def explain(evidence: Evidence) -> str:
     elif code < 0:
         why = f"signal {-code} has no name here: something else sent it"
     else:
-        why = _exited(evidence)
+        why = _exited(code, evidence)
     return why[:EXPLANATION_CHARACTERS_MAX]
 
 
@@ -127,43 +132,37 @@ def _signalled(signal: Signals, evidence: Evidence) -> str:
     if signal is Signals.SIGKILL:
         return _killed(evidence)
     if signal is Signals.SIGBUS:
-        return _bus_error(evidence)
+        return "; ".join([*_bus_error(evidence.shared_memory), *_crash_details(evidence)])
     if signal in _CRASHES:
         return "; ".join([_CRASHES[signal], *_crash_details(evidence)])
-    if signal in _REASONS:
-        return _REASONS[signal]
-    if signal in (Signals.SIGUSR1, Signals.SIGUSR2):
-        return (
-            f"it got {signal.name}, e.g. a batch system's warning that its time is over, "
-            "and had no handler for it"
-        )
-    return (
+    return _REASONS.get(signal) or (
         f"something else sent {signal.name}; it was not this agent. Often a batch system, "
         "a container runtime or a person"
     )
 
 
 def _killed(evidence: Evidence) -> str:
-    memory, lines = evidence.memory, evidence.kernel_lines or ()
-    kills = [line for line in lines if line.is_oom_kill]
+    lines = evidence.kernel_lines
+    kills = [line for line in lines or () if line.is_oom_kill]
     for line in kills:
         if line.pid == evidence.pid:
-            return f"{_OOM_KILLER} ended it: {_quoted(line.text)}"
+            return f"{_OOM_KILLER} ended it: {_quoted(line)}"
     # Within a container the log has other numbers than we have, so any of them may be it.
-    logged = f"; the kernel says: {_quoted(kills[-1].text)}" if kills else ""
+    logged = f"; the kernel says: {_quoted(kills[-1])}" if kills else ""
     since = "since the round began"
-    group = _group(memory) if memory is not None else ""
-    if memory is not None and memory.oom_kills:
+    memory = evidence.memory or MemoryGroup(name="")
+    limit = f" with its limit of {_size(memory.limit_bytes)}" if memory.limit_bytes else ""
+    group = f"cgroup {memory.name}{limit}"
+    if memory.oom_kills:
         ended = f"{_processes(memory.oom_kills)} of {group}"
         return f"very likely {_OOM_KILLER}: it ended {ended} {since}{logged}"
     if evidence.host_oom_kills or kills:
         ended = _processes(max(evidence.host_oom_kills or 0, len(kills)))
         return f"perhaps {_OOM_KILLER}: it ended {ended} of this host {since}{logged}"
-    if memory is not None and memory.limit_hits and memory.oom_kills is None:
+    if memory.limit_hits and memory.oom_kills is None:
         hits = f"hit its memory limit {memory.limit_hits} times"
         return f"perhaps {_OOM_KILLER}: {group} {hits} {since}"
-    told = (memory and memory.oom_kills, evidence.host_oom_kills, evidence.kernel_lines)
-    if all(each is None for each in told):
+    if memory.oom_kills is None and evidence.host_oom_kills is None and lines is None:
         return (
             f"SIGKILL comes from {_OOM_KILLER} or from elsewhere; this host does not let the "
             "agent see which: look into its kernel log (dmesg)"
@@ -174,29 +173,20 @@ def _killed(evidence: Evidence) -> str:
     )
 
 
-def _group(memory: MemoryGroup) -> str:
-    limit = f" with its limit of {_size(memory.limit_bytes)}" if memory.limit_bytes else ""
-    return f"cgroup {memory.name}{limit}"
-
-
-def _processes(number: int) -> str:
-    return "1 process" if number == 1 else f"{number} processes"
-
-
-def _bus_error(evidence: Evidence) -> str:
+def _bus_error(shared_memory: tuple[int, int] | None) -> tuple[str, str]:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
     advice = "in a container --shm-size gives more of it"
-    if evidence.shared_memory is not None:
-        size, free = evidence.shared_memory
+    if shared_memory is not None:
+        size, free = shared_memory
         text += f" ({_size(size)}, of which {_size(free)} are free now)"
         if size <= _DOCKER_SHARED_MEMORY_BYTES:
             advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
-    return "; ".join([text, advice, *_crash_details(evidence)])
+    return text, advice
 
 
 def _crash_details(evidence: Evidence) -> list[str]:
     found = [
-        f"the kernel says: {_quoted(line.text)}"
+        f"the kernel says: {_quoted(line)}"
         for line in evidence.kernel_lines or ()
         if line.pid == evidence.pid and not line.is_oom_kill
     ][-1:]
@@ -204,8 +194,7 @@ def _crash_details(evidence: Evidence) -> list[str]:
     return [*found, where if evidence.has_stacks else _STACKS_HINT]
 
 
-def _exited(evidence: Evidence) -> str:
-    code = evidence.exit_code
+def _exited(code: int, evidence: Evidence) -> str:
     if code == 2 and evidence.missing_script:
         return (
             f"Python could not open {evidence.missing_script}: it is not there on this host (any "
@@ -218,8 +207,12 @@ def _exited(evidence: Evidence) -> str:
     return f"{_EXITS.get(code, f'the program chose exit code {code} itself')}; {_RECORD_HINT}"
 
 
-def _quoted(text: str) -> str:
-    return f"{text[:_KERNEL_CHARACTERS_MAX]!r}"
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
+
+
+def _quoted(line: KernelLine) -> str:
+    return f"{line.text[:_KERNEL_CHARACTERS_MAX]!r}"
 
 
 def _size(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.workers.failures.exit_status import signal_within
-from agent.workers.failures.explain.explain import (
+from agent.workers.failures.explain import (
     EXPLANATION_CHARACTERS_MAX,
     Evidence,
     KernelLine,

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.model import Cpu, format_cpu_list
-from agent.workers.devices.numa import Bindings, bind_workers
-from agent.workers.devices.topology import read_topology
+from agent.workers.devices.binding import Bindings, Cpu, bind_workers, format_cpu_list
+from agent.workers.devices.host import read_topology
 from tests.support.sysfs import a_machine
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig, Program
-from agent.workers.environment import (
+from agent.workers.manager import (
     common_environment,
-    inherited,
     needs_omp_default,
     worker_environments,
 )
@@ -64,8 +64,7 @@ def test_threads_are_limited_where_workers_share_cores(
     assert needs_omp_default(base, workers) is is_needed
 
 
-def test_the_agents_own_options_are_not_inherited() -> None:
-    assert inherited({"DRUMBEAT_COORDINATOR": "h:1", "DRUMBEATS": "x", "A": "b"}) == {
-        "DRUMBEATS": "x",
-        "A": "b",
-    }
+def test_the_agents_own_options_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"DRUMBEAT_COORDINATOR": "h:1", "DRUMBEATS": "x", "A": "b"}
+    monkeypatch.setattr("os.environ", given)
+    assert inherited_environment() == {"DRUMBEATS": "x", "A": "b"}

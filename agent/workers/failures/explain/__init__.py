@@ -1,1 +1,0 @@
-"""Why a worker ended badly, as far as its host can tell: a sentence for the report."""
