@@ -8,7 +8,7 @@ each worker on what only all of them know together.
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess.arguments import call_with
@@ -134,44 +134,18 @@ class ActiveWorldSizeDivisibleBy(_LowestRanks):
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
 
 
-@dataclass(frozen=True, slots=True)
-class RankPolicy:
-    """All the rules of a wrapper."""
-
-    rules: tuple[RankAssignment, ...]
-    """Those that the coordinator applies, in this order."""
-    local_filter: RankFilter | None
-    """The user's own, for each worker to apply to its own state."""
-
-    def group_of(self, state: State) -> str:
-        """Return the worker's group; empty if no rule asks for it."""
-        for rule in self.rules:
-            if isinstance(rule, FilterCountGroupedByKey):
-                return rule.group_of(state)
-        return ""
-
-    def filtered(self, state: State) -> State:
-        """Return the state after the user's own filter; raises ``TypeError``, ``ValueError``."""
-        if self.local_filter is None:
-            return state
-        result = call_with(self.local_filter, state)
-        if not isinstance(result, State):
-            raise TypeError(f"rank_filter must return a State, not {result!r}")
-        if (result.active_rank == 0) != (result.rank == 0):
-            raise ValueError(
-                f"rank_filter gave rank {result.rank} the active_rank {result.active_rank};"
-                " active rank 0 must be rank 0, and rank 0 must be active"
-            )
-        return result
-
-
 _FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
 _RULES = (ShiftRanks, FillGaps, FilterCountGroupedByKey, *_FILTERS)
 _ALLOWED = ", ".join(rule.__name__ for rule in _RULES) + ", and Compose of these"
 
 
-def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPolicy:
-    """Return what the arguments of these names mean; raises ``TypeError``, ``ValueError``."""
+def rules_of(
+    assignment: RankAssignment, rank_filter: RankFilter | None
+) -> tuple[list[RankAssignment], RankFilter | None]:
+    """Return the rules for the coordinator to apply, in this order, and the user's own filter.
+
+    Raises ``TypeError``, ``ValueError``.
+    """
     if not isinstance(assignment, RankAssignment):
         raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
     if rank_filter is not None and not isinstance(rank_filter, RankFilter):
@@ -195,5 +169,28 @@ def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPo
         )
     filters: list[Any] = list(flattened(rank_filter))
     if all(type(each) in _FILTERS for each in filters):
-        return RankPolicy((*rules, *filters), None)
-    return RankPolicy(tuple(rules), rank_filter)
+        return [*rules, *filters], None
+    return rules, rank_filter
+
+
+def group_of(rules: list[RankAssignment], state: State) -> str:
+    """Return the worker's group; empty if no rule asks for it."""
+    for rule in rules:
+        if isinstance(rule, FilterCountGroupedByKey):
+            return rule.group_of(state)
+    return ""
+
+
+def filtered(state: State, rank_filter: RankFilter | None) -> State:
+    """Return the state after the user's own filter; raises ``TypeError``, ``ValueError``."""
+    if rank_filter is None:
+        return state
+    result = call_with(rank_filter, state)
+    if not isinstance(result, State):
+        raise TypeError(f"rank_filter must return a State, not {result!r}")
+    if (result.active_rank == 0) != (result.rank == 0):
+        raise ValueError(
+            f"rank_filter gave rank {result.rank} the active_rank {result.active_rank};"
+            " active rank 0 must be rank 0, and rank 0 must be active"
+        )
+    return result

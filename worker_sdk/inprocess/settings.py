@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import itertools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ Duration = timedelta | float
 
 DURATION_MAX_S = 365 * 24 * 3600.0
 
-# The left one must be below the right one.
+# Durations of a `Wrapper`: the left one must be below the right one.
 _BELOW = (
     ("soft_timeout", "hard_timeout"),
     ("hard_timeout", "barrier_timeout"),
@@ -25,39 +25,22 @@ _BELOW = (
     ("monitor_thread_interval", "soft_timeout"),
     ("progress_watchdog_interval", "soft_timeout"),
 )
+_ALSO = ("completion_timeout", "last_call_wait", "termination_grace_time")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """The durations of a ``Wrapper`` in seconds, under the names that users know."""
-
-    monitor_thread_interval: float
-    monitor_process_interval: float
-    heartbeat_interval: float
-    progress_watchdog_interval: float
-    soft_timeout: float
-    hard_timeout: float
-    heartbeat_timeout: float
-    barrier_timeout: float
-    completion_timeout: float
-    last_call_wait: float
-    termination_grace_time: float
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Timing:
-        """Take them from a wrapper's arguments; raises ``TypeError`` and ``ValueError``."""
-        names = [field.name for field in fields(cls)]
-        values = {
-            name: seconds(name, given[name], is_0_allowed=name == "last_call_wait")
-            for name in names
-        }
-        for less, more in _BELOW:
-            if not values[less] < values[more]:
-                raise ValueError(
-                    f"{less} must be below {more}, but {less} is {values[less]:g} s"
-                    f" and {more} is {values[more]:g} s"
-                )
-        return cls(**values)
+def timing(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return a wrapper's durations in seconds; raises ``TypeError`` and ``ValueError``."""
+    names = [*dict.fromkeys(itertools.chain(*_BELOW)), *_ALSO]
+    values = {
+        name: seconds(name, given[name], is_0_allowed=name == "last_call_wait") for name in names
+    }
+    for less, more in _BELOW:
+        if not values[less] < values[more]:
+            raise ValueError(
+                f"{less} must be below {more}, but {less} is {values[less]:g} s"
+                f" and {more} is {values[more]:g} s"
+            )
+    return values
 
 
 def seconds(name: str, value: object, *, is_0_allowed: bool = False) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drumbeat.worker.v1 import worker_pb2
-from worker_sdk.inprocess import environment
+from worker_sdk.inprocess import environment, ranks
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.errors import (
     HealthCheckError,
@@ -61,7 +61,7 @@ class Call:
         )
         self._remains: list[BaseException] = []
         """What the function raised here in the iteration that was interrupted."""
-        self._monitor = Monitor(link, self._abort, cleanup_s=plan.timing.soft_timeout)
+        self._monitor = Monitor(link, self._abort, cleanup_s=plan.timing["soft_timeout"])
         progress = Progress()
         self._ticker = Ticker(plan.timing, link.limits, progress, self._on_silence)
         self._call = CallWrapper(self._first, progress, self._monitor.atomic)
@@ -87,7 +87,7 @@ class Call:
         count = 0
         while True:
             number = self._link.iteration
-            group = self._plan.policy.group_of(self._call.state)
+            group = ranks.group_of(self._plan.rules, self._call.state)
             entered = worker_pb2.Entered(spec=self._spec, group=group)
             answer = self._monitor.ask(machine.Enter(number, entered))
             self._link.iteration = number + 1
@@ -113,7 +113,7 @@ class Call:
             iteration=count,
             mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
         )
-        state = self._plan.policy.filtered(state)
+        state = ranks.filtered(state, self._plan.local_filter)
         environment.apply(state, begin)
         self._call._state = state  # noqa: SLF001 - it is ours
         self._ticker.run(is_judging=True)

@@ -25,18 +25,21 @@ if TYPE_CHECKING:
         Initialize,
         RetryController,
     )
-    from worker_sdk.inprocess.ranks import RankPolicy
+    from worker_sdk.inprocess.ranks import RankAssignment, RankFilter
     from worker_sdk.inprocess.restart.agent_link import Link
-    from worker_sdk.inprocess.settings import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a ``Wrapper`` was given, checked."""
 
-    timing: Timing
+    timing: dict[str, float]
+    """In seconds, under the names that users know."""
     limits: RetryController
-    policy: RankPolicy
+    rules: list[RankAssignment]
+    """Those that the coordinator applies."""
+    local_filter: RankFilter | None
+    """The user's own."""
     initialize: Initialize | None
     abort: Abort | None
     finalize: Finalize | None

@@ -22,15 +22,15 @@ TRACEBACK_BYTES_MAX = 48 * 1024
 
 def spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on; no group is larger than ``world_size``."""
-    rules = (_rule(rule, world_size) for rule in plan.policy.rules)
+    rules = (_rule(rule, world_size) for rule in plan.rules)
     return iteration_pb2.InprocessSpec(
         rules=[rule for rule in rules if rule is not None],
         world_size_min=plan.limits.min_world_size,
         active_world_size_min=plan.limits.min_active_world_size,
         iterations_max=plan.limits.max_iterations or 0,
-        last_call_wait=_duration(plan.timing.last_call_wait),
-        barrier_timeout=_duration(plan.timing.barrier_timeout),
-        completion_timeout=_duration(plan.timing.completion_timeout),
+        last_call_wait=_duration(plan.timing["last_call_wait"]),
+        barrier_timeout=_duration(plan.timing["barrier_timeout"]),
+        completion_timeout=_duration(plan.timing["completion_timeout"]),
     )
 
 

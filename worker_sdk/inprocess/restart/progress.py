@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from worker_sdk.inprocess.restart.agent_link import BoardLimits
-    from worker_sdk.inprocess.settings import Timing
 
 
 STALL_S = 1.0
@@ -95,7 +94,7 @@ class Ticker:
 
     def __init__(
         self,
-        timing: Timing,
+        timing: dict[str, float],
         limits: BoardLimits,
         progress: Progress,
         on_silence: Callable[[], None],
@@ -113,7 +112,7 @@ class Ticker:
     def start(self) -> None:
         """Start the thread; from here on the heartbeat is kept."""
         _Sign.receiver = self._progress
-        self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+        self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
         self._thread.start()
 
     def run(self, *, is_judging: bool) -> None:
@@ -147,8 +146,8 @@ class Ticker:
         since = self._progress.since
         if since != self._armed_since:
             self._armed_since = since
-            left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
-            self._limits.arm(HARD_SCOPE, left_s, self._timing.termination_grace_time)
+            left_s = max(since + self._timing["hard_timeout"] - monotonic(), 0.001)
+            self._limits.arm(HARD_SCOPE, left_s, self._timing["termination_grace_time"])
 
     def _tick(self) -> None:
         due = monotonic()
@@ -158,13 +157,13 @@ class Ticker:
             if self._is_stopped:
                 return
             now = monotonic()
-            self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+            self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
             with self._lock:
                 due = now + self._step(now, now - due)
 
     def _step(self, now: float, lateness_s: float) -> float:
         """Do what is due; return for how long nothing else is."""
-        interval_s = self._timing.progress_watchdog_interval
+        interval_s = self._timing["progress_watchdog_interval"]
         if not self._is_running:
             return interval_s
         if lateness_s > STALL_S:
@@ -175,7 +174,7 @@ class Ticker:
         self._arm()
         if not self._is_judging:
             return interval_s
-        left_s = self._progress.since + self._timing.soft_timeout - now
+        left_s = self._progress.since + self._timing["soft_timeout"] - now
         if left_s > 0:
             return min(interval_s, left_s)
         self._is_judging = False

@@ -11,9 +11,8 @@ import pytest
 
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import context, inprocess
-from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper
+from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, ranks
 from worker_sdk.inprocess.arguments import with_instance
-from worker_sdk.inprocess.ranks import policy
 from worker_sdk.inprocess.restart import messages
 from worker_sdk.inprocess.restart.call_wrapper import Current
 
@@ -33,13 +32,13 @@ def test_defaults_are_those_that_users_know() -> None:
     assert spec.completion_timeout.seconds == 120
     assert spec.last_call_wait.seconds == 1
     timing = Wrapper()._plan.timing
-    assert (timing.soft_timeout, timing.hard_timeout, timing.heartbeat_timeout) == (60, 90, 30)
-    assert timing.termination_grace_time == 5
+    kept = ("soft_timeout", "hard_timeout", "heartbeat_timeout", "termination_grace_time")
+    assert [timing[name] for name in kept] == [60, 90, 30, 5]
 
 
 def test_durations_are_timedeltas_or_seconds() -> None:
     timing = Wrapper(soft_timeout=timedelta(seconds=4), hard_timeout=4.5)._plan.timing
-    assert (timing.soft_timeout, timing.hard_timeout) == (4.0, 4.5)
+    assert (timing["soft_timeout"], timing["hard_timeout"]) == (4.0, 4.5)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_rules_go_in_the_order_in_which_they_are_applied() -> None:
     allowed = rules[0].groups.allowed
     assert [n for n in range(8 * len(allowed)) if allowed[n // 8] & (1 << n % 8)] == [2, 9]
     state = State(rank=0, world_size=9)
-    assert wrapper._plan.policy.group_of(state) == "k"
+    assert ranks.group_of(wrapper._plan.rules, state) == "k"
 
 
 def test_a_group_is_named_by_a_function_of_the_state_and_cut() -> None:
@@ -162,10 +161,10 @@ def test_gaps_must_be_closed_after_groups_were_filtered() -> None:
 
 def test_a_filter_of_the_users_own_is_kept_whole() -> None:
     composed = Compose(inprocess.MaxActiveWorldSize(2), OwnFilter())
-    found = policy(inprocess.ShiftRanks(), composed)
-    assert len(found.rules) == 1
+    rules, own = ranks.rules_of(inprocess.ShiftRanks(), composed)
+    assert len(rules) == 1
     state = State(rank=0, world_size=4, active_rank=0, active_world_size=4)
-    assert found.filtered(state).active_world_size == 2
+    assert ranks.filtered(state, own).active_world_size == 2
 
 
 def test_a_filter_must_leave_active_rank_0_to_rank_0() -> None:
@@ -181,9 +180,9 @@ def test_a_filter_must_leave_active_rank_0_to_rank_0() -> None:
 
     state = State(rank=3, world_size=4, active_rank=3, active_world_size=4)
     with pytest.raises(ValueError, match="active rank 0 must be rank 0"):
-        policy(inprocess.ShiftRanks(), Backwards()).filtered(state)
+        ranks.filtered(state, Backwards())
     with pytest.raises(TypeError, match="must return a State"):
-        policy(inprocess.ShiftRanks(), Nothing()).filtered(state)
+        ranks.filtered(state, Nothing())
 
 
 @pytest.mark.parametrize(
