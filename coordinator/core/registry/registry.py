@@ -51,6 +51,7 @@ class RegistryPolicy:
 
     Up to ``agents_at_base_pace`` agents of a run keep the base pace; for more see ``PaceRules``.
 
+    ``runs_max``: live runs; a hello of one more is refused.
     ``runs_ended_*``: what is remembered of runs that have ended, in all and per run id;
     the oldest is forgotten first. ``failures_bytes_max``: what the failure records of all
     runs may take together; each may have ``failures_bytes_least`` of it whatever others have.

@@ -12,6 +12,7 @@ from coordinator.core.progress.adaptive_timeouts import LearningRules
 class RunPolicy:
     """Limits and graces of a run. Durations are seconds.
 
+    ``agents_max``: agents of a run, standbys included; twice the largest jobs we know of.
     ``incarnations_heard_max``: agents whose failure records are told from
     repeated ones; records of one more are not kept.
     ``failures_kept_max``, ``failures_bytes_max``: failure records kept of a run that
