@@ -31,7 +31,7 @@ _BIND_ALLOWED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of what waits and of what is sent; for those of the core see ``RegistryPolicy``."""
+    """Bounds of what waits and of what is sent; the core has its own, in its ``Policy``."""
 
     message_bytes_max: int = 1 * _MIB
     """Size of one incoming message; gRPC refuses larger ones."""

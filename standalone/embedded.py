@@ -15,7 +15,8 @@ from agent.runtime.driver import drive
 from agent.session.transport import Connection, TransportError
 from agent.settings.config import AgentConfig
 from coordinator.config import Limits
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
@@ -33,7 +34,7 @@ def run(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    coordinator = Driver(Registry(RegistryPolicy()), MemoryJournal(), Limits(), is_embedded=True)
+    coordinator = Driver(Registry(Policy()), MemoryJournal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     agent = asyncio.create_task(drive(config, EmbeddedTransport(coordinator)), name="agent")
     try:

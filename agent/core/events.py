@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agent.core.inprocess import model as inprocess
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
-from agent.watchdog.core import effects as watchdog
+from agent.watchdog.core import messages as watchdog
 from agent.workers.supervisor import messages
 from drumbeat.inprocess import InprocessDirective
 
@@ -23,15 +23,7 @@ WorkerSignalled = watchdog.Signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWelcomed:
-    """The coordinator answered the ``Hello`` of this attempt."""
-
-    attempt: int
-    pace: Pace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceChanged:
-    """The coordinator stretched or tightened the heartbeats."""
+    """The coordinator answered the ``Hello`` of this attempt, or set another pace since."""
 
     attempt: int
     pace: Pace
@@ -121,7 +113,7 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-SessionEvent = SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost
+SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | SessionLost
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested

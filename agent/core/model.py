@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.core.inprocess.model import InprocessReport
-from agent.watchdog.core.model import Hang
+from agent.watchdog.hang import Hang
 from agent.workers.failures.report import FailureReport, WorkerFailure
 
 NO_ROUND = -1

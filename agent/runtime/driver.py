@@ -207,7 +207,7 @@ class Driver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.close()
         self._reporter.close()
-        self._ports.close()
+        self._ports.keep_only()
         await self._telemetry.close()
 
     def _submit(self, event: Event) -> None:
@@ -272,9 +272,8 @@ class Driver:
             case fx.SendGoodbye() if session is not None:
                 session.send_goodbye(effect.reason)
             case fx.ReservePort():
+                self._ports.keep_only(effect.kept)
                 self._submit(PortReserved(port=self._reserve_port()))
-            case fx.ReleasePort():
-                self._ports.release(effect.port)
             case fx.WriteFailure():
                 self._write_failure(effect.failure)
             case fx.Finish():

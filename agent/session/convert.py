@@ -20,7 +20,7 @@ from agent.core.model import (
 )
 from agent.session.convert_inprocess import report_message
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Hang, HangKind, Standing
+from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.verdict import read_report

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
-from agent.watchdog.calls import InvalidField
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
@@ -22,6 +21,7 @@ from drumbeat.inprocess import (
 )
 from drumbeat.mapping import MessageMapping, enum_table
 from drumbeat.v1 import inprocess_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 
 MESSAGE_BYTES_MAX = 4 * 1024
@@ -67,7 +67,7 @@ _REPORT = MessageMapping(
 def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
-        raise InvalidField(f"step.iteration: {message.iteration} is given, must be below 2**63")
+        raise InvalidField("step.iteration", message.iteration, "below 2**63")
     kind = message.WhichOneof("kind")
     step = partial(WorkerStep, worker=worker, iteration=message.iteration)
     match kind:
@@ -82,7 +82,7 @@ def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep |
                 why = _interruption_from(content.interruption, worker.local_rank, known, path)
                 return step(kind=kind, interruption=why)
             if kind == "terminated":
-                raise InvalidField(f"{path}: is missing")
+                raise InvalidField(path, None, "an interruption")
             return step(kind=kind)
         case "completed":
             return step(kind=kind)
@@ -99,7 +99,7 @@ def _interruption_from(
     """Read what a worker says of itself; its token tells better which one it is."""
     kind = kind_from(message.kind)
     if kind not in known:
-        raise InvalidField(f"{path}.kind: {message.kind} is given, which is not a worker's to say")
+        raise InvalidField(f"{path}.kind", message.kind, "what a worker can know of itself")
     _check_bytes(f"{path}.message", message.message, MESSAGE_BYTES_MAX)
     _check_bytes(f"{path}.traceback", message.traceback, TRACEBACK_BYTES_MAX)
     return Interruption(
@@ -111,15 +111,14 @@ def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
     """Check the size of what is handed on; the coordinator knows what it means."""
     encoded = message.SerializeToString(deterministic=True)
     if len(encoded) > SPEC_BYTES_MAX:
-        where = f"step.entered.spec: has {len(encoded)} bytes, may have {SPEC_BYTES_MAX}"
-        raise InvalidField(where)
+        raise InvalidField("step.entered.spec", len(encoded), f"at most {SPEC_BYTES_MAX} bytes")
     return encoded
 
 
 def _check_bytes(path: str, text: str, limit: int) -> None:
     length = len(text.encode("utf-8", "replace"))
     if length > limit:
-        raise InvalidField(f"{path}: has {length} bytes, may have {limit}")
+        raise InvalidField(path, length, f"at most {limit} bytes")
 
 
 def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:

@@ -17,7 +17,6 @@ from agent.core.events import (
     DirectiveReceived,
     Event,
     InprocessDirected,
-    PaceChanged,
     SessionLost,
     SessionWelcomed,
 )
@@ -28,7 +27,7 @@ from agent.session.convert_inprocess import directive_from
 from agent.session.reporter import Reporter
 from agent.session.transport import Connection, Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.watchdog.core.model import Standing
+from agent.watchdog.hang import Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.verdict import complete, is_to_be_completed
 from drumbeat.mapping import duration
@@ -184,7 +183,7 @@ class Session:
                     self._cut_exit.set_result(response.desired)
             case "pace":
                 pace = convert.pace_from(response.pace)
-                self._on_event(PaceChanged(attempt=self._attempt, pace=pace))
+                self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
                 self._watchdog.learned(convert.limits_from(response.limits))
             case "inprocess":

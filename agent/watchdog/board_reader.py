@@ -13,7 +13,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from agent.watchdog.core.model import AUTO, Limit, Purpose, Slot, Snapshot, WorkerKey
+from agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
+from agent.watchdog.hang import Purpose
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal
 
@@ -32,7 +33,9 @@ _PURPOSES = {
 }
 _CLOSED = bytes(layout.WORD_BYTES)  # a deadline of 0
 _WORD = struct.Struct("=q")
+_HEADER = struct.Struct(f"={layout.HEADER_WORDS}q")
 _SLOT = struct.Struct(f"={layout.SLOT_WORDS}q")
+_SECTION = struct.Struct(f"={layout.SECTION_WORDS}q")
 
 
 class Board:
@@ -54,8 +57,10 @@ class Board:
             self._write(layout.VERSION_WORD, layout.VERSION)
             self._write(layout.LOOK_AT, LOOKED_AT_NEVER_NS)
             self._write(layout.BEAT_INTERVAL, round(beat_interval_s * _SECOND_NS))
-            self.kick_fd = self._make_fifo(layout.KICK_FILE)
-            self.stacks_fd = self._make_fifo(layout.STACKS_FILE)
+            for name in (layout.KICK_FILE, layout.STACKS_FILE):
+                os.mkfifo(self.directory / name, 0o600)
+            self.kick_fd = self._open(layout.KICK_FILE, os.O_NONBLOCK)
+            self.stacks_fd = self._open(layout.STACKS_FILE, os.O_NONBLOCK)
         except OSError:
             self.close()
             raise
@@ -74,10 +79,10 @@ class Board:
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""
-        raw = self._read(0, layout.HEADER_WORDS * layout.WORD_BYTES)
+        raw = self._read(0, _HEADER.size)
         if raw is None:
             return None
-        header = struct.unpack(f"={layout.HEADER_WORDS}q", raw)
+        header = _HEADER.unpack(raw)
         owner = header[layout.OWNER_PID]
         if not 0 < owner <= PID_MAX:
             return None
@@ -86,19 +91,19 @@ class Board:
         return Snapshot(
             owner_pid=owner,
             stack_signal=max(0, header[layout.STACK_SIGNAL]),
-            beat_at=_instant(header[layout.BEAT_AT]),
-            exiting_at=_instant(header[layout.EXITING_AT]),
+            beat_at=_seconds(header[layout.BEAT_AT]),
+            exiting_at=_seconds(header[layout.EXITING_AT]),
             is_debugged=header[layout.IS_DEBUGGED] == 1,
-            progress_since=_instant(header[layout.PROGRESS_SINCE]),
+            progress_since=_seconds(header[layout.PROGRESS_SINCE]),
             step=step if heartbeats and step >= 0 else None,
-            heartbeat_at=_instant(header[layout.HEARTBEAT_AT]),
+            heartbeat_at=_seconds(header[layout.HEARTBEAT_AT]),
             heartbeats=heartbeats,
-            step_time_s=_instant(header[layout.STEP_TIME]),
-            gap_max_s=_instant(header[layout.GAP_MAX]) or 0.0,
+            step_time_s=_seconds(header[layout.STEP_TIME]),
+            gap_max_s=_seconds(header[layout.GAP_MAX]) or 0.0,
             gaps=max(0, header[layout.GAPS]),
-            slots=self._read_slots(_bounded(header[layout.SLOTS_USED], layout.SLOTS_MAX)),
+            slots=self._read_slots(max(0, min(header[layout.SLOTS_USED], layout.SLOTS_MAX))),
             sections=self._read_sections(
-                _bounded(header[layout.SECTIONS_USED], layout.SECTIONS_MAX)
+                max(0, min(header[layout.SECTIONS_USED], layout.SECTIONS_MAX))
             ),
         )
 
@@ -130,34 +135,29 @@ class Board:
             self._known[index] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
-    def _read_sections(self, used: int) -> dict[str, tuple[int, float]]:
-        row_bytes = layout.SECTION_WORDS * layout.WORD_BYTES
-        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * row_bytes)
+    def _read_sections(self, used: int) -> dict[str, Tally]:
+        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * _SECTION.size)
         names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
         if rows is None or names is None:
             return {}
-        found: dict[str, tuple[int, float]] = {}
-        for index in range(used):
-            count, longest = struct.unpack_from("=2q", rows, index * row_bytes)
-            name = _name(_item(names, index, layout.NAME_BYTES))
-            if name and count > 0 and longest > 0:
-                found[name] = (count, longest / _SECOND_NS)
+        found = {
+            _name(_item(names, index, layout.NAME_BYTES)): (count, longest / _SECOND_NS)
+            for index, (count, longest) in enumerate(_SECTION.iter_unpack(rows))
+            if count > 0 and longest > 0
+        }
+        found.pop("", None)
         return found
 
     def _read(self, first_byte: int, count: int) -> bytes | None:
         """Return exactly so many bytes; None if the file does not have them any more."""
-        try:
+        with suppress(OSError):
             data = os.pread(self._fd, count, first_byte)
-        except OSError:
-            return None
-        return data if len(data) == count else None
+            if len(data) == count:
+                return data
+        return None
 
     def _write(self, word: int, value: int) -> None:
         os.pwrite(self._fd, _WORD.pack(value), word * layout.WORD_BYTES)
-
-    def _make_fifo(self, name: str) -> int:
-        os.mkfifo(self.directory / name, 0o600)
-        return self._open(name, os.O_NONBLOCK)
 
     def _open(self, name: str, flags: int) -> int:
         fd = os.open(self.directory / name, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
@@ -167,26 +167,21 @@ class Board:
 
 def _slot(index: int, row: bytes, name: str) -> Slot | None:
     """Return what the words of a slot mean; None if they mean nothing."""
-    words = _SLOT.unpack(row)
-    deadline_ns, since_ns = words[layout.SLOT_DEADLINE], words[layout.SLOT_SINCE]
-    limit_ns, signum = words[layout.SLOT_LIMIT], words[layout.SLOT_SIGNAL]
-    kind, grace_ns = words[layout.SLOT_KIND], words[layout.SLOT_GRACE]
+    deadline_ns, since_ns, limit_ns, signum, kind, grace_ns, *_ = _SLOT.unpack(row)
     is_open_ended = deadline_ns == layout.OPEN_ENDED
-    purpose = _PURPOSES.get(kind)
-    if purpose is None or since_ns <= 0 or (deadline_ns < 0 and not is_open_ended):
+    if kind not in _PURPOSES or since_ns <= 0 or (deadline_ns < 0 and not is_open_ended):
         return None
-    limit: Limit = AUTO if limit_ns == layout.AUTO else _instant(limit_ns)
-    signal: int | None = signum if is_signal(signum) else 0  # if there is none such: only report
+    known = signum if is_signal(signum) else 0  # if there is none such: only report
     return Slot(
         slot=index,
         name=name,
         is_section=kind == layout.KIND_SECTION,
         since=since_ns / _SECOND_NS,
         deadline=None if is_open_ended else deadline_ns / _SECOND_NS,
-        limit_s=limit,
-        signal=None if signum == layout.SIGNAL_DEFAULT else signal,
-        purpose=purpose,
-        grace_s=_instant(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
+        limit_s=AUTO if limit_ns == layout.AUTO else _seconds(limit_ns),
+        signal=None if signum == layout.SIGNAL_DEFAULT else known,
+        purpose=_PURPOSES[kind],
+        grace_s=_seconds(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
     )
 
 
@@ -200,10 +195,6 @@ def _name(raw: bytes) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _instant(word: int) -> float | None:
-    """Return nanoseconds as seconds; None for "never", and for what can't be."""
+def _seconds(word: int) -> float | None:
+    """None for "never", and for what can't be."""
     return word / _SECOND_NS if word > 0 else None
-
-
-def _bounded(count: int, most: int) -> int:
-    return max(0, min(count, most))

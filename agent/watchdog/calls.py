@@ -6,45 +6,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from agent.core.inprocess.model import WorkerStep
-from agent.watchdog.core.events import Call
+from agent.watchdog.core.messages import Call
 from agent.watchdog.core.model import WorkerKey
 
 
 class Refusal(Exception):
-    """Base of all; the message is for the worker's author. ``status`` as gRPC names it."""
+    """A call is not for this agent to take; ``status`` as gRPC names it, ``why`` for its author."""
 
-    status = "INVALID_ARGUMENT"
-
-
-class NotAuthenticated(Refusal):
-    """The call has no token, or one that is not known."""
-
-    status = "UNAUTHENTICATED"
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class WorkerIsGone(Refusal):
-    """The worker has ended, or its round is over."""
-
-    status = "FAILED_PRECONDITION"
+    """The worker is watched no more."""
 
     def __init__(self) -> None:
-        super().__init__("the worker has ended, or its round is over")
+        super().__init__("FAILED_PRECONDITION", "the worker has ended, or its round is over")
 
 
 class TooManyTimers(Refusal):
     """The worker has as many timers open as one may."""
 
-    status = "RESOURCE_EXHAUSTED"
-
-
-class InvalidField(Refusal):
-    """A field is missing or out of range; the message names it."""
-
-
-class StreamReplaced(Refusal):
-    """A later stream of the same worker took this one's place."""
-
-    status = "ABORTED"
+    def __init__(self, timers_max: int) -> None:
+        super().__init__("RESOURCE_EXHAUSTED", f"{timers_max} timers are open")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,31 @@
 """Shell. The FIFO that torch's ``FileTimerClient`` writes to, served for unmodified scripts.
 
-The client opens it anew for each request and does not wait: while it has no reader, or when
-it is full, the caller gets an exception. So this process holds it open for as long as it
-lives, for writing as well, has it enlarged, and empties it as soon as something is in it.
-Only while workers start it waits: whose a request is shows when their processes are known.
+The client opens it anew for each request, one line of JSON, and does not wait: while it has no
+reader, or when it is full, the caller gets an exception. So this process holds it open for as
+long as it lives, has it enlarged, and empties it as soon as something is in it. Only while
+workers start it waits: whose a request is shows when their processes are known.
 
 A request names a process and a time of the wall clock. The time becomes a duration
 the moment it is read, so a clock that is set later changes nothing. The process may be one
 below the worker, a data loader say; then the signal of an expired timer is for that one, as
 in torch. Timers that it leaves behind when it ends are void, as is found when they expire.
+
+Source of the fields and their meaning:
+``torch/distributed/elastic/timer/file_based_local_timer.py`` (2.13.0).
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
+import math
 import os
+import signal
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,19 +33,17 @@ import structlog
 
 from agent.errors import TimerFileUnusable
 from agent.watchdog.calls import TooManyTimers, WorkerIsGone
-from agent.watchdog.core.events import TimerAcquired, TimerReleased
-from agent.watchdog.file_timer_requests import FileTimerRequest, Lines, latest, parse
+from agent.watchdog.core.messages import TimerAcquired, TimerReleased
 from agent.watchdog.stacks import lineage
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
+from worker_sdk.interpreter.signal_numbers import is_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from agent.watchdog.core.model import WorkerKey
 
 log = structlog.get_logger()
-
-FIFO_NAME = "file-timers"
 
 PIPE_BYTES = 1024 * 1024
 """Asked of the kernel, and what it grants any user by default: about 9,000 requests."""
@@ -49,32 +54,52 @@ PIPE_BYTES_MIN = 64 * 1024
 READ_BYTES = 64 * 1024
 """Read and worked off at once, in a few milliseconds; then the loop's other business goes on."""
 
+LINE_BYTES_MAX = 4096
+"""PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn."""
 
-def requested_path(environment: Mapping[str, str], directory: Path) -> Path | None:
-    """Return where the agent shall serve file timers, None if it shall not.
 
-    Args:
-        environment: The agent's own.
-        directory: A private folder, for a FIFO whose place the user leaves open.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTimerRequest:
+    """One line. ``expires_at`` is the sender's wall clock; None: the timer is released.
+
+    ``signal`` of 0 or less: the expiry is only reported. ``has_odd_signal``: it named one
+    that this system does not have, and gets the client's default instead.
     """
-    if environment.get(FILE_TIMER_ENABLE) != "1":
-        return None
-    # Absolute, since workers may work somewhere else.
-    return Path(environment.get(FILE_TIMER_PATH) or directory / FIFO_NAME).absolute()
+
+    pid: int
+    scope: str
+    expires_at: float | None
+    signal: int
+    has_odd_signal: bool = False
+
+
+class Lines:
+    """Cuts a stream of bytes into lines; of one that is too long, only the beginning."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._is_skipping = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete now, without their ends."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if lines and self._is_skipping:
+            self._is_skipping = False
+            del lines[0]
+        if len(self._rest) > LINE_BYTES_MAX:
+            if not self._is_skipping:
+                lines.append(self._rest[:LINE_BYTES_MAX])
+            self._is_skipping, self._rest = True, b""
+        return lines
 
 
 class FileTimers:
     """Serves one FIFO to all workers of this host. Belongs to one event loop.
 
-    Args:
-        path: Where the FIFO is to be; absolute.
-        submit: Called for what workers ask; may raise ``TooManyTimers`` and ``WorkerIsGone``.
-        worker_with: Returns the worker that is the process of a pid.
-        wall_clock: What clients count on, in seconds.
-
-    Raises:
-        TimerFileUnusable: There is something else than a FIFO of an earlier agent, which is
-            replaced, or none can be made.
+    ``submit`` is called for what workers ask, and may raise ``TooManyTimers`` and
+    ``WorkerIsGone``; ``worker_with`` returns the worker that is the process of a pid;
+    ``wall_clock`` is what clients count on. Raises ``TimerFileUnusable`` if there is something
+    else than a FIFO of an earlier agent, which is replaced, or none can be made.
     """
 
     def __init__(
@@ -93,14 +118,23 @@ class FileTimers:
         self._told: set[str] = set()
         self._loop = asyncio.get_running_loop()
         try:
-            _remove_old(path)
+            with suppress(FileNotFoundError):
+                if not stat.S_ISFIFO(path.lstat().st_mode):
+                    raise TimerFileUnusable(str(path), "there is something else than a FIFO")
+                path.unlink()
             os.mkfifo(path, 0o600)
             # For writing as well: clients come and go, and none must meet a FIFO without
             # a reader, nor the reader an end.
             self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise TimerFileUnusable(str(path), error.strerror or str(error)) from error
-        _enlarge(self._fd)
+        size = PIPE_BYTES
+        while size > PIPE_BYTES_MIN:  # as much room as the system allows
+            try:
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, size)
+                break
+            except OSError:
+                size //= 2
 
     def environment(self) -> dict[str, str]:
         """Return what workers need to find the FIFO."""
@@ -189,24 +223,64 @@ class FileTimers:
             log.warning(event, message=f"{event}: {why} ({path})", reason=why, path=path)
 
 
-def _remove_old(path: Path) -> None:
-    """Remove a FIFO that an earlier agent left. Raises as ``FileTimers``, or ``OSError``."""
+def requested_path(environment: Mapping[str, str], directory: Path) -> Path | None:
+    """Return where an agent of this environment shall serve file timers, None if it shall not.
+
+    If the user leaves the place open, in the private ``directory``.
+    """
+    if environment.get(FILE_TIMER_ENABLE) != "1":
+        return None
+    # Absolute, since workers may work somewhere else.
+    return Path(environment.get(FILE_TIMER_PATH) or directory / "file-timers").absolute()
+
+
+def parse(line: bytes) -> FileTimerRequest:
+    """Return the request in ``line``. Raises ``ValueError`` that says why it is none."""
+    if len(line) > LINE_BYTES_MAX:
+        raise ValueError(f"longer than {LINE_BYTES_MAX} bytes")
     try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISFIFO(mode):
-        raise TimerFileUnusable(str(path), "there is something else than a FIFO")
-    path.unlink()
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(fields, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - a matter of content here
+    scope, at = fields.get("scope_id"), fields.get("expiration_time")
+    if not isinstance(scope, str):
+        raise ValueError("scope_id is no text")  # noqa: TRY004 - as above
+    if not isinstance(at, int | float) or isinstance(at, bool):
+        raise ValueError("expiration_time is no number")  # noqa: TRY004 - as above
+    try:
+        expires_at = float(at)
+    except OverflowError as error:
+        raise ValueError("expiration_time is out of range") from error
+    if math.isnan(expires_at):
+        raise ValueError("expiration_time is no number")
+    named = _integer(fields, "signal", -(2**31), 2**31 - 1)
+    is_odd = named > 0 and not is_signal(named)
+    # A timer that expires at the end of time needs no watching.
+    is_release = expires_at < 0 or math.isinf(expires_at)
+    return FileTimerRequest(
+        pid=_integer(fields, "pid", 1, 2**31 - 1),
+        # Half a surrogate pair could not be sent on.
+        scope=scope.encode("utf-8", "replace").decode(),
+        expires_at=None if is_release else expires_at,
+        signal=int(signal.SIGKILL) if is_odd else named,
+        has_odd_signal=is_odd,
+    )
 
 
-def _enlarge(fd: int) -> None:
-    """Give the FIFO as much room as the system allows, at most ``PIPE_BYTES``."""
-    size = PIPE_BYTES
-    while size > PIPE_BYTES_MIN:
-        try:
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
-        except OSError:
-            size //= 2
-        else:
-            return
+def latest(requests: Iterable[FileTimerRequest]) -> list[FileTimerRequest]:
+    """Return the last request about each timer, in their order: it undoes those before."""
+    found: dict[tuple[int, str], FileTimerRequest] = {}
+    for request in requests:
+        key = (request.pid, request.scope)
+        found.pop(key, None)
+        found[key] = request
+    return list(found.values())
+
+
+def _integer(fields: dict[str, object], name: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is no number from {least} to {most}")
+    return value

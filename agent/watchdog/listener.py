@@ -18,14 +18,10 @@ import structlog
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.core.inprocess.model import WorkerOrder
     from agent.watchdog.calls import Calls
-    from agent.watchdog.core.model import WorkerKey
     from agent.watchdog.service import WorkerService
 
 log = structlog.get_logger()
-
-SOCKET, GRPC_SOCKET = "workers", "grpc"
 
 CONNECTIONS_MAX = 4096 * 4
 """Workers have one each; further ones are closed."""
@@ -41,10 +37,10 @@ class Listener:
     """Listens from its making on; raises ``OSError`` if it can't."""
 
     def __init__(self, directory: Path, calls: Calls) -> None:
-        self.path = directory / SOCKET
-        self._grpc_path = directory / GRPC_SOCKET
+        self.path = directory / "workers"
+        self.service: WorkerService | None = None
+        """Once a worker has connected."""
         self._calls = calls
-        self._service: WorkerService | None = None
         self._starting = asyncio.Lock()
         self._why_not = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -58,22 +54,12 @@ class Listener:
             raise
         self._tasks = {asyncio.get_running_loop().create_task(self._accept())}
 
-    def is_at(self, directory: Path) -> bool:
+    def is_in(self, directory: Path) -> bool:
         """Return whether workers that are told of a socket in ``directory`` find this one."""
         try:
-            return os.path.samestat(self._place, (directory / SOCKET).stat())
+            return os.path.samestat(self._place, (directory / self.path.name).stat())
         except OSError:
             return False
-
-    def worker_gone(self, key: WorkerKey) -> None:
-        """End the stream of a worker that has ended."""
-        if self._service is not None:
-            self._service.worker_gone(key)
-
-    def order(self, order: WorkerOrder) -> None:
-        """Hand an order to a worker, which has sent a step and so came in by here."""
-        if self._service is not None:
-            self._service.order(order)
 
     async def close(self) -> None:
         """End every connection."""
@@ -82,8 +68,8 @@ class Listener:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._socket.close()
-        if self._service is not None:
-            await self._service.close()
+        if self.service is not None:
+            await self.service.close()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,10 +91,10 @@ class Listener:
         """Pass bytes between a worker and the gRPC server until either ends."""
         writers: list[asyncio.StreamWriter] = []
         try:
-            await self._ensure_served()
+            path = await self._served_at()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
             writers.append(writer)
-            grpc_reader, grpc_writer = await asyncio.open_unix_connection(str(self._grpc_path))
+            grpc_reader, grpc_writer = await asyncio.open_unix_connection(path)
             writers.append(grpc_writer)
             await asyncio.gather(_pipe(reader, grpc_writer), _pipe(grpc_reader, writer))
         except (OSError, ImportError) as error:
@@ -119,21 +105,22 @@ class Listener:
                 writer.transport.abort()
             connection.close()
 
-    async def _ensure_served(self) -> None:
+    async def _served_at(self) -> str:
         """Start the server, unless it runs; the next connection after a failure tries anew."""
+        path = self.path.with_name("grpc")
         async with self._starting:
-            if self._service is not None:
-                return
-            # Away from the loop: workers shall be watched meanwhile.
-            module = await asyncio.to_thread(import_module, "agent.watchdog.service")
-            service: WorkerService = module.WorkerService(self._calls)
-            try:
-                self._grpc_path.unlink(missing_ok=True)
-                await service.start(self._grpc_path)
-            except BaseException:
-                await service.close()
-                raise
-            self._service, self._why_not = service, ""
+            if self.service is None:
+                # Away from the loop: workers shall be watched meanwhile.
+                module = await asyncio.to_thread(import_module, "agent.watchdog.service")
+                service: WorkerService = module.WorkerService(self._calls)
+                try:
+                    path.unlink(missing_ok=True)
+                    await service.start(path)
+                except BaseException:
+                    await service.close()
+                    raise
+                self.service, self._why_not = service, ""
+        return str(path)
 
     def _warn(self, error: Exception) -> None:
         """Log what keeps workers from calling; once, until it is over or is another reason."""

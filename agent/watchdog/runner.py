@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,19 +18,21 @@ from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board
-from agent.watchdog.calls import Calls, NotAuthenticated, TooManyTimers, WorkerIsGone
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core import events as ev
-from agent.watchdog.core.format import describe_hang
-from agent.watchdog.core.model import Evidence, Hang, Snapshot, Standing, WatchdogPolicy, WorkerKey
+from agent.watchdog.calls import Calls, Refusal, TooManyTimers, WorkerIsGone
+from agent.watchdog.core import messages as msg
+from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
-from agent.watchdog.core.worker import Tally, merged
+from agent.watchdog.core.worker import Worker, merged
 from agent.watchdog.file_timers import FileTimers, requested_path
+from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.command.console import write_text
 from drumbeat.format import printable
 from worker_sdk import context
+
+if TYPE_CHECKING:
+    from agent.watchdog.service import WorkerService
 
 log = structlog.get_logger()
 
@@ -45,7 +49,7 @@ BLAMED_WITHIN_S = 30.0
 """A worker that ends so soon after its last signal for a hang ends because of it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
     """One worker of the latest round, from the making of its board on."""
 
@@ -54,16 +58,12 @@ class _Worker:
     pid: int = 0
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is known whether it runs."""
+    known: Worker | None = None
+    """What the core knows, or knew, of it; once it was watched."""
     is_watched: bool = False
     is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
     """Ends the pause after a kick."""
-    snapshot: Snapshot | None = None
-    """What its board said when it was last looked at."""
-    standing: Standing | None = None
-    """Where it stood when it was last asked for, or watched."""
-    observed: Mapping[str, Tally] = field(default_factory=dict)
-    """The longest times of that moment, by section."""
     hang: Hang | None = None
     """The one it is being ended for, or may be."""
     signalled: tuple[int | None, float] | None = None
@@ -84,12 +84,8 @@ class _Worker:
 class Watchdog:
     """Watches the workers of one round at a time. Without a board (a full disk) they run unwatched.
 
-    Args:
-        policy: The limits.
-        directory: The agent's own.
-        send_signal: Sends a signal to one worker.
-        on_event: Gets what is found of hangs, the signals for them, and steps of iterations.
-        environment: The agent's own, which may ask for torch's file timers.
+    ``on_event`` gets what is found of hangs, the signals for them, and steps of iterations. The
+    agent's ``environment`` may ask for torch's file timers.
     """
 
     def __init__(
@@ -97,10 +93,12 @@ class Watchdog:
         policy: WatchdogPolicy,
         directory: PrivateDirectory,
         send_signal: Callable[[WorkerKey, int], None],
-        on_event: Callable[[fx.Report | fx.Signal | WorkerStep], None],
+        on_event: Callable[[msg.Report | msg.Signal | WorkerStep], None],
         environment: Mapping[str, str],
     ) -> None:
-        self._policy = policy
+        self._timers_max = policy.timers_max
+        longest_s = math.inf if policy.runtime_timeout_s is None else policy.runtime_timeout_s
+        self._beat_interval_s = min(BEAT_INTERVAL_MAX_S, longest_s / BEATS_PER_TIMEOUT)
         self._directory = directory
         self._send_signal = send_signal
         self._on_event = on_event
@@ -110,7 +108,7 @@ class Watchdog:
         self._tokens: dict[str, WorkerKey] = {}
         self._listener: Listener | None = None
         self._file_timers: FileTimers | None = None
-        self._events: deque[ev.Event] = deque()
+        self._events: deque[msg.Event] = deque()
         self._is_busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,7 +129,7 @@ class Watchdog:
             directory = self._directory.ensure()
             listener = self._ensured_listener(directory)
             for key in keys:
-                board = Board(directory, key, beat_interval_s=self._beat_interval_s())
+                board = Board(directory, key, beat_interval_s=self._beat_interval_s)
                 self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
@@ -151,16 +149,16 @@ class Watchdog:
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
-        started = []
-        for local_rank, pid in pids.items():
-            worker = self._workers.get(WorkerKey(round_id, local_rank))
-            if worker is None or worker.begun.is_set():
-                continue  # known, or stopped meanwhile
-            worker.pid, worker.is_watched = pid, True
-            worker.begun.set()
-            started.append(worker)
+        workers = [self._workers.get(WorkerKey(round_id, local_rank)) for local_rank in pids]
+        # Not those that are known, or were stopped meanwhile.
+        started = [worker for worker in workers if worker and not worker.begun.is_set()]
         for worker in started:
-            self._feed(ev.WorkerStarted(worker=worker.key))
+            worker.pid, worker.is_watched = pids[worker.key.local_rank], True
+            worker.begun.set()
+        # Together: boards are read at once, and with them file timers of any worker.
+        self._feed(*(msg.WorkerStarted(worker=worker.key) for worker in started))
+        for worker in started:
+            worker.known = self._core.workers[worker.key]
             self._listen(worker)
         if self._file_timers is not None:
             self._file_timers.resume()
@@ -181,43 +179,41 @@ class Watchdog:
     def ended(self, round_id: int | None = None) -> None:
         """Remove the boards of a round of which nothing is alive; None: of any round."""
         for worker in self._workers_of(round_id):
-            if not worker.is_gone:
-                self._remove(worker)
+            self._remove(worker)
 
     def standings(self, round_id: int | None) -> list[Standing]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
         found = []
-        for worker in [] if round_id is None else self._workers_of(round_id):
+        for worker in self._workers_of(round_id) if round_id is not None else []:
             if worker.is_watched:
                 self._read_board(worker)
-                self._note(worker)
-            if worker.standing not in (None, Standing(local_rank=worker.key.local_rank)):
-                found.append(worker.standing)
+            if worker.known is not None:
+                standing = worker.known.standing()
+                if standing != Standing(local_rank=worker.key.local_rank):
+                    found.append(standing)
         return found
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
-        workers = [] if round_id is None else self._workers_of(round_id)
-        for worker in workers:
-            self._note(worker)
-        return merged(worker.observed for worker in workers)
+        workers = self._workers_of(round_id) if round_id is not None else []
+        return merged(worker.known.observed() for worker in workers if worker.known is not None)
 
     def order(self, order: WorkerOrder) -> None:
-        """Tell a worker what to do in an iteration."""
+        """Tell a worker, which has sent a step and so has a stream, what to do in an iteration."""
         worker = self._workers.get(order.worker)
-        if self._listener is not None and worker is not None and worker.is_watched:
-            self._listener.order(order)
+        if self._service is not None and worker is not None and worker.is_watched:
+            self._service.order(order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
-        self._feed(ev.LimitsLearned(limits=limits))
+        self._feed(msg.LimitsLearned(limits=limits))
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
         self._forget()
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listener is not None:
@@ -231,22 +227,18 @@ class Watchdog:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
         key = self._tokens.get(token)
         if key is None:
-            raise NotAuthenticated("the token is not that of a worker of this agent")
+            raise Refusal("UNAUTHENTICATED", "the token is not that of a worker of this agent")
         if (worker := self._workers.get(key)) is not None:
             await worker.begun.wait()
         self._watched(key)
         return key
 
-    def submit(self, call: ev.Call) -> None:
+    def submit(self, call: msg.Call) -> None:
         """Take a call. Raises ``WorkerIsGone``, ``TooManyTimers``."""
-        self._watched(call.worker)
-        match call:
-            case ev.TimerAcquired() if not self._core.may_acquire(call.worker, call.scope):
-                raise TooManyTimers(f"{self._policy.timers_max} timers are open")
+        known = self._watched(call.worker).known
+        if isinstance(call, msg.TimerAcquired) and known and not known.may_acquire(call.scope):
+            raise TooManyTimers(self._timers_max)
         self._feed(call)
-
-    def _sync(self, key: WorkerKey) -> None:
-        self._read_board(self._watched(key))
 
     def _step(self, step: WorkerStep) -> None:
         self._watched(step.worker)
@@ -260,64 +252,58 @@ class Watchdog:
 
     # The core.
 
-    def _feed(self, event: ev.Event) -> None:
-        """Hand an event to the core, and do what it wants until it wants nothing more."""
-        self._events.append(event)
+    def _feed(self, *events: msg.Event) -> None:
+        """Hand events to the core, and do what it wants until it wants nothing more."""
+        self._events.extend(events)
         if self._is_busy:
             return
         self._is_busy = True
         try:
             while self._events:
-                event = self._events.popleft()
-                for effect in self._core.handle(event, now=time.monotonic()):
+                for effect in self._core.handle(self._events.popleft(), now=time.monotonic()):
                     self._execute(effect)
         finally:
             self._is_busy = False
-            self._set_alarm()
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+            if (due := self._core.next_deadline()) is not None:
+                loop, delay_s = asyncio.get_running_loop(), max(0.0, due - time.monotonic())
+                self._alarm = loop.call_later(delay_s, self._feed, msg.DeadlineReached())
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        due = self._core.next_deadline()
-        if due is not None:
-            delay_s = max(0.0, due - time.monotonic())
-            loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(delay_s, self._feed, ev.DeadlineReached())
-
-    def _execute(self, effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Warn):
+    def _execute(self, effect: msg.Effect) -> None:
+        if isinstance(effect, msg.Warn):
             log.warning(effect.event, reason=effect.reason, **_place(effect.worker))
             return
         worker = self._workers.get(effect.worker)
         if worker is None or not worker.is_watched:
             return
         match effect:
-            case fx.ReadBoard():
+            case msg.ReadBoard():
                 self._read_board(worker)
-            case fx.AnnounceLook():
+            case msg.AnnounceLook():
                 worker.board.announce(effect.look_at)
-            case fx.TakeEvidence():
-                self._spawn(self._take_evidence(effect, worker))
-            case fx.Signal():
+            case msg.TakeEvidence():
+                task = asyncio.get_running_loop().create_task(self._take_evidence(effect, worker))
+                self._own(task)
+            case msg.Signal():
                 self._on_event(effect)
                 worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
                 if effect.pid:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
-            case fx.Report():
+            case msg.Report():
                 self._on_event(effect)
                 self._report(effect, worker)
 
     def _read_board(self, worker: _Worker) -> None:
         if self._file_timers is not None:
             self._file_timers.catch_up()  # a release that was written counts, too
-        worker.snapshot = worker.board.read()
-        self._feed(ev.BoardRead(worker=worker.key, snapshot=worker.snapshot))
+        self._feed(msg.BoardRead(worker=worker.key, snapshot=worker.board.read()))
 
-    async def _take_evidence(self, effect: fx.TakeEvidence, worker: _Worker) -> None:
-        snapshot = worker.snapshot if worker.snapshot is not None and not effect.pid else Snapshot()
+    async def _take_evidence(self, effect: msg.TakeEvidence, worker: _Worker) -> None:
+        snapshot = worker.known.snapshot if worker.known and not effect.pid else Snapshot()
         try:
             evidence = await take_evidence(
                 effect.pid or worker.pid,
@@ -333,9 +319,9 @@ class Watchdog:
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
-            self._feed(ev.EvidenceTaken(worker=effect.worker, evidence=evidence))
+            self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
 
-    def _report(self, effect: fx.Report, worker: _Worker) -> None:
+    def _report(self, effect: msg.Report, worker: _Worker) -> None:
         what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
         log.warning(what, reason=describe_hang(effect.hang), **_place(effect.worker))
         if effect.is_ending:
@@ -344,8 +330,7 @@ class Watchdog:
             # No failure record will have them.
             write_text(f"{printable(effect.hang.evidence.stacks)}\n")
 
-    def _spawn(self, coroutine: asyncio._CoroutineLike[None]) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)
+    def _own(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
@@ -384,16 +369,10 @@ class Watchdog:
         if worker.pause is not None:
             worker.pause.cancel()
         asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
-        if self._listener is not None:
-            self._listener.worker_gone(worker.key)
+        if self._service is not None:
+            self._service.worker_gone(worker.key)
         self._read_board(worker)  # what it said last
-        self._note(worker)
-        self._feed(ev.WorkerGone(worker=worker.key))
-
-    def _note(self, worker: _Worker) -> None:
-        """Keep what is known of a worker, for when it has gone."""
-        if (standing := self._core.standing(worker.key)) is not None:
-            worker.standing, worker.observed = standing, self._core.observed(worker.key)
+        self._feed(msg.WorkerGone(worker=worker.key))
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)
@@ -404,16 +383,20 @@ class Watchdog:
         self.ended()
         self._workers.clear()
 
+    @property
+    def _service(self) -> WorkerService | None:
+        return None if self._listener is None else self._listener.service
+
     def _ensured_listener(self, directory: Path) -> Listener:
-        if self._listener is not None and not self._listener.is_at(directory):
+        if self._listener is not None and not self._listener.is_in(directory):
             # A cleaner took its socket away, and no worker is left that is connected.
-            self._spawn(self._listener.close())
+            self._own(asyncio.get_running_loop().create_task(self._listener.close()))
             self._listener = None
         if self._listener is None:
             calls = Calls(
                 authenticate=self._authenticate,
                 submit=self.submit,
-                sync=self._sync,
+                sync=lambda key: self._read_board(self._watched(key)),
                 step=self._step,
             )
             self._listener = Listener(directory, calls)
@@ -432,12 +415,6 @@ class Watchdog:
     def _worker_with(self, pid: int) -> WorkerKey | None:
         alive = (worker for worker in self._workers.values() if not worker.is_gone)
         return next((worker.key for worker in alive if worker.pid == pid), None)
-
-    def _beat_interval_s(self) -> float:
-        timeout_s = self._policy.runtime_timeout_s
-        if timeout_s is None:
-            return BEAT_INTERVAL_MAX_S
-        return min(BEAT_INTERVAL_MAX_S, timeout_s / BEATS_PER_TIMEOUT)
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

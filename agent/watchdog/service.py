@@ -6,30 +6,23 @@ Imported with the first call only: gRPC takes longer to import than many a worke
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.session.convert_inprocess import greeting, order_message, step_from
-from agent.watchdog.calls import (
-    Calls,
-    InvalidField,
-    NotAuthenticated,
-    Refusal,
-    StreamReplaced,
-    WorkerIsGone,
-)
-from agent.watchdog.core.events import HeartbeatReceived, TimerAcquired, TimerReleased
+from agent.watchdog.calls import Calls, Refusal, WorkerIsGone
+from agent.watchdog.core.messages import HeartbeatReceived, TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.durations import DURATION_MAX_S
+from drumbeat.mapping import seconds_of
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import worker_pb2, worker_pb2_grpc
-from worker_sdk.interpreter.signal_numbers import is_signal
+from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 
 SCOPE_BYTES_MAX = 512
 MESSAGE_BYTES_MAX = 80 * 1024
@@ -137,11 +130,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         async with self._caller(context) as key:
             signum = request.signal if request.HasField("signal") else None
             if signum is not None and signum > 0 and not is_signal(signum):
-                raise InvalidField(f"signal: {signum} is not a signal of this system")
-            if not request.HasField("timeout"):
-                raise InvalidField("timeout: is missing")
-            scope, timeout_s = _scope(request.scope), _timeout_s(request.timeout)
-            acquired = TimerAcquired(worker=key, scope=scope, timeout_s=timeout_s, signal=signum)
+                raise InvalidField("signal", signum, f"{ALLOWED}, or at most 0 to only report")
+            timeout_s = seconds_of(request.timeout) if request.HasField("timeout") else None
+            if timeout_s is None or not 0 < timeout_s <= DURATION_MAX_S:
+                raise InvalidField("timeout", timeout_s, "above 0 s and at most a month")
+            acquired = TimerAcquired(
+                worker=key, scope=_scope(request.scope), timeout_s=timeout_s, signal=signum
+            )
             self._calls.submit(acquired)
         return worker_pb2.AcquireTimerResponse()
 
@@ -160,7 +155,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         async with self._caller(context) as key:
             step = request.step if request.HasField("step") else None
             if step is not None and step < 0:
-                raise InvalidField(f"step: {step} is given, must be 0 or more")
+                raise InvalidField("step", step, "0 or more")
             self._calls.submit(HeartbeatReceived(worker=key, step=step))
         return worker_pb2.HeartbeatResponse()
 
@@ -169,9 +164,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         """Hold a worker's stream until it, or the worker, ends."""
         async with self._caller(context) as key:
-            self._end(key, StreamReplaced("a later stream of this worker took its place"))
+            self._end(key, Refusal("ABORTED", "a later stream of this worker took its place"))
             stream = self._streams[key] = _Stream(context)
             try:
+                await self._greet(key, stream)
                 await self._converse(key, stream)
             finally:
                 stream.close()
@@ -183,9 +179,22 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             stream.refusal = refusal
             stream.wake()
 
-    async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
-        await self._greet(key, stream)
+    async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                request = await stream.next(is_greeted=False)
+        except TimeoutError as error:
+            within = f"a message within {GREETING_TIMEOUT_S:g} s"
+            raise InvalidField("greeting", None, within) from error
+        kind = None if request is None else request.WhichOneof("kind")
+        if request is None or kind != "greeting":
+            raise InvalidField("kind", kind, "a greeting as the first message")
+        if request.greeting.pid < 1:
+            raise InvalidField("greeting.pid", request.greeting.pid, "above 0")
+        await stream.write(greeted=greeting(self._steps.get(key), self._orders.get(key)))
         stream.order = self._orders.get(key)
+
+    async def _converse(self, key: WorkerKey, stream: _Stream) -> None:
         synced = 0
         while (request := await stream.next()) is not None:
             match request.WhichOneof("kind"):
@@ -199,22 +208,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                         self._steps[key] = step
                         self._calls.step(step)
                 case "greeting":
-                    raise InvalidField("kind: there was a greeting already")
+                    raise InvalidField("kind", "greeting", "one greeting")
                 case _:
                     pass  # of a later version, which can do without an answer
-
-    async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
-        try:
-            async with asyncio.timeout(GREETING_TIMEOUT_S):
-                request = await stream.next(is_greeted=False)
-        except TimeoutError as error:
-            raise InvalidField(f"greeting: none within {GREETING_TIMEOUT_S:g} s") from error
-        if request is None or request.WhichOneof("kind") != "greeting":
-            raise InvalidField("kind: the first message must be a greeting")
-        if request.greeting.pid < 1:
-            raise InvalidField(f"greeting.pid: {request.greeting.pid} is given, must be above 0")
-        step, order = self._steps.get(key), self._orders.get(key)
-        await stream.write(greeted=greeting(step, order))
 
     @asynccontextmanager
     async def _caller(self, context: Context) -> AsyncIterator[WorkerKey]:
@@ -226,7 +222,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 if name == "authorization" and text[: len(_SCHEME)].lower() == _SCHEME:
                     yield await self._calls.authenticate(text[len(_SCHEME) :].strip())
                     return
-            raise NotAuthenticated("metadata: there is no `authorization: Bearer <token>`")
+            why = "metadata: there is no `authorization: Bearer <token>`"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+        except InvalidField as problem:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(problem))
         except Refusal as refusal:
             await context.abort(grpc.StatusCode[refusal.status], str(refusal))
 
@@ -234,12 +233,5 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 def _scope(text: str) -> str:
     length = len(text.encode("utf-8", "replace"))
     if not 1 <= length <= SCOPE_BYTES_MAX:
-        raise InvalidField(f"scope: has {length} bytes, must have 1 to {SCOPE_BYTES_MAX}")
+        raise InvalidField("scope", length, f"1 to {SCOPE_BYTES_MAX} bytes")
     return text
-
-
-def _timeout_s(message: Duration) -> float:
-    value = message.seconds + message.nanos / 1e9
-    if not (math.isfinite(value) and 0 < value <= DURATION_MAX_S):
-        raise InvalidField(f"timeout: {value:g} s is given, must be above 0 and <= a month")
-    return value

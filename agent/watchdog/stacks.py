@@ -11,13 +11,13 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from agent.watchdog.core.model import Evidence
+from agent.watchdog.hang import Evidence
 
 log = structlog.get_logger()
 
@@ -71,12 +71,8 @@ async def take_evidence(
 ) -> Evidence:
     """Return what can be had within the time; never raises because of the process.
 
-    Args:
-        worker_pid: The worker's process.
-        stacks_fd: Where the stacks arrive.
-        owner_pid: The process that its board names, 0 if none; not believed.
-        stack_signal: The signal that its board names, 0 if none; not believed.
-        timeout_s: Longest wait for the stacks.
+    The board of the worker names ``owner_pid`` and ``stack_signal``, 0 if it does not; they are
+    not believed. The stacks arrive at ``stacks_fd``.
     """
     pid, why, stacks = owner_pid or worker_pid, "", ""
     if owner_pid and (why := _why_not_ours(owner_pid, worker_pid)):
@@ -112,33 +108,36 @@ async def _take_stacks(
     if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
         return "", f"signal {number} is not caught by process {pid}"
     is_stopped = status.state == "T"
-    with ExitStack() as stack:
-        try:
-            # From here on the number can't come to mean another process.
-            process = os.pidfd_open(pid)
-            stack.callback(os.close, process)
+    fd = os.dup(stacks_fd)  # the board may be closed meanwhile
+    try:
+        with _held(pid) as process:
             if why := _why_not_ours(pid, worker_pid):
                 return "", why
-            fd = os.dup(stacks_fd)  # the board may be closed meanwhile
-            stack.callback(os.close, fd)
-            _drain(fd)
+            with suppress(BlockingIOError):  # drop what is there; if it never stops to write, some
+                for _ in range(64):
+                    os.read(fd, _READ_BYTES)
             signal.pidfd_send_signal(process, number)
             if is_stopped:  # or it would not see the signal
                 signal.pidfd_send_signal(process, signal.SIGCONT)
-        except OSError as error:
-            return "", f"process {pid} can't be signalled: {error.strerror}"
-        text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
-        if is_stopped:  # as it was found
-            with suppress(OSError):
-                signal.pidfd_send_signal(process, signal.SIGSTOP)
+            text = await _collect(fd, timeout_s, lambda: _is_writing(pid, number, status))
+            if is_stopped:  # as it was found
+                with suppress(OSError):
+                    signal.pidfd_send_signal(process, signal.SIGSTOP)
+    except OSError as error:
+        return "", f"process {pid} can't be signalled: {error.strerror}"
+    finally:
+        os.close(fd)
     return text, "" if text else f"none came within {timeout_s:g} s"
 
 
-def _drain(fd: int) -> None:
-    """Drop what is in a pipe; bounded, in case a process never stops to write."""
-    with suppress(BlockingIOError):
-        for _ in range(64):
-            os.read(fd, _READ_BYTES)
+@contextmanager
+def _held(pid: int) -> Iterator[int]:
+    """A descriptor of a process, whose number may come to mean another. Raises ``OSError``."""
+    process = os.pidfd_open(pid)
+    try:
+        yield process
+    finally:
+        os.close(process)
 
 
 async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) -> str:
@@ -165,17 +164,10 @@ async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) ->
     text = data.decode("utf-8", "replace")
     if heard > len(data):
         text = "(cut)\n" + text.partition("\n")[2]
-    return _first_thread_first("".join(c if _is_plain(c) else "?" for c in text))
-
-
-def _is_plain(character: str) -> bool:
-    return character.isprintable() or character in "\n\t"
-
-
-def _first_thread_first(stacks: str) -> str:
-    """Turn the order of the threads round: users look for the main thread."""
-    blocks = [block for block in stacks.split("\n\n") if block.strip()]
-    return "\n\n".join(block.strip("\n") for block in reversed(blocks)) + "\n" if blocks else ""
+    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    # Users look for the main thread, which is written last.
+    threads = [block.strip("\n") for block in text.split("\n\n") if block.strip()]
+    return "\n\n".join(reversed(threads)) + "\n" if threads else ""
 
 
 def _is_writing(pid: int, number: int, before: _Status) -> bool:
@@ -211,17 +203,14 @@ def is_below(pid: int, worker_pid: int) -> bool:
 
 def signal_below(pid: int, worker_pid: int, signum: int) -> None:
     """Send a signal to a process below a worker; one that has gone does not get it."""
-    with ExitStack() as stack:
-        try:
-            # From here on the number can't come to mean another process.
-            process = os.pidfd_open(pid)
-            stack.callback(os.close, process)
+    try:
+        with _held(pid) as process:
             if is_below(pid, worker_pid):
                 signal.pidfd_send_signal(process, signum)
-        except ProcessLookupError:
-            pass
-        except OSError as error:
-            log.warning("signal failed", reason=error.strerror, pid=pid, signal=signum)
+    except ProcessLookupError:
+        pass
+    except OSError as error:
+        log.warning("signal failed", reason=error.strerror, pid=pid, signal=signum)
 
 
 def _why_not_ours(pid: int, worker_pid: int) -> str:
@@ -252,23 +241,16 @@ def _status(pid: int) -> _Status | None:
 
 
 def _describe(pid: int, status: _Status) -> str:
-    state = _STATES.get(status.state, status.state)
-    count = "1 thread" if status.threads == 1 else f"{status.threads} threads"
-    text = f"process {pid}: {state}, {count}"
+    threads = "1 thread" if status.threads == 1 else f"{status.threads} threads"
+    text = f"process {pid}: {_STATES.get(status.state, status.state)}, {threads}"
     if status.tracer_pid:
         text += f", traced by process {status.tracer_pid}"
-    waits_in = _read(pid, "wchan").strip()
-    if waits_in not in ("", "0"):
-        text += f", its first thread waits in {waits_in}"
-    kernel = _read(pid, "stack").splitlines()[:_KERNEL_STACK_LINES_MAX]
-    if kernel:
-        text += ", kernel stack: " + " < ".join(line.rpartition(" ")[2] for line in kernel)
+    with suppress(OSError):  # what follows may not be for us to read
+        waits_in = (_PROC / str(pid) / "wchan").read_text("utf-8", "replace").strip()
+        if waits_in not in ("", "0"):
+            text += f", its first thread waits in {waits_in}"
+        kernel = (_PROC / str(pid) / "stack").read_text("utf-8", "replace").splitlines()
+        if kernel:
+            calls = (line.rpartition(" ")[2] for line in kernel[:_KERNEL_STACK_LINES_MAX])
+            text += f", kernel stack: {' < '.join(calls)}"
     return text
-
-
-def _read(pid: int, name: str) -> str:
-    """Return a file of a process; empty if it is not for us to read."""
-    try:
-        return (_PROC / str(pid) / name).read_text("utf-8", "replace")
-    except OSError:
-        return ""

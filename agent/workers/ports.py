@@ -17,40 +17,28 @@ class Ports:
         self._sockets: dict[int, socket.socket] = {}
 
     def reserve(self) -> int:
-        """Hold a free port and return it. Raises ``OSError`` if the host has none left."""
-        holder = _bind_any()
+        """Hold a port that is free on every address, of both families where the host has both.
+
+        Raises ``OSError`` if the host has none left.
+        """
+        is_dual = socket.has_dualstack_ipv6()
+        holder = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if is_dual:
+                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("", 0))
+        except OSError:
+            holder.close()
+            raise
         port: int = holder.getsockname()[1]
         self._sockets[port] = holder
         return port
 
-    def release(self, port: int) -> None:
-        """Let a port go, if it is held."""
-        holder = self._sockets.pop(port, None)
-        if holder is not None:
-            holder.close()
-
-    def close(self) -> None:
-        """Let all ports go."""
-        for port in list(self._sockets):
-            self.release(port)
-
-
-def _bind_any() -> socket.socket:
-    """Bind a free port of every address, of both families where the host has both."""
-    if socket.has_dualstack_ipv6():
-        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        address = "::"
-    else:
-        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        address = ""
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        holder.bind((address, 0))
-    except OSError:
-        holder.close()
-        raise
-    return holder
+    def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
+        """Let all other ports go."""
+        for port in self._sockets.keys() - ports:
+            self._sockets.pop(port).close()
 
 
 def address_towards(host: str, port: int) -> str:

@@ -23,7 +23,8 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.effects import Decided
 from coordinator.core.model import Assignment, GroupState, Pace
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import Phase
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
@@ -67,7 +68,7 @@ class MassFailure:
         self.fleet.spec = replace(self.fleet.spec, restarts_max=1)
         # No agent beats here, so none is silent.
         pace = Pace(heartbeat_interval_s=1_000, lease_s=5_000, reconnect_delay_max_s=1)
-        registry = Registry(RegistryPolicy(base_pace=pace, agents_at_base_pace=10**9))
+        registry = Registry(Policy(base_pace=pace, agents_at_base_pace=10**9))
         self.driver = Driver(registry, SqliteJournal(directory), Limits())
         self.sessions = Sessions(self.driver)
         self._told: Counter[str] = Counter()

@@ -28,11 +28,11 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
-    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +52,7 @@ class Fleet:
     def __init__(self, size: int, *, room: int = 0) -> None:
         self.size, self.now, self.round_id, self.port = size, 0.0, 0, LEADER_PORT
         # The pace stays as it is: its changes are rare, and linear on purpose.
-        self.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
+        self.registry = Registry(Policy(agents_at_base_pace=10**9))
         self.spec = RunSpec(agents_min=size + room, agents_max=size + room, restarts_max=10**6)
 
     def opened(
@@ -61,7 +61,8 @@ class Fleet:
         """Return the first message of an agent's session."""
         name = f"node-{index}"
         return SessionOpened(
-            purpose=RunPurpose(run_id=RUN, spec=self.spec),
+            run_id=RUN,
+            spec=self.spec,
             session_id=f"{name}/{life}",
             agent=AgentIdentity(
                 incarnation=name, host=name, address=name, role="default", local_world_size=8
@@ -86,7 +87,7 @@ class Fleet:
         self.registry.handle(event, now=self.now)
 
     def join_all(self) -> None:
-        """Let everybody join."""
+        """Let all agents join."""
         for index in range(self.size):
             self.handle(self.opened(index))
 
@@ -176,7 +177,7 @@ def returns_with_a_failure(size: int) -> list[float]:
     fleet = Fleet(size)
     fleet.join_all()
     state = fleet.registry.runs[RUN].state
-    fleet.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
+    fleet.registry = Registry(Policy(agents_at_base_pace=10**9))
     fleet.registry.restore([state], now=fleet.now)
     fleet.handle(fleet.opened(0, 1, GroupState.FAILED))
     last = min(size - 1, SAMPLES)
@@ -197,7 +198,7 @@ def idle_deadlines(size: int) -> list[float]:
 
 
 def rounds(size: int) -> list[float]:
-    """Time a failure that restarts everybody, in microseconds per agent."""
+    """Time a failure that restarts every agent, in microseconds per agent."""
     fleet = Fleet(size)
     fleet.join_all()
     samples = []

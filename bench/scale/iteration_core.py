@@ -71,7 +71,7 @@ class Fleet:
         self.iterations = Iterations(self.state, current, now=0.0)
 
     def report(self, incarnation: str, report: InprocessReport) -> None:
-        """Deliver a report, do what follows, and tell everybody if anything did."""
+        """Deliver a report, do what follows, and tell all agents if anything did."""
         self.iterations.reported(incarnation, report, now=self.now)
         is_news = False
         while True:

@@ -19,8 +19,9 @@ from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.records import IterationPhase
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunPurpose, RunSpec
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.wire import inprocess as convert_inprocess
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
@@ -41,12 +42,13 @@ class Fleet:
     def __init__(self, ranks: int) -> None:
         self.names = [f"node-{index}" for index in range(ranks // WORKERS_PER_HOST)]
         self.port, self.iteration = 20_000, 0
-        self.registry = Registry(RegistryPolicy(agents_at_base_pace=10**9))
+        self.registry = Registry(Policy(agents_at_base_pace=10**9))
         spec = RunSpec(agents_min=len(self.names), agents_max=len(self.names))
         for name in self.names:
             self.registry.handle(
                 SessionOpened(
-                    purpose=RunPurpose(run_id=RUN, spec=spec),
+                    run_id=RUN,
+                    spec=spec,
                     session_id=name,
                     agent=AgentIdentity(
                         incarnation=name,

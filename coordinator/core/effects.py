@@ -78,19 +78,16 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgeFailure:
-    """Answer a failure record: it is journaled, known already, or not kept."""
+class Answer:
+    """Answer a failure record or a reset.
+
+    ``result`` is whether the record is kept, all that is to be kept being journaled; or how
+    many limits were forgotten, ``None`` if there is no such run; or an error: it has to be
+    asked again.
+    """
 
     request_id: int
-    is_kept: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseRequest:
-    """Answer a failure record or a reset with an error: it has to be asked again."""
-
-    request_id: int
-    error: CoordinatorError
+    result: int | CoordinatorError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +102,6 @@ class ReadRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerReset:
-    """Say how many learned limits were forgotten; ``None`` if there is no such run."""
-
-    request_id: int
-    forgotten: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """Log what was decided, and why. ``decision`` is a fixed phrase."""
 
@@ -124,5 +113,4 @@ class Decided:
 
 Kept = Persist | Forget
 Push = Welcome | SetPace | TellLimits | Direct | Instruct  # sent in this order
-Answer = AcknowledgeFailure | AnswerReset | RefuseRequest
 Effect = Kept | Push | Reject | Answer | Decided | ReadRun

@@ -28,7 +28,7 @@ LOCAL_KINDS = frozenset(
 )
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What may pass without anybody having touched the file. With any other result
+# What may pass without the file having been touched. With any other result
 # SQLite says that the file is not what it should be.
 _PASSING = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}

@@ -157,14 +157,11 @@ class Driver:
         def settle(answer: fx.Answer) -> None:
             if future.done():
                 return  # who asked is gone
-            match answer:
-                case fx.AcknowledgeFailure(is_kept=is_kept):
-                    future.set_result(is_kept)
-                case fx.AnswerReset(forgotten=forgotten):
-                    future.set_result(forgotten)
-                case fx.RefuseRequest(error=error):
-                    future.set_exception(error)
-                    future.exception()  # who asked may go without looking
+            if isinstance(answer.result, CoordinatorError):
+                future.set_exception(answer.result)
+                future.exception()  # who asked may go without looking
+            else:
+                future.set_result(answer.result)
 
         self._turns.answers[event.request_id] = settle
         return future

@@ -23,13 +23,14 @@ from grpc_reflection.v1alpha import reflection
 
 from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.service import ControlService, QueryService
 from coordinator.shell.sessions import Sessions
-from coordinator.wire.error import error_detail
+from coordinator.wire.session import error_detail
 from drumbeat.v1 import (
     control_pb2,
     control_pb2_grpc,
@@ -91,11 +92,11 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 
 @asynccontextmanager
 async def serving(
-    config: CoordinatorConfig, journal: SqliteJournal, policy: RegistryPolicy | None = None
+    config: CoordinatorConfig, journal: SqliteJournal, policy: Policy | None = None
 ) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port. Raises ``CommandFailed``."""
     status = health.aio.HealthServicer()
-    policy = policy or RegistryPolicy()
+    policy = policy or Policy()
     policy = replace(
         policy,
         base_pace=Pace(
@@ -104,7 +105,7 @@ async def serving(
             reconnect_delay_max_s=1.0,
         ),
         failures_bytes_least=config.limits.failure_record_bytes_max,
-        run=replace(policy.run, restart_grace_s=max(policy.run.restart_grace_s, config.lease)),
+        restart_grace_s=max(policy.restart_grace_s, config.lease),
     )
     try:
         told = partial(_tell_health, status)

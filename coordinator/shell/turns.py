@@ -207,7 +207,7 @@ class Turns:
                 case fx.ReadRun(run_id=key):
                     self._log(effect)
                     self._queue.append(RunRead(run_id=key, state=self._read_run(key)))
-                case fx.AcknowledgeFailure() | fx.AnswerReset() | fx.RefuseRequest():
+                case fx.Answer():
                     if (answer := self.answers.pop(effect.request_id, None)) is not None:
                         answer(effect)
                 case _:

@@ -25,10 +25,9 @@ from hypothesis.stateful import (
 from coordinator.core import effects as fx
 from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.model import GroupState, Verdict, VerdictCause
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
 from coordinator.core.run.records import RunEnded
 from coordinator.core.run.state import Phase as RunPhase
 from tests.support.journal import fold
@@ -70,8 +69,8 @@ class RunMachine(RuleBasedStateMachine):
             join_timeout_s=60.0,
         )
         self.promises = Promises()
-        limits = RunPolicy(failures_kept_max=5)
-        self.story = Story(policy=RegistryPolicy(run=limits), spec=spec, watch=self.watch)
+        limits = Policy(failures_kept_max=5)
+        self.story = Story(policy=limits, spec=spec, watch=self.watch)
         for name, size in zip("abcdef", sizes, strict=False):
             self.join(name, size, "x")
         self.obey_all()
@@ -280,7 +279,7 @@ class IteratingMachine(RunMachine):
     )
     def begin(self, sizes: list[int], more: int, restarts: int, least: int) -> None:
         self.promises = Promises()
-        limits = RunPolicy(failures_kept_max=5)
+        limits = Policy(failures_kept_max=5)
         spec = a_spec(
             1,
             len(sizes) + more,
@@ -288,7 +287,7 @@ class IteratingMachine(RunMachine):
             last_call_s=0.0 if more else 10.0,
             join_timeout_s=60.0,
         )
-        self.story = Story(policy=RegistryPolicy(run=limits), spec=spec, watch=self.watch)
+        self.story = Story(policy=limits, spec=spec, watch=self.watch)
         self.least = least
         for name, size in zip("abcdef", sizes, strict=False):
             self.join(name, size, "x")

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core.events import (
+from agent.watchdog.core import messages as fx
+from agent.watchdog.core.messages import (
     BoardRead,
     DeadlineReached,
     Event,
@@ -20,8 +20,9 @@ from agent.watchdog.core.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.model import Evidence, Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import Slot, Snapshot, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
+from agent.watchdog.hang import Evidence
 
 SIGTERM, SIGKILL = 15, 9
 POLICY = WatchdogPolicy(runtime_timeout_s=6.0, kill_grace_s=2.0, timers_max=3)
@@ -327,7 +328,7 @@ class WatchdogMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_the_living_are_watched(self) -> None:
-        assert set(self.core._workers) == {self.key(rank) for rank in self.workers}
+        assert set(self.core.workers) == {self.key(rank) for rank in self.workers}
         due = self.core.next_deadline()
         assert (due is None) == (not self.workers)
         assert due is None or due > self.now - POLICY.pulse_s

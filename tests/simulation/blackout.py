@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 from agent.settings.config import AgentConfig, Program
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from tests.simulation import faults
 from tests.simulation.cluster import Cluster
 from tests.simulation.plan import RUN, Kind, Plan
@@ -43,7 +42,7 @@ def draw(seed: int) -> tuple[Plan, int]:
         Plan.draw(seed),
         kind=Kind.COORDINATOR,  # none of the faults of other worlds
         configs=tuple(AgentConfig(**common, nproc_per_node=1) for _ in range(hosts)),
-        policy=RegistryPolicy(run=RunPolicy()),
+        policy=Policy(),
         delay_max_s=random.choice([0.02, 0.3]),
         is_sick=False,
         fails=0.0,

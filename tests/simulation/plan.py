@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.settings.config import AgentConfig, Program
 from coordinator.core.model import Pace
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from drumbeat.worker.v1 import iteration_pb2
 from tests.simulation.machines.processes import Habits
 from tests.simulation.machines.wrapped import Conduct
@@ -43,7 +42,7 @@ class Plan:
     seed: int
     kind: Kind
     configs: tuple[AgentConfig, ...]
-    policy: RegistryPolicy
+    policy: Policy
     delay_max_s: float
     chaos_s: float
     fails: float  # how likely a worker fails by itself
@@ -190,15 +189,15 @@ def _spec(random: Random, *, is_calm: bool) -> iteration_pb2.InprocessSpec:
     return spec
 
 
-def _policy(random: Random) -> RegistryPolicy:
-    base = RegistryPolicy()
+def _policy(random: Random) -> Policy:
+    base = Policy()
     pace = Pace(
         heartbeat_interval_s=random.choice([0.5, 1.0]),
         lease_s=random.choice([3.0, 5.0]),
         reconnect_delay_max_s=base.base_pace.reconnect_delay_max_s,
     )
-    return RegistryPolicy(
+    return Policy(
         base_pace=pace,
         agents_at_base_pace=random.choice([3, 2_000]),
-        run=RunPolicy(failures_kept_max=random.choice([3, 1_000])),
+        failures_kept_max=random.choice([3, 1_000]),
     )

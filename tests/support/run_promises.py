@@ -95,9 +95,7 @@ class Promises:
                 assert record.incarnation not in self.excused, "excused, and counted"
                 self.succeeded[round_id].add(record.incarnation)
             case RoundEnded():
-                step = record.restart_count - self.restart_count
-                assert step == (1 if record.cause == "WORKER_FAILED" else 0)
-                self.restart_count = record.restart_count
+                self.restart_count += record.cause == "WORKER_FAILED"
             case FailureRecorded() | FailuresCounted():
                 self.check_failures(record)
             case LimitsLearned(limits=limits):

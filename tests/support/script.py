@@ -247,7 +247,7 @@ class Script:
                 case fx.TellLimits(session_id=session_id, limits=limits):
                     told = ", ".join(f"{at.section!r} {at.limit_s:g} s" for at in limits)
                     self._say(f"{self.story.sessions[session_id]} <- LIMITS: {told or 'none'}")
-                case fx.AcknowledgeFailure(is_kept=False):
+                case fx.Answer(result=False):
                     self._say("the record is not counted")
                 case _:
                     pass

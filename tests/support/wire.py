@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.config import CoordinatorConfig, Limits
-from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.policy import Policy
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.server import serving
 from drumbeat.v1 import (
@@ -46,7 +46,7 @@ async def coordinator(
     directory: Path,
     *,
     limits: Limits | None = None,
-    policy: RegistryPolicy | None = None,
+    policy: Policy | None = None,
     **settings: Any,
 ) -> AsyncIterator[Client]:
     """Serve in this process, and yield a client of it."""

@@ -29,14 +29,14 @@ from coordinator.core.model import (
     FailureRecord,
     GroupState,
     Release,
-    RunPurpose,
     RunSpec,
     Standby,
     WorkerRanks,
 )
+from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.registry.registry import Registry
 from drumbeat.inprocess import InprocessDirective, InterruptionKind
 from tests.support.inprocess.host import InprocessHost
 from tests.support.journal import fold, round_trip
@@ -179,7 +179,7 @@ class Story:
     otherwise a test calls ``obey`` or sets their state itself.
     """
 
-    policy: RegistryPolicy = field(default_factory=RegistryPolicy)
+    policy: Policy = field(default_factory=Policy)
     spec: RunSpec = field(default_factory=a_spec)
     now: float = START
     is_lively: bool = False
@@ -273,7 +273,8 @@ class Story:
         self.sessions[agent.session_id] = name
         return self.handle(
             SessionOpened(
-                purpose=RunPurpose(run_id=agent.run_id, spec=agent.spec),
+                run_id=agent.run_id,
+                spec=agent.spec,
                 session_id=agent.session_id,
                 agent=agent.identity,
                 beat=agent.beat(),
@@ -367,8 +368,8 @@ class Story:
         """Have what was learned of a run forgotten; return how many limits there were."""
         self._counter += 1
         self.handle(LimitsReset(run_id=run_id, request_id=self._counter))
-        (answer,) = self.of(fx.AnswerReset)
-        return answer.forgotten  # type: ignore[no-any-return]
+        (answer,) = self.of(fx.Answer)
+        return answer.result  # type: ignore[no-any-return]
 
     def leave(self, name: str, reason: str = "ended by SIGTERM") -> list[fx.Effect]:
         """Let an agent say goodbye."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder
-from agent.watchdog.core.format import describe_hang
-from agent.watchdog.core.model import HangKind, Purpose, WorkerKey
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import HangKind, Purpose, describe_hang
 from agent.workers.failures.exit_status import describe_exit
 from agent.workers.supervisor.messages import WorkerExited
 from drumbeat.inprocess import (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from agent.watchdog.core.model import HangKind, Purpose
+from agent.watchdog.hang import HangKind, Purpose
 from drumbeat.deadlines import Deadlines
 
-LimitKey = tuple[str, str | int]
-"""("slot", its number), ("call", its scope) or ("kind", ``HangKind``)."""
+LimitKey = tuple[Literal["slot"], int] | tuple[Literal["call", "kind"], str]
+"""A slot's by its number, a call's by its scope, those of which there is one by ``HangKind``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,12 @@ class Stall:
         """For how long it certainly stood still."""
         return self.ended_at - self.due_at
 
-    @property
-    def uncertain_s(self) -> float:
-        """For how much longer it may have."""
-        return max(0.0, self.due_at - self.awake_at)
+    def forgiven_s(self, *, is_graced: bool) -> float:
+        """How much more time is given; ``is_graced``: the uncertain part was given already."""
+        return self.lateness_s + (0.0 if is_graced else max(0.0, self.due_at - self.awake_at))
 
     def overlap_s(self, since: float) -> float:
-        """Return how much of it lies after ``since``."""
+        """How much of it lies after ``since``."""
         return max(0.0, self.ended_at - max(since, self.awake_at))
 
 
@@ -46,9 +46,8 @@ NEVER_STALLED = Stall(float("-inf"), float("-inf"), float("-inf"))
 class Armed:
     """A limit that runs, from ``since`` to ``due``.
 
-    ``signal``, ``purpose`` and ``grace_s`` as in ``Slot``; ``pid``, if not 0, is the process
-    below the worker that it is of. ``is_graced``: it had its share of an uncertain stall.
-    ``is_handled``: what follows from its being over has been done.
+    ``signal``, ``purpose`` and ``grace_s`` as in ``Slot``, ``pid`` as in ``TimerAcquired``.
+    ``is_graced``: it had its share of an uncertain stall.
     """
 
     key: LimitKey
@@ -60,7 +59,6 @@ class Armed:
     signal: int | None = None
     pid: int = 0
     is_graced: bool = False
-    is_handled: bool = False
     purpose: Purpose = Purpose.USER
     grace_s: float | None = None
 
@@ -71,7 +69,7 @@ class Armed:
 
 
 class Limits:
-    """The limits of one worker. A limit that is handled is known, and never over again."""
+    """The limits of one worker. Those that are handled are kept, but have no deadline."""
 
     def __init__(self) -> None:
         self._armed: dict[LimitKey, Armed] = {}
@@ -103,33 +101,30 @@ class Limits:
         first = self.next()
         if first is None or first > now:
             return []
-        over = [each for each in self._armed.values() if each.due <= now and not each.is_handled]
-        return sorted(over, key=lambda each: each.due)
+        over = [each for key, each in self._armed.items() if key in self._deadlines]
+        return sorted((each for each in over if each.due <= now), key=lambda each: each.due)
 
     def handle(self, armed: Armed) -> None:
         """Note that nothing more is to be done about a limit until it is put anew."""
-        armed.is_handled = True
         if self._armed.get(armed.key) is armed:
             self._deadlines.clear(armed.key)
 
     def postpone(self, armed: Armed, due: float) -> None:
         """Let a limit, handled or not, be over at ``due``; unless it was replaced or dropped."""
         if self._armed.get(armed.key) is armed:
-            armed.due, armed.is_handled = due, False
+            armed.due = due
             self.put(armed)
 
     def extend(self, stall: Stall) -> None:
         """Give every limit the time of a stall."""
-        for armed in self._armed.values():
-            if not armed.is_handled:
-                armed.due += stall.lateness_s + (0.0 if armed.is_graced else stall.uncertain_s)
+        for key, armed in self._armed.items():
+            if key in self._deadlines:
+                armed.due += stall.forgiven_s(is_graced=armed.is_graced)
                 armed.is_graced = True
-                self.put(armed)
+                self._deadlines.set(key, armed.due)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        running = {key for key, armed in self._armed.items() if not armed.is_handled}
-        assert running == {key for key in self._armed if key in self._deadlines}
-        assert len(self._deadlines) == len(running), "a deadline of nothing"
-        for key in running:
-            assert self._deadlines.get(key) == self._armed[key].due, "a stale deadline"
+        due = {key: self._deadlines.get(key) for key in self._armed if key in self._deadlines}
+        assert len(due) == len(self._deadlines), "a deadline of nothing"
+        assert all(self._armed[key].due == at for key, at in due.items()), "a stale deadline"

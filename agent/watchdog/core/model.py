@@ -1,32 +1,12 @@
-"""Pure. Values of the watchdog. Durations and instants are seconds."""
+"""Pure. What the watchdog was told and what boards say. Durations and instants are seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 
-
-class HangKind(StrEnum):
-    """Which limit a worker broke. The values are those of the protocol."""
-
-    TIMER = "TIMER"
-    SECTION = "SECTION"
-    STARTUP = "STARTUP"
-    RUNTIME = "RUNTIME"
-    PROGRESS = "PROGRESS"
-    EXIT = "EXIT"
-
-
-class Purpose(StrEnum):
-    """What a timer or section is for."""
-
-    USER = "USER"
-    """What the training code says; it tells where the worker is."""
-    HARD_TIMEOUT = "HARD_TIMEOUT"
-    """The main thread's progress in an iteration of in-process restart."""
-    HEARTBEAT = "HEARTBEAT"
-    """That other threads of the interpreter run in one."""
+from agent.watchdog.hang import Purpose
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,6 +32,9 @@ AUTO = Auto.AUTO
 
 Limit = float | Auto | None
 """Seconds, ``AUTO``, or ``None`` for no limit."""
+
+Tally = tuple[int, float]
+"""How many there were, and the longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,44 +103,5 @@ class Snapshot:
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()
-    sections: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    sections: Mapping[str, Tally] = field(default_factory=dict)
     """Of each section, how often it was left and the longest time it took."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
-
-    local_rank: int
-    step: int | None = None
-    step_time_s: float | None = None
-    heartbeat_at: float | None = None
-    beat_at: float | None = None
-    scope: str = ""
-    scope_since: float | None = None
-    scopes_open: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What was seen of a process that seems to hang. ``is_traced``: by a native debugger."""
-
-    stacks: str = ""
-    notes: str = ""
-    is_traced: bool = False
-    is_stopped: bool = False
-    is_alive: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
-    """Why the watchdog ends a worker, or would have. See ``drumbeat.v1.Hang``."""
-
-    kind: HangKind
-    scope: str = ""
-    limit_s: float
-    elapsed_s: float
-    standing: Standing
-    noticed_at: float
-    evidence: Evidence = field(default_factory=Evidence)
-    purpose: Purpose = Purpose.USER

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core import events as ev
+from agent.watchdog.core import messages as msg
 from agent.watchdog.core.limits import Armed, Stall
-from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing, WatchdogPolicy, WorkerKey
-from agent.watchdog.core.worker import Investigation, Stage, Tally, Worker
+from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
+from agent.watchdog.core.worker import Investigation, Stage, Worker
+from agent.watchdog.hang import Evidence, Hang, HangKind
 from drumbeat.deadlines import Deadlines
 
 SIGKILL, SIGTERM = 9, 15
@@ -30,36 +30,41 @@ class WatchdogCore:
     """The core of a watchdog. Not thread-safe; one owner calls it."""
 
     def __init__(self, policy: WatchdogPolicy) -> None:
+        self.workers: dict[WorkerKey, Worker] = {}
+        """Those that are watched, for others to read."""
         self._policy = policy
-        self._workers: dict[WorkerKey, Worker] = {}
         self._due: Deadlines[WorkerKey] = Deadlines()
         self._learned: Mapping[str, float] = {}
         self._awake_at = float("-inf")
-        self._effects: list[fx.Effect] = []
+        self._effects: list[msg.Effect] = []
 
     # The interface of every core.
 
-    def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
+    def handle(self, event: msg.Event, *, now: float) -> list[msg.Effect]:
         """Take one event in at ``now`` (monotonic seconds)."""
         self._notice_stall(now)
         match event:
-            case ev.WorkerStarted():
-                self._on_started(event.worker, now)
-            case ev.WorkerGone():
+            case msg.WorkerStarted(worker=key):
+                if key not in self.workers:
+                    worker = self.workers[key] = Worker(key, self._policy, now=now)
+                    worker.learn(self._learned)
+                    self._look(worker, now)
+                    self._settle(worker, now)
+            case msg.WorkerGone():
                 self._drop(event.worker)
-            case ev.LimitsLearned():
+            case msg.LimitsLearned():
                 self._learned = dict(event.limits)
-                for worker in self._workers.values():
+                for worker in self.workers.values():
                     worker.learn(self._learned)
                     self._settle(worker, now)
-            case ev.DeadlineReached():
+            case msg.DeadlineReached():
                 pass  # what is due is done after every event
             case _:
-                if (known := self._workers.get(event.worker)) is not None:
+                if (known := self.workers.get(event.worker)) is not None:
                     self._on_news(known, event, now)
                     self._settle(known, now)
         for key in self._due.pop_due(now):
-            self._on_due(self._workers[key], now)
+            self._on_due(self.workers[key], now)
         self._awake_at = now
         effects, self._effects = self._effects, []
         return effects
@@ -70,8 +75,8 @@ class WatchdogCore:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        assert len(self._due) == len(self._workers), "deadlines of the gone"
-        for key, worker in self._workers.items():
+        assert len(self._due) == len(self.workers), "deadlines of the gone"
+        for key, worker in self.workers.items():
             worker.check_invariants()
             assert self._due.get(key) == worker.next(), "a stale deadline"
             assert self._awake_at < worker.next() <= self._awake_at + self._policy.pulse_s
@@ -79,52 +84,26 @@ class WatchdogCore:
             if worker.investigation is None and not worker.is_reading and first is not None:
                 assert worker.look_at <= first, "a limit that is not looked at"
 
-    # For those who report.
-
-    def standing(self, key: WorkerKey) -> Standing | None:
-        """Return where a worker stands, ``None`` if it is not watched."""
-        worker = self._workers.get(key)
-        return None if worker is None else worker.standing()
-
-    def observed(self, key: WorkerKey) -> Mapping[str, Tally]:
-        """Return a worker's longest times, and how many there were; see ``Worker.observed``."""
-        worker = self._workers.get(key)
-        return {} if worker is None else worker.observed()
-
-    def may_acquire(self, key: WorkerKey, scope: str) -> bool:
-        """Whether ``TimerAcquired`` would be heard: the worker is watched, and has room."""
-        worker = self._workers.get(key)
-        return worker is not None and worker.may_acquire(scope)
-
-    # Who is watched.
-
-    def _on_started(self, key: WorkerKey, now: float) -> None:
-        if key not in self._workers:
-            worker = self._workers[key] = Worker(key, self._policy, now=now)
-            worker.learn(self._learned)
-            self._look(worker, now)
-            self._settle(worker, now)
-
-    def _drop(self, key: WorkerKey) -> None:
-        self._workers.pop(key, None)
-        self._due.clear(key)
-
     def _on_news(
-        self, worker: Worker, event: ev.BoardRead | ev.Call | ev.EvidenceTaken, now: float
+        self, worker: Worker, event: msg.BoardRead | msg.Call | msg.EvidenceTaken, now: float
     ) -> None:
         match event:
-            case ev.BoardRead():
+            case msg.BoardRead():
                 worker.is_reading = False
                 worker.read(event.snapshot)
                 self._judge(worker, now)
-            case ev.TimerAcquired():
+            case msg.TimerAcquired():
                 worker.acquire(event, now=now)
-            case ev.TimerReleased():
+            case msg.TimerReleased():
                 worker.release(event.scope)
-            case ev.HeartbeatReceived():
+            case msg.HeartbeatReceived():
                 worker.heartbeat(event.step, now=now)
-            case ev.EvidenceTaken():
+            case msg.EvidenceTaken():
                 self._on_evidence(worker, event.evidence, now)
+
+    def _drop(self, key: WorkerKey) -> None:
+        self.workers.pop(key, None)
+        self._due.clear(key)
 
     # Time.
 
@@ -134,12 +113,12 @@ class WatchdogCore:
         if due is None or now - due <= self._policy.stall_s:
             return
         stall = Stall(self._awake_at, due, now)
-        for worker in self._workers.values():
+        for worker in self.workers.values():
             worker.extend(stall)
             self._due.set(worker.key, worker.next())
         if stall.lateness_s >= self._policy.pulse_s:  # shorter ones are of no interest
             why = f"the watchdog stood still for {stall.lateness_s:.1f} s; all limits are longer"
-            self._effects.append(fx.Warn(worker=None, event="watchdog stalled", reason=why))
+            self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))
 
     def _on_due(self, worker: Worker, now: float) -> None:
         found = worker.investigation
@@ -149,7 +128,7 @@ class WatchdogCore:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
             else:
-                self._effects.append(fx.Signal(worker=worker.key, signum=SIGKILL))
+                self._effects.append(msg.Signal(worker=worker.key, signum=SIGKILL))
         if worker.look_at <= now:
             self._look(worker, now)
         self._settle(worker, now)
@@ -167,23 +146,23 @@ class WatchdogCore:
     def _read(self, worker: Worker) -> None:
         if not worker.is_reading:
             worker.is_reading = True
-            self._effects.append(fx.ReadBoard(worker=worker.key))
+            self._effects.append(msg.ReadBoard(worker=worker.key))
 
     def _announce(self, worker: Worker, look_at: float) -> None:
         worker.look_at = look_at
-        self._effects.append(fx.AnnounceLook(worker=worker.key, look_at=look_at))
+        self._effects.append(msg.AnnounceLook(worker=worker.key, look_at=look_at))
 
     def _settle(self, worker: Worker, now: float) -> None:
         """Look as early as the limits want it. An investigation has its own pace."""
-        if worker.key not in self._workers:
+        if worker.key not in self.workers:
             return  # just dropped
         first = worker.limits.next()
         if worker.investigation is None and first is not None:
-            if first > now:
-                if first < worker.look_at:
-                    self._announce(worker, first)
-            elif not worker.is_reading:
-                self._look(worker, now)
+            if first <= now:
+                if not worker.is_reading:
+                    self._look(worker, now)
+            elif first < worker.look_at:
+                self._announce(worker, first)
         self._due.set(worker.key, worker.next())
 
     # Hangs.
@@ -202,14 +181,14 @@ class WatchdogCore:
             worker.investigation = None
         elif worker.snapshot.is_debugged:
             self._withdraw(worker, expired, "a Python debugger waits for input", now)
-        elif found is None:
+        elif found is not None:
+            self._decide(worker, expired, found.evidence, now)
+        else:
             timeout_s = self._policy.evidence_timeout_s
             worker.investigation = Investigation(
                 Stage.EXAMINED, now + timeout_s + EVIDENCE_LATE_S, tuple(expired)
             )
-            self._effects.append(fx.TakeEvidence(worker=worker.key, timeout_s=timeout_s, pid=pid))
-        else:
-            self._decide(worker, expired, found.evidence, now)
+            self._effects.append(msg.TakeEvidence(worker=worker.key, timeout_s=timeout_s, pid=pid))
 
     def _on_evidence(self, worker: Worker, evidence: Evidence, now: float) -> None:
         """Look once more: meanwhile the worker may have gone on by itself."""
@@ -222,14 +201,13 @@ class WatchdogCore:
                 worker.forget(armed)
             if not found.pid:
                 self._drop(worker.key)  # before the news of its end
-            return
-        if evidence.is_stopped and not evidence.is_traced:
+        elif evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no
             # sign of life.
             self._decide(worker, list(found.expired), evidence, now)
-            return
-        found.stage, found.evidence, found.deadline = Stage.CONFIRMED, evidence, None
-        self._read(worker)
+        else:
+            found.stage, found.evidence, found.deadline = Stage.CONFIRMED, evidence, None
+            self._read(worker)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
         """All that is over is handled together; the first with a valid signal decides."""
@@ -240,48 +218,41 @@ class WatchdogCore:
         deadly = [armed for armed in expired if armed.is_deadly]
         for armed in expired:
             if armed in deadly[:1] or not armed.is_deadly:
-                self._report(worker, armed, evidence, is_ending=armed.is_deadly, now=now)
-            if not armed.is_deadly:
+                self._report(worker, armed, evidence, now)
+            # A process below the worker is judged once only: it ends, or has got the signal
+            # that it asked for.
+            if armed.pid or not armed.is_deadly:
                 worker.forget(armed)
+            else:
+                worker.limits.handle(armed)
         if not deadly:
             return
         signum, pid = deadly[0].signal, deadly[0].pid
         if pid:
-            # It is judged once only: it ends, or has got the signal that it asked for.
-            for armed in deadly:
-                worker.forget(armed)
             signum = SIGKILL if signum is None else signum
-            self._effects.append(fx.Signal(worker=worker.key, signum=signum, pid=pid))
-            return
-        for armed in deadly:
-            worker.limits.handle(armed)
-        if signum is None:
-            self._end(worker, deadly, is_stopped=evidence.is_stopped, now=now)
-            return
-        self._effects.append(fx.Signal(worker=worker.key, signum=signum))
-        for armed in deadly:
-            if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
-                # The worker never acquires these again, so they wait for what the signal does.
-                worker.limits.postpone(armed, now + self._policy.kill_grace_s)
-
-    def _end(self, worker: Worker, deadly: list[Armed], *, is_stopped: bool, now: float) -> None:
-        """End a worker; one that is stopped would not even notice SIGTERM."""
-        graces = [armed.grace_s for armed in deadly if armed.grace_s is not None]
-        grace_s = min([self._policy.kill_grace_s, *graces])
-        worker.investigation = Investigation(Stage.KILLING, None if is_stopped else now + grace_s)
-        signum = SIGKILL if is_stopped else SIGTERM
-        self._effects.append(fx.Signal(worker=worker.key, signum=signum))
+        elif signum is None:
+            # One that is stopped would not even notice SIGTERM.
+            signum = SIGKILL if evidence.is_stopped else SIGTERM
+            graces = [armed.grace_s for armed in deadly if armed.grace_s is not None]
+            kill_at = now + min([self._policy.kill_grace_s, *graces])
+            worker.investigation = Investigation(
+                Stage.KILLING, None if evidence.is_stopped else kill_at
+            )
+        else:
+            for armed in deadly:
+                if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
+                    # The worker never acquires these again, so they wait for what the signal does.
+                    worker.limits.postpone(armed, now + self._policy.kill_grace_s)
+        self._effects.append(msg.Signal(worker=worker.key, signum=signum, pid=pid))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
         worker.investigation = None
         for armed in expired:
             worker.limits.postpone(armed, now + armed.limit_s)
         why += "; the limits count anew from now"
-        self._effects.append(fx.Warn(worker=worker.key, event="hang not judged", reason=why))
+        self._effects.append(msg.Warn(worker=worker.key, event="hang not judged", reason=why))
 
-    def _report(
-        self, worker: Worker, armed: Armed, evidence: Evidence, *, is_ending: bool, now: float
-    ) -> None:
+    def _report(self, worker: Worker, armed: Armed, evidence: Evidence, now: float) -> None:
         hang = Hang(
             kind=armed.kind,
             scope=armed.scope,
@@ -293,10 +264,10 @@ class WatchdogCore:
             purpose=armed.purpose,
         )
         self._effects.append(
-            fx.Report(
+            msg.Report(
                 worker=worker.key,
                 hang=hang,
-                is_ending=is_ending,
+                is_ending=armed.is_deadly,
                 signal=armed.signal,
                 pid=armed.pid,
             )

@@ -6,49 +6,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from agent.watchdog.core.events import TimerAcquired
 from agent.watchdog.core.limits import NEVER_STALLED, Armed, LimitKey, Limits, Stall
-from agent.watchdog.core.model import (
-    Auto,
-    Evidence,
-    HangKind,
-    Limit,
-    Purpose,
-    Slot,
-    Snapshot,
-    Standing,
-    WatchdogPolicy,
-    WorkerKey,
-)
+from agent.watchdog.core.messages import TimerAcquired
+from agent.watchdog.core.model import Auto, Limit, Slot, Snapshot, Tally, WatchdogPolicy, WorkerKey
+from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
 SCOPE_BYTES_MAX = 128
 NAMES_MAX = 65
 
-Tally = tuple[int, float]
-"""How many there were, and the longest, seconds."""
-
 
 class Stage(Enum):
     """How far an investigation is.
 
-    (nothing is over)
-       │ something is over on a board just read
-       ▼
-    EXAMINED ── its stacks come, or are given up ──▶ CONFIRMED
-                                                        │ the board is read again
-                       nothing is over any more ◀───────┤
-                 a debugger holds it: limits anew ◀─────┤
-               only to be reported, or one signal ◀─────┤
-                                                        ▼
-                                                     KILLING ── grace is over ──▶ SIGKILL
-
-    A process that was stopped goes from EXAMINED straight to its verdict.
+    It begins when something is over on a board just read. CONFIRMED ends it if nothing is over
+    any more, or with a report, one signal, limits that count anew, or KILLING. A process that
+    was stopped goes from EXAMINED straight to its verdict.
     """
 
-    EXAMINED = "its stacks are awaited"
+    EXAMINED = "its stacks are awaited, or given up"
     CONFIRMED = "what it says now is awaited"
-    KILLING = "its end is awaited"
+    KILLING = "its end is awaited, or SIGKILL after the grace"
 
 
 @dataclass(slots=True, eq=False)
@@ -62,22 +40,16 @@ class Investigation:
     deadline: float | None = None
     expired: tuple[Armed, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
-    _is_graced: bool = field(default=False, init=False)
+    is_graced: bool = False
 
     @property
     def pid(self) -> int:
-        """Return the process below the worker that it is about, 0 for the worker itself."""
+        """The process below the worker that it is about, 0 for the worker itself."""
         return self.expired[0].pid if self.expired else 0
-
-    def extend(self, stall: Stall) -> None:
-        """Move the deadline by the time of a stall."""
-        if self.deadline is not None:
-            self.deadline += stall.lateness_s + (0.0 if self._is_graced else stall.uncertain_s)
-            self._is_graced = True
 
 
 class Worker:
-    """What is known of one worker. ``limits`` always follow what it said last."""
+    """What is known of one worker, also when it has gone. ``limits`` follow what it said last."""
 
     def __init__(self, key: WorkerKey, policy: WatchdogPolicy, *, now: float) -> None:
         self.key = key
@@ -95,22 +67,25 @@ class Worker:
         self._step: int | None = None
         self._called_at: float | None = None  # the latest heartbeat by a call
         self._gaps: Tally = (0, 0.0)
-        self._follow_runtime()
 
     def learn(self, learned: Mapping[str, float]) -> None:
         """Take over the limits that were learned."""
-        before, names = self._learned, {*learned, *self._learned}
-        changed = {name for name in names if learned.get(name) != before.get(name)}
-        self._learned = learned
+        before, self._learned = self._learned, learned
         for slot in self._slots.values():
-            if slot.name in changed and isinstance(slot.limit_s, Auto):
+            if before.get(slot.name) != learned.get(slot.name) and isinstance(slot.limit_s, Auto):
                 self._arm_slot(slot)
         self._follow_runtime()
 
     def read(self, snapshot: Snapshot | None) -> None:
         """Take over what the board says; O(changed) if unchanged slots are the same objects."""
         self.snapshot = snapshot or Snapshot()
-        self._follow_slots(self.snapshot.slots)
+        known, self._slots = self._slots, {slot.slot: slot for slot in self.snapshot.slots}
+        for number, slot in self._slots.items():
+            old = known.pop(number, None)
+            if old is not slot and old != slot:
+                self._arm_slot(slot)
+        for number in known:
+            self.limits.drop(("slot", number))
         self._follow_runtime()
 
     def acquire(self, timer: TimerAcquired, *, now: float) -> None:
@@ -139,7 +114,7 @@ class Worker:
         self.limits.drop(("call", scope))
 
     def forget(self, armed: Armed) -> None:
-        """Let go of a limit whose being over was only to be reported."""
+        """Let go of a limit of which nothing more follows."""
         self.limits.handle(armed)
         if self._calls.get(armed.scope) is armed:
             self.release(armed.scope)
@@ -156,8 +131,10 @@ class Worker:
         """Give all limits the time of a stall, also those not read yet."""
         self._stall = stall
         self.limits.extend(stall)
-        if self.investigation is not None:
-            self.investigation.extend(stall)
+        found = self.investigation
+        if found is not None and found.deadline is not None:
+            found.deadline += stall.forgiven_s(is_graced=found.is_graced)
+            found.is_graced = True
 
     # What is known of it.
 
@@ -208,63 +185,45 @@ class Worker:
 
     # Limits that follow.
 
-    def _follow_slots(self, slots: tuple[Slot, ...]) -> None:
-        known, self._slots = self._slots, {slot.slot: slot for slot in slots}
-        for number, slot in self._slots.items():
-            old = known.pop(number, None)
-            if old is not slot and old != slot:
-                self._arm_slot(slot)
-        for number in known:
-            self.limits.drop(("slot", number))
-
     def _arm_slot(self, slot: Slot) -> None:
-        key, since, limit_s = ("slot", slot.slot), slot.since, slot.limit_s
-        if slot.deadline is not None:
-            length_s = limit_s if isinstance(limit_s, float | int) else slot.deadline - since
-            due = slot.deadline
+        since, limit_s, due = slot.since, slot.limit_s, slot.deadline
+        if due is not None:
+            length_s = limit_s if isinstance(limit_s, float | int) else due - since
         else:
             learned_s = self._learned_or(limit_s, slot.name)
             if learned_s is None or not slot.is_section:
-                self.limits.drop(key)
+                self.limits.drop(("slot", slot.slot))
                 return
             length_s, due = learned_s, since + learned_s
-        self._put(
-            Armed(
-                key=key,
-                kind=HangKind.SECTION if slot.is_section else HangKind.TIMER,
-                scope=slot.name,
-                since=since,
-                limit_s=length_s,
-                due=due,
-                signal=slot.signal,
-                purpose=slot.purpose,
-                grace_s=slot.grace_s,
-            ),
-            # A slot that was suspended counts from when it was continued, or later.
-            counts_from=max(since, due - length_s),
+        armed = Armed(
+            key=("slot", slot.slot),
+            kind=HangKind.SECTION if slot.is_section else HangKind.TIMER,
+            scope=slot.name,
+            since=since,
+            limit_s=length_s,
+            due=due,
+            signal=slot.signal,
+            purpose=slot.purpose,
+            grace_s=slot.grace_s,
         )
+        # A slot that was suspended counts from when it was continued, or later.
+        self._put(armed, counts_from=max(since, due - length_s))
 
     def _follow_runtime(self) -> None:
         """Let the limits run of which a worker has one each."""
         board, policy = self.snapshot, self._policy
         is_ending = board.exiting_at is not None
         has_beaten = self._called_at is not None or board.heartbeats > 0
-        started_at = None if has_beaten or is_ending else self._started_at
-        beat_at = None if is_ending else board.beat_at
-        progress_timeout_s = self._learned_or(policy.progress_timeout_s, "")
+        progress_since = board.progress_since if board.heartbeats else self._called_at
+        if progress_since is not None and self._called_at is not None:
+            progress_since = max(progress_since, self._called_at)
+        for kind, since, limit_s in (
+            (HangKind.STARTUP, None if has_beaten else self._started_at, policy.startup_timeout_s),
+            (HangKind.RUNTIME, board.beat_at, policy.runtime_timeout_s),
+            (HangKind.PROGRESS, progress_since, self._learned_or(policy.progress_timeout_s, "")),
+        ):
+            self._follow(kind, None if is_ending else since, limit_s)
         self._follow(HangKind.EXIT, board.exiting_at, policy.exit_timeout_s)
-        self._follow(HangKind.STARTUP, started_at, policy.startup_timeout_s)
-        self._follow(HangKind.RUNTIME, beat_at, policy.runtime_timeout_s)
-        progress_since = None if is_ending else self._progress_since()
-        self._follow(HangKind.PROGRESS, progress_since, progress_timeout_s)
-
-    def _progress_since(self) -> float | None:
-        board = self.snapshot
-        if not board.heartbeats:
-            return self._called_at
-        if board.progress_since is None or self._called_at is None:
-            return board.progress_since
-        return max(board.progress_since, self._called_at)
 
     def _follow(self, kind: HangKind, since: float | None, limit_s: float | None) -> None:
         key: LimitKey = ("kind", kind)
@@ -290,8 +249,7 @@ class Worker:
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:
     """Return the sums of the counts and the longest times, by name, "" first."""
     totals: dict[str, Tally] = {}
-    for each in observed:
-        for name, (count, longest) in each.items():
-            counted, so_far = totals.get(name, (0, 0.0))
-            totals[name] = (counted + count, max(so_far, longest))
+    for name, (count, longest) in (item for each in observed for item in each.items()):
+        counted, so_far = totals.get(name, (0, 0.0))
+        totals[name] = (counted + count, max(so_far, longest))
     return {name: totals[name] for name in sorted(totals)[:NAMES_MAX]}

@@ -8,7 +8,7 @@ from typing import Any
 from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
 from agent.core.inprocess.worker import Fault
 from agent.core.model import Assignment, Failure
-from agent.watchdog.core.format import describe_hang
+from agent.watchdog.hang import describe_hang
 from agent.workers.failures.exit_status import describe_exit
 from agent.workers.supervisor.messages import WorkerError
 

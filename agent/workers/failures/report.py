@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from agent.watchdog.core.format import seconds
+from agent.watchdog.hang import seconds
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.format import count, printable
 from drumbeat.inprocess import InterruptionKind

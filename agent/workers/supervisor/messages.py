@@ -1,7 +1,8 @@
 """Pure. What an agent commands its supervisor, and what the supervisor reports.
 
 The core's effects and events, the messages on the socket and the worker group's input and
-output are these same values. Exit codes are negative for a signal.
+output are these same values. Exit codes are negative for a signal. A command that is impossible
+raises ``ValueError`` when it is made.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agent.watchdog.core.model import Hang
+from agent.watchdog.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 CPU_INDEX_MAX = 65_535
@@ -20,11 +21,10 @@ CPU_INDEX_MAX = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """What is particular to one worker."""
+    """What is particular to one worker; ``env`` is set on top of the common environment."""
 
     local_rank: int
     env: Mapping[str, str]
-    """Set on top of the common environment."""
     cpus: tuple[int, ...] = ()
     """Those it may run on; empty: those of the supervisor."""
     args: tuple[str, ...] = ()
@@ -36,7 +36,6 @@ class WorkerStart:
     """Descriptors of the supervisor that it inherits; the supervisor closes them."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a CPU has no possible number."""
         if any(not 0 <= cpu <= CPU_INDEX_MAX for cpu in self.cpus):
             raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPU_INDEX_MAX}")
 
@@ -58,7 +57,6 @@ class StartWorkers:
     workers: tuple[WorkerStart, ...]
 
     def __post_init__(self) -> None:
-        """Raise ValueError if there is nothing to start or two workers share a local rank."""
         if not self.argv:
             raise ValueError("argv: is empty, must name a program")
         if not self.workers:
@@ -80,7 +78,6 @@ class StopWorkers:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the timeout is not a finite duration or the signal unknown."""
         _check_signal(self.signum)
         if not (math.isfinite(self.timeout_s) and self.timeout_s >= 0):
             raise ValueError(f"timeout_s: {self.timeout_s} is not a finite duration")
@@ -106,7 +103,6 @@ class SignalWorkers:
     """Whether it goes to the worker's process group, not to the worker alone."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if there is no such signal."""
         _check_signal(self.signum)
 
 

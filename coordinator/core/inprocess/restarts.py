@@ -11,9 +11,8 @@ from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord, told
 from coordinator.core.model import Round
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.leader import LeaderPort
-from coordinator.core.phases.rendezvous import GiveUp, Wait
+from coordinator.core.phases.phase import RunContext
+from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 
 
 class InProcessRestarts:
@@ -28,7 +27,7 @@ class InProcessRestarts:
         self.review_at: float | None = None
         self._run = run
         self._round = current
-        self._leader_port = LeaderPort(run.state, run.members)
+        self._leader_port = LeaderPort(run.state)
         self._iterations: Iterations | None = None
         # Since when an iteration is waited for, and when that is logged next.
         self._waits_since = 0.0
@@ -127,8 +126,8 @@ class InProcessRestarts:
         if isinstance(record, IterationBegan):
             leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
             self._run.members.presences[leader].master_port_spent = record.master_port
-            self._run.publisher.one(leader)
-            self._leader_port = LeaderPort(self._run.state, self._run.members)
+            self._run.tell([leader])
+            self._leader_port = LeaderPort(self._run.state)
 
     def _log_wait(self, wait: Wait | None, now: float) -> None:
         """Log what an iteration waits for: more rarely, the longer it takes."""
@@ -141,13 +140,12 @@ class InProcessRestarts:
             self._log_at = now + max(interval_s, now - self._waits_since)
             self._run.log("iteration waiting", wait.reason)  # no decision that would be kept
             seated = self._round.seats.keys() - self._run.state.given_up
-            self._run.publisher.some(self._run.members.connected - seated)
+            self._run.tell(self._run.members.connected - seated)
 
     def _address(self, leader: str, now: float) -> Address | Wait | GiveUp:
         """Return where rank 0 listens; an address given for the round is its leader's."""
-        port = self._leader_port.port_for(leader, what="the iteration", now=now)
-        if not isinstance(port, int):
-            return port
+        if not (port := self._run.port_of(leader)):
+            return self._leader_port.wait_for(leader, "the iteration", now=now)
         address = self._run.state.members[leader].address
         is_as_given = leader == self._round.leader
         return (self._run.state.spec.master_addr or address) if is_as_given else address, port

@@ -5,19 +5,19 @@ from __future__ import annotations
 from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.model import Beat
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import End, EndRound, RunPhase
+from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.run import reasons
-from coordinator.core.run.records import MembersForgotten, RoundEnd
+from coordinator.core.run.records import MembersForgotten, RoundEnd, RoundEnded, RunEnded
 
 
 class Ending(RunPhase):
     """The run has failed; waits for live workers to stop and for failure records to arrive."""
 
-    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
-        super().__init__(run, now=now, done=done)
+    def __init__(self, run: RunContext, *, now: float) -> None:
+        super().__init__(run, now=now)
         self._until = now + run.state.spec.shutdown_timeout_s + run.policy.report_wait_s
         self._unfinished = {i for i in run.members.presences if not self._is_finished(i)}
+        # Whose machine was lost before the failure that decided the run.
         self._lost_before: str | None = None
 
     def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
@@ -27,27 +27,26 @@ class Ending(RunPhase):
         if self._is_finished(incarnation):
             self._unfinished.discard(incarnation)
 
-    def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
+    def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
         self._unfinished.discard(incarnation)
+        if was_silent:
+            self._lost_before = incarnation
         return False
 
-    def lost_before_failure(self, incarnation: str) -> None:
-        """Go on with another round: a machine was lost before the failure that decided it."""
-        self._lost_before = incarnation
-
-    def review(self, *, now: float, judged_at: float) -> End | EndRound | None:
-        """Give the verdict once all is said, or take the failure back."""
-        current = self.state.round
+    def review(self, *, now: float, judged_at: float) -> RunEnded | RoundEnded | None:
+        """Give the verdict once all is said, or take the failure back: with another round."""
+        state, current = self.state, self.state.round
         assert current is not None, "a run without a round fails at once"
         if self._lost_before is not None:
-            reason = reasons.lost_before(current, self._lost_before, self.state.reason)
-            return EndRound(cause=RoundEnd.AGENT_LOST, reason=reason)
+            reason = reasons.lost_before(current, self._lost_before, state.reason)
+            lost = RoundEnd.AGENT_LOST
+            return RoundEnded(round_id=current.round_id, cause=lost, reason=reason, at_s=now)
         if (self._unfinished or self.run.silent.charged) and judged_at < self._until:
             self.review_at = self._until
             return None
-        causes = root_causes(known_failures(self.state, self.members), current.round_id)
-        reason = reasons.run_failed(self.state.reason, causes, self.state.where)
-        return End(cause=self.state.failing_cause, reason=reason)
+        causes = root_causes(known_failures(state, self.members), current.round_id)
+        reason = reasons.run_failed(state.reason, causes, state.where)
+        return self.run.ended(state.failing_cause, reason, now=now)
 
     def _is_finished(self, incarnation: str) -> bool:
         presence = self.members.presences.get(incarnation)
@@ -60,8 +59,8 @@ class Ending(RunPhase):
 class Ended(RunPhase):
     """The run has its verdict; members may come for it for a while."""
 
-    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
-        super().__init__(run, now=now, done=done)
+    def __init__(self, run: RunContext, *, now: float) -> None:
+        super().__init__(run, now=now)
         for incarnation in list(run.members.missed):
             run.members.forget(incarnation)
         if not run.state.members:

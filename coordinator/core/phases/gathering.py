@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.leader import LeaderPort, Lineup
-from coordinator.core.phases.phase import End, RunPhase, StartRound
-from coordinator.core.phases.rendezvous import Close, GiveUp, Rendezvous, Wait, close_round
+from coordinator.core.phases.phase import RunContext, RunPhase
+from coordinator.core.phases.ranks import next_order
+from coordinator.core.phases.rendezvous import (
+    Close,
+    GiveUp,
+    LeaderPort,
+    Rendezvous,
+    Wait,
+    close_round,
+)
+from coordinator.core.run.records import RoundStarted, RunEnded
 
 
 class Gathering(RunPhase):
@@ -16,45 +21,40 @@ class Gathering(RunPhase):
     Telling all who wait how it goes is linear in them: arrivals and losses only schedule it.
     """
 
-    def __init__(self, run: RunContext, *, now: float, done: dict[str, int]) -> None:
-        super().__init__(run, now=now, done=done)
+    def __init__(self, run: RunContext, *, now: float) -> None:
+        super().__init__(run, now=now)
         self._since = now
         self._quorum_since: float | None = None
         self._is_reforming = run.state.round is not None
-        self._leader_port = LeaderPort(run.state, run.members)
+        self._leader_port = LeaderPort(run.state)
         self._progress_at: float | None = None
 
-    def admitted(self, *, now: float) -> None:
-        self._schedule_progress(now)
+    def connected(self, incarnation: str, *, now: float) -> None:
+        if self._progress_at is None:
+            self._progress_at = now + self.run.policy.progress_interval_s
 
-    def disconnected(self, incarnation: str, *, now: float) -> None:
-        self._schedule_progress(now)
+    disconnected = connected
 
-    def lost(self, incarnation: str, reason: str, *, now: float) -> bool:
-        self._schedule_progress(now)
+    def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
+        self.connected(incarnation, now=now)
         return False
 
-    def review(self, *, now: float, judged_at: float) -> StartRound | End | None:
+    def review(self, *, now: float, judged_at: float) -> RoundStarted | RunEnded | None:
         """Close the round if it can, with its leader's port."""
         if self._progress_at is not None and judged_at >= self._progress_at:
             self._progress_at = None
-            self.run.publisher.everyone()
-        result: Close | Lineup | GiveUp | Wait = self._rendezvous(judged_at)
-        closing = ""
-        if isinstance(result, Close):
-            closing, result = result.reason, self._leader_port.lineup(now=judged_at)
-        match result:
-            case Lineup() as lineup:
-                return StartRound(lineup, closing)
-            case GiveUp(reason, cause):
-                return End(cause=cause, reason=reason)
+            self.run.tell_all()
+        result = self._rendezvous(judged_at)
+        match self._start(result.reason, now, judged_at) if isinstance(result, Close) else result:
             case Wait() as wait:
                 self.wait = wait
                 instants = (wait.until, self._progress_at)
                 self.review_at = min((at for at in instants if at is not None), default=None)
                 return None
-            case _:
-                assert_never(result)
+            case GiveUp(reason, cause):
+                return self.run.ended(cause, reason, now=now)
+            case started:
+                return started
 
     def _rendezvous(self, now: float) -> Close | Wait | GiveUp:
         spec, members = self.state.spec, self.members
@@ -76,6 +76,25 @@ class Gathering(RunPhase):
         )
         return close_round(spec, rendezvous, now=now)
 
-    def _schedule_progress(self, now: float) -> None:
-        if self._progress_at is None:
-            self._progress_at = now + self.run.policy.progress_interval_s
+    def _start(self, closing: str, now: float, judged_at: float) -> RoundStarted | Wait | GiveUp:
+        """Start the round unless its leader holds no port. Linear unless one is awaited."""
+        run, state, spec, members = self.run, self.state, self.state.spec, self.members
+        awaited = self._leader_port.awaited
+        # Looking for an order is linear: not at every event while a port is awaited.
+        if awaited is not None and members.is_present(awaited) and not run.port_of(awaited):
+            return self._leader_port.wait_for(awaited, "the round", now=judged_at)
+        present = [agent for i, agent in state.members.items() if members.is_present(i)]
+        order = next_order(present, state.group_ranks(), agents_max=spec.agents_max)
+        leader = order[0]
+        port = spec.master_port or run.port_of(leader.incarnation)
+        if not port:
+            return self._leader_port.wait_for(leader.incarnation, "the round", now=judged_at)
+        return RoundStarted(
+            round_id=state.next_round_id,
+            participants=tuple(agent.incarnation for agent in order),
+            master_addr=spec.master_addr or leader.address,
+            master_port=port,
+            reason=state.reason if state.next_round_id else closing,
+            closing=closing,
+            at_s=now,
+        )

@@ -11,10 +11,10 @@ from __future__ import annotations
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.leases import Membership
-from coordinator.core.membership.pace import PaceRules
 from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.run.policy import RunPolicy
-from coordinator.core.run.records import RunCreated, RunEnded
+from coordinator.core.phases.phase import decided
+from coordinator.core.policy import Policy
+from coordinator.core.run.records import RunEnded
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, RunClosed, Unavailable
@@ -29,31 +29,22 @@ ERROR_CHARACTERS_MAX = 300
 class IsolatedRun:
     """Has the interface of ``Run``, raises nothing, and takes what was read of it in."""
 
-    def __init__(self, run: Run, policy: RunPolicy, pace: PaceRules) -> None:
+    def __init__(self, run: Run, policy: Policy) -> None:
         self._run = run
         self._due = run.next_deadline()
         self._policy = policy
-        self._pace = pace
         self._refusal: CoordinatorError | None = None  # to all events, while it can take none
         self._error: Exception | None = None  # that made it break
         self._broke_at: float | None = None
         self._is_ended_here = False
 
     @staticmethod
-    def create(
-        record: RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
-    ) -> tuple[IsolatedRun, list[fx.Effect]]:
-        """Return a new run and the effect that journals its birth."""
-        run, effects = Run.create(record, policy=policy, pace=pace, now=now)
-        return IsolatedRun(run, policy, pace), effects
-
-    @staticmethod
-    def restore(
-        state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
+    def begin(
+        state: RunState, policy: Policy, *, now: float
     ) -> tuple[IsolatedRun, list[fx.Effect]]:
         """Return a run as it was journaled, ended if it can't go on from there."""
-        run, effects = _go_on(state, policy=policy, pace=pace, now=now)
-        return IsolatedRun(run, policy, pace), effects
+        run, effects = _go_on(state, policy, now)
+        return IsolatedRun(run, policy), effects
 
     @property
     def state(self) -> RunState:
@@ -92,7 +83,7 @@ class IsolatedRun:
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one."""
         try:
-            return self.is_sound and self._run.takes_quietly(event, now=now)
+            return self.is_sound and self._run.take_quietly(event, now=now)
         except Exception:  # noqa: BLE001 - the border between runs
             return False  # `handle` meets the same, and says what follows
 
@@ -111,17 +102,15 @@ class IsolatedRun:
 
     def _break(self, error: Exception) -> list[fx.Effect]:
         """Let go of all sessions, and have the run read unless that has not helped before."""
-        run_id = self.state.run_id
-        self._error = error
+        run_id, self._error = self.state.run_id, error
+        refusal: CoordinatorError
         if self._is_ended_here:
-            self._refusal = RunClosed(run_id, _reason(error))
+            refusal = RunClosed(run_id, _reason(error))
         else:
-            self._refusal = Unavailable(f"run {run_id} is read again after an internal error")
-        effects: list[fx.Effect] = [
-            fx.Reject(session_id=session_id, error=self._refusal)
-            for session_id in self.members.sessions()
-        ]
-        return [*effects, fx.ReadRun(run_id=self.state.key, error=error)]
+            refusal = Unavailable(f"run {run_id} is read again after an internal error")
+        self._refusal = refusal
+        rejections = [fx.Reject(session_id=i, error=refusal) for i in self.members.sessions()]
+        return [*rejections, fx.ReadRun(run_id=self.state.key, error=error)]
 
     def _take_over(self, state: RunState | None, now: float) -> list[fx.Effect]:
         """Go on from what was read; ``None`` if nothing could be."""
@@ -134,8 +123,7 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        policy, pace = self._policy, self._pace
-        self._run, ends = _go_on(state, policy=policy, pace=pace, now=now)
+        self._run, ends = _go_on(state, self._policy, now)
         self._refusal, self._due = None, self._run.next_deadline()
         return effects + ends
 
@@ -146,20 +134,18 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
         case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft():
             return [fx.Reject(session_id=event.session_id, error=error)]
         case ev.FailureReported() | ev.LimitsReset():
-            return [fx.RefuseRequest(request_id=event.request_id, error=error)]
+            return [fx.Answer(request_id=event.request_id, result=error)]
         case _:
             return []
 
 
-def _go_on(
-    state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float
-) -> tuple[Run, list[fx.Effect]]:
+def _go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:
-        return Run(state, policy=policy, pace=pace, now=now), []
+        return Run(state, policy, now=now), []
     except Exception as error:  # noqa: BLE001 - the border between runs
         effects = _end(state, error, now)
-        return Run(state, policy=policy, pace=pace, now=now), effects
+        return Run(state, policy, now=now), effects
 
 
 def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:
@@ -172,18 +158,7 @@ def _end(state: RunState, error: Exception, now: float) -> list[fx.Effect]:
         restart_count=state.restart_count,
         round_id=state.round_id,
     )
-    record = RunEnded(verdict=verdict, at_s=now)
-    state.apply(record)
-    entry = state.history[-1]
-    return [
-        fx.Persist(run_id=state.key, record=record),
-        fx.Decided(
-            run_id=state.run_id,
-            decision=entry.decision,
-            reason=entry.reason,
-            round_id=state.round_id,
-        ),
-    ]
+    return decided(state, RunEnded(verdict=verdict, at_s=now))
 
 
 def _reason(error: Exception) -> str:

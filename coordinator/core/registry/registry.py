@@ -1,37 +1,18 @@
-"""Pure. All runs of one coordinator: which exist, which are due, how often agents beat."""
+"""Pure. All runs of one coordinator: which exist, which are due, which are remembered.
+
+A run id can be used again once its run has ended. Whom an agent belongs to is then judged
+by durations alone: its uptime against the age of the verdict.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coordinator.core import effects as fx
-from coordinator.core.events import (
-    AgentLeft,
-    BeatReceived,
-    CoreEvent,
-    DeadlineReached,
-    Event,
-    FailureReported,
-    FromOutside,
-    LimitsReset,
-    OutageEnded,
-    RunRead,
-    RunSuperseded,
-    SessionClosed,
-    SessionOpened,
-)
-from coordinator.core.membership.admission import differences, rounds_error, run_closed
-from coordinator.core.membership.pace import PaceRules
-from coordinator.core.model import DURATION_MAX_S, AgentInfo, Pace, RunSpec
-from coordinator.core.registry.generations import (
-    Generations,
-    began_after_end,
-    ended_bytes,
-    is_of_predecessor,
-    is_older_than_run,
-)
-from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core import events as ev
+from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
+from coordinator.core.policy import Policy
+from coordinator.core.registry.isolation import IsolatedRun, refuse
 from coordinator.core.run.records import RunCreated
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import (
@@ -44,101 +25,68 @@ from coordinator.errors import (
 )
 from drumbeat.deadlines import Deadlines
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryPolicy:
-    """Limits of a coordinator, and the pace of its agents. Durations are seconds.
-
-    Up to ``agents_at_base_pace`` agents of a run keep the base pace; for more see ``PaceRules``.
-
-    ``runs_max``: live runs; a hello of one more is refused.
-    ``runs_ended_*``: what is remembered of runs that have ended, in all and per run id;
-    the oldest is forgotten first. ``failures_bytes_max``: what the failure records of all
-    runs may take together; each may have ``failures_bytes_least`` of it whatever others have.
-    """
-
-    base_pace: Pace = field(
-        default_factory=lambda: Pace(
-            heartbeat_interval_s=1.0, lease_s=5.0, reconnect_delay_max_s=0.25
-        )
-    )
-    agents_at_base_pace: int = 2_000
-    runs_max: int = 1_000
-    runs_ended_max: int = 1_000
-    runs_ended_per_id_max: int = 20
-    runs_ended_bytes_max: int = 256 * 1024 * 1024
-    failures_bytes_max: int = 256 * 1024 * 1024
-    failures_bytes_least: int = 256 * 1024
-    run: RunPolicy = field(default_factory=RunPolicy)
+# What an ended run holds in memory, roughly: of every member, decision, victim and worker.
+_MEMBER_BYTES = 512
+_DECISION_BYTES = 256
+_VICTIM_BYTES = 2_048
+_STANDING_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSession:
     """One session of one agent. ``run`` is the ``RunState.key`` of the one it serves, if any."""
 
-    info: AgentInfo
     run: str | None
+    version: str
+    labels: dict[str, str]
 
 
 class Registry:
-    """The core of a coordinator. Routes events to runs; a run never sees another."""
+    """The core of a coordinator. Routes events to runs; a run never sees another.
 
-    def __init__(self, policy: RegistryPolicy) -> None:
-        self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
-        self.generations = Generations(self.runs)
+    ``runs`` are by ``RunState.key``. ``ended`` is roughly what ended ones hold in memory, in
+    bytes, in the order of their ends.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.runs: dict[str, IsolatedRun] = {}
         self.sessions: dict[str, AgentSession] = {}
-        self.ended: list[str] = []
-        self._ended_bytes: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self._failures_bytes = 0  # of all runs
         self._policy = policy
         self._deadlines: Deadlines[str] = Deadlines()
-        self._pace = PaceRules(base=policy.base_pace, agents_at_base=policy.agents_at_base_pace)
 
     def restore(self, states: list[RunState], *, now: float) -> list[fx.Effect]:
         """Take over the runs that a journal held, in the order they were created."""
         effects: list[fx.Effect] = []
         for state in states:
-            run, ends = IsolatedRun.restore(
-                state, policy=self._policy.run, pace=self._pace, now=now
-            )
-            effects += ends
-            self.generations.add(run)
+            effects += self._add(state, now)
             self._failures_bytes += state.failures_bytes
-            self._schedule(run)
+            self._schedule(self.runs[state.key])
         ended = [state for state in states if state.phase is Phase.ENDED]
         for state in sorted(ended, key=lambda state: state.ended_at or 0.0):
-            self._note_ended(state)
+            self.ended[state.key] = _ended_bytes(state)
         return effects + self._forget_oldest()
 
-    def handle(self, event: Event, *, now: float) -> list[fx.Effect]:
+    def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        if isinstance(event, DeadlineReached):
-            return self._on_deadline(event, now)
-        if isinstance(event, OutageEnded):
-            runs = list(self.runs.values())  # delivering may forget one
-            return [effect for run in runs for effect in self._deliver(run, event, now)]
-        if isinstance(event, RunRead):
-            read = self.runs.get(event.run_id)  # it may have been forgotten meanwhile
-            return self._deliver(read, event, now) if read is not None else []
-        return self._route(event, now)
-
-    def _route(self, event: FromOutside, now: float) -> list[fx.Effect]:
-        """Deliver what comes from outside to the run it is meant for."""
         match event:
-            case SessionOpened():
-                return self._open_session(event, now)
-            case FailureReported():
-                run = self.generations.of_agent(event.run_id, event.record.incarnation)
-                return self._take_failure(run, event, now) if run else self._answer_unknown(event)
-            case LimitsReset():
-                run = self.generations.latest(event.run_id)
+            case ev.DeadlineReached():
+                keys = self._deadlines.pop_due(now)
+            case ev.OutageEnded():
+                keys = list(self.runs)
+            case ev.RunRead():
+                keys = [event.run_id]
             case _:
-                run = self._run_of(event)
-        if isinstance(event, SessionClosed):
-            self.sessions.pop(event.session_id, None)
-        return self._deliver(run, event, now) if run else self._answer_unknown(event)
+                return self._route(event, now)
+        effects: list[fx.Effect] = []
+        for key in keys:
+            if (run := self.runs.get(key)) is not None:  # it may have been forgotten meanwhile
+                effects += self._deliver(run, event, now)
+        return effects
 
-    def take_quietly(self, event: BeatReceived, *, now: float) -> bool:
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one.
 
         Nothing follows from it, so it needs no turn. Its run may come up for a
@@ -147,10 +95,10 @@ class Registry:
         run = self._run_of(event)
         return run is not None and run.take_quietly(event, now=now)
 
-    def state(self, key: str) -> RunState | None:
-        """Return a run's state if that is the fold of its records now."""
-        run = self.runs.get(key)
-        return run.state if run is not None and run.is_sound else None
+    def latest(self, run_id: str) -> IsolatedRun | None:
+        """Return the run that has this id now, or had it last."""
+        runs = self._generations.get(run_id)
+        return runs[-1] if runs else None
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -162,61 +110,74 @@ class Registry:
         for key, run in self.runs.items():
             is_served = not run.is_sound or not run.members.connected or key in served
             assert is_served, "members without a session"
+            is_latest = self.latest(run.state.run_id) is run
+            assert is_latest or run.state.phase is Phase.ENDED, "two runs of an id are alive"
+            run.check_invariants()
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
         held = sum(run.state.failures_bytes for run in self.runs.values())
         assert held == self._failures_bytes, "failure records are not weighed right"
-        self.generations.check_invariants()
-        for run in self.runs.values():
-            run.check_invariants()
+        listed = {run.state.key for runs in self._generations.values() for run in runs}
+        assert listed == self.runs.keys(), "a run that no id leads to"
 
-    def _answer_unknown(
-        self, event: BeatReceived | AgentLeft | SessionClosed | FailureReported | LimitsReset
-    ) -> list[fx.Effect]:
-        """Answer an event of a run that is not here."""
+    def _route(self, event: ev.FromOutside, now: float) -> list[fx.Effect]:
+        """Deliver what comes from outside to the run it is meant for."""
         match event:
-            case BeatReceived() | AgentLeft():
-                error = StaleSession("its run is not known here")
-                return [fx.Reject(session_id=event.session_id, error=error)]
-            case FailureReported():
-                return [fx.AcknowledgeFailure(request_id=event.request_id, is_kept=False)]
-            case LimitsReset():
-                return [fx.AnswerReset(request_id=event.request_id, forgotten=None)]
-            case SessionClosed():
-                return []
+            case ev.SessionOpened():
+                effects = self._open(event, now)
+                run = self._of_agent(event.run_id, event.agent.incarnation)
+                key = run.state.key if run is not None else None
+                session = AgentSession(run=key, version=event.version, labels=event.labels)
+                self.sessions[event.session_id] = session
+                return effects
+            case ev.FailureReported():
+                return self._take_failure(event, now)
+            case ev.LimitsReset():
+                run = self.latest(event.run_id)
+                if run is None:
+                    return [fx.Answer(request_id=event.request_id, result=None)]
+            case _:
+                run = self._run_of(event)
+                if isinstance(event, ev.SessionClosed):
+                    self.sessions.pop(event.session_id, None)
+                if run is None:
+                    return refuse(event, StaleSession("its run is not known here"))
+        return self._deliver(run, event, now)
 
-    def _open_session(self, event: SessionOpened, now: float) -> list[fx.Effect]:
-        """Take in an agent's session, and let the agent do what it comes for."""
-        run = self.generations.of_agent(event.run_id, event.agent.incarnation)
-        effects = self._open(run, event, now)
-        run = self.generations.of_agent(event.run_id, event.agent.incarnation)
-        key = run.state.key if run is not None else None
-        self.sessions[event.session_id] = AgentSession(info=event.info, run=key)
-        return effects
+    def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
+        """Return the run of this id that the agent is a member of, else the latest."""
+        runs = reversed(self._generations.get(run_id, ()))
+        return next((run for run in runs if incarnation in run.state.members), self.latest(run_id))
 
-    def _run_of(self, event: BeatReceived | AgentLeft | SessionClosed) -> IsolatedRun | None:
+    def _run_of(
+        self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
+    ) -> IsolatedRun | None:
         """Return the run that a session serves; it speaks of no other.
 
         A session that is not known here is answered by the agent's run.
         """
         session = self.sessions.get(event.session_id)
         if session is None:
-            return self.generations.of_agent(event.run_id, event.incarnation)
+            return self._of_agent(event.run_id, event.incarnation)
         run = self.runs.get(session.run or "")
         return run if run is not None and run.state.run_id == event.run_id else None
 
-    def _open(self, run: IsolatedRun | None, event: SessionOpened, now: float) -> list[fx.Effect]:
+    def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
+        run = self._of_agent(event.run_id, event.agent.incarnation)
         if run is None:
             return self._create(event, now)
         state = run.state
         if event.agent.incarnation in state.members or not run.is_sound:
             return self._deliver(run, event, now)
-        if state.phase is Phase.ENDED:
-            if began_after_end(event, state, now=now):
+        began_at = None if event.uptime_s is None else now - event.uptime_s
+        before = state.predecessor_ended_at
+        if state.ended_at is not None:
+            # One that says no uptime is not known to be younger, nor is one that holds a round.
+            if began_at is not None and event.beat.round_id is None and began_at >= state.ended_at:
                 return self._create(event, now, predecessor=state)
-        elif is_of_predecessor(event, state, now=now):
-            before = self.generations.before(run)
-            error = run_closed(event.run_id, before.state if before is not None else None)
+        elif began_at is not None and before is not None and began_at < before:
+            earlier = self._generations[event.run_id][-2:-1]
+            error = run_closed(event.run_id, earlier[0].state if earlier else None)
             return [fx.Reject(session_id=event.session_id, error=error)]
         elif not run.members.connected and (
             found := differences(theirs=event.spec, ours=state.spec)
@@ -225,7 +186,7 @@ class Registry:
         return self._deliver(run, event, now)
 
     def _supersede(
-        self, run: IsolatedRun, found: tuple[Difference, ...], event: SessionOpened, now: float
+        self, run: IsolatedRun, found: tuple[Difference, ...], event: ev.SessionOpened, now: float
     ) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
         error = self._create_error(event, freed=1)
@@ -235,46 +196,44 @@ class Registry:
             return [fx.Reject(session_id=event.session_id, error=error)]
         listed = "; ".join(str(difference) for difference in found)
         reason = f"all agents had left, and {event.agent.host} came with other settings: {listed}"
-        end = RunSuperseded(run_id=event.run_id, reason=reason)
-        effects = self._deliver(run, end, now)
+        effects = self._deliver(run, ev.RunSuperseded(run_id=event.run_id, reason=reason), now)
         if run.state.phase is not Phase.ENDED:  # it broke
             return [*effects, *self._deliver(run, event, now)]
         return [*effects, *self._create(event, now, predecessor=run.state)]
 
-    def _take_failure(
-        self, run: IsolatedRun, event: FailureReported, now: float
-    ) -> list[fx.Effect]:
+    def _take_failure(self, event: ev.FailureReported, now: float) -> list[fx.Effect]:
         """Hand a record to its run, with what all others leave of the budget."""
-        if is_older_than_run(event, run.state, now=now):
-            return [fx.AcknowledgeFailure(request_id=event.request_id, is_kept=False)]
+        run, record = self._of_agent(event.run_id, event.record.incarnation), event.record
+        ended_at = run.state.predecessor_ended_at if run is not None else None
+        if run is None or (ended_at is not None and now - record.age_s < ended_at):
+            return [fx.Answer(request_id=event.request_id, result=False)]
         policy, held = self._policy, run.state.failures_bytes
         left = policy.failures_bytes_max - (self._failures_bytes - held)
-        room = max(policy.failures_bytes_least, min(policy.run.failures_bytes_max, left))
-        run.allow_failures(room)
+        room = min(policy.failures_bytes_per_run_max, left)
+        run.allow_failures(max(policy.failures_bytes_least, room))
         return self._deliver(run, event, now)
 
     def _create(
-        self, event: SessionOpened, now: float, *, predecessor: RunState | None = None
+        self, event: ev.SessionOpened, now: float, *, predecessor: RunState | None = None
     ) -> list[fx.Effect]:
         if (error := self._create_error(event)) is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
-        policy = self._policy.run
         record = RunCreated(
             run_id=event.run_id,
             spec=event.spec,
-            failures_kept_max=policy.failures_kept_max,
-            history_max=policy.history_max,
+            failures_kept_max=self._policy.failures_kept_max,
+            history_max=self._policy.history_max,
             generation=predecessor.generation + 1 if predecessor is not None else 1,
             predecessor_ended_at=predecessor.ended_at if predecessor is not None else None,
         )
-        run, effects = IsolatedRun.create(record, policy=policy, pace=self._pace, now=now)
-        self.generations.add(run)
-        effects += self._deliver(run, event, now)
+        state = RunState.created(record)
+        effects = [fx.Persist(run_id=state.key, record=record), *self._add(state, now)]
+        effects += self._deliver(self.runs[state.key], event, now)
         return effects + self._forget_oldest(event.run_id)
 
-    def _create_error(self, event: SessionOpened, *, freed: int = 0) -> CoordinatorError | None:
+    def _create_error(self, event: ev.SessionOpened, *, freed: int = 0) -> CoordinatorError | None:
         """Return why there can't be such a run, once ``freed`` runs have ended."""
-        limit = self._policy.run.agents_max
+        limit = self._policy.agents_max
         error: CoordinatorError | None = spec_error(event.spec)
         if error is None and event.spec.agents_min > limit:
             error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
@@ -282,25 +241,25 @@ class Registry:
             error = LimitReached("runs_max", self._policy.runs_max)
         return error or rounds_error(event.beat, next_round_id=0)
 
-    def _deliver(self, run: IsolatedRun, event: CoreEvent | RunRead, now: float) -> list[fx.Effect]:
+    def _add(self, state: RunState, now: float) -> list[fx.Effect]:
+        """Take a run in, ended if it can't go on."""
+        self.runs[state.key], effects = IsolatedRun.begin(state, self._policy, now=now)
+        self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
+        return effects
+
+    def _deliver(
+        self, run: IsolatedRun, event: ev.CoreEvent | ev.RunRead, now: float
+    ) -> list[fx.Effect]:
         was_ended = run.state.phase is Phase.ENDED
         failures_bytes = run.state.failures_bytes
         effects = run.handle(event, now=now)
-        self._failures_bytes += run.state.failures_bytes - failures_bytes
+        state = run.state
+        self._failures_bytes += state.failures_bytes - failures_bytes
         self._schedule(run)
-        if run.state.phase is Phase.ENDED and not was_ended:
-            self._note_ended(run.state)
-            effects += self._forget_oldest(run.state.run_id)
-        elif was_ended and not run.state.members:
-            self._ended_bytes[run.state.key] = ended_bytes(run.state)
-        return effects
-
-    def _on_deadline(self, event: DeadlineReached, now: float) -> list[fx.Effect]:
-        effects: list[fx.Effect] = []
-        for key in self._deadlines.pop_due(now):
-            run = self.runs.get(key)  # one that is due may have been forgotten for another
-            if run is not None:
-                effects += self._deliver(run, event, now)
+        if state.phase is Phase.ENDED and (not was_ended or not state.members):
+            self.ended[state.key] = _ended_bytes(state)
+        if state.phase is Phase.ENDED and not was_ended:
+            effects += self._forget_oldest(state.run_id)
         return effects
 
     def _schedule(self, run: IsolatedRun) -> None:
@@ -310,53 +269,37 @@ class Registry:
         else:
             self._deadlines.set(run.state.key, due)
 
-    def _note_ended(self, state: RunState) -> None:
-        self.ended.append(state.key)
-        self._ended_bytes[state.key] = ended_bytes(state)
-
     def _forget_oldest(self, run_id: str = "") -> list[fx.Effect]:
         """Forget the oldest ended runs of this id, and of all, beyond what may be remembered."""
         policy = self._policy
-        surplus = self.generations.surplus(run_id, policy.runs_ended_per_id_max)
-        effects = [self._forget(key) for key in surplus]
-        size = sum(self._ended_bytes.values())
+        older = self._generations.get(run_id, [])[:-1]  # all of them have ended
+        surplus = older[: max(0, len(older) - policy.runs_ended_per_id_max)]
+        effects = [self._forget(run.state.key) for run in surplus]
+        size = sum(self.ended.values())
         while len(self.ended) > policy.runs_ended_max or (
             len(self.ended) > 1 and size > policy.runs_ended_bytes_max
         ):
-            size -= self._ended_bytes[self.ended[0]]
-            effects.append(self._forget(self.ended[0]))
+            oldest = next(iter(self.ended))
+            size -= self.ended[oldest]
+            effects.append(self._forget(oldest))
         return effects
 
     def _forget(self, key: str) -> fx.Effect:
-        self.ended.remove(key)
-        del self._ended_bytes[key]
-        self.generations.remove(key)
+        run = self.runs.pop(key)
+        del self.ended[key]
+        runs = self._generations[run.state.run_id]
+        runs.remove(run)
+        if not runs:
+            del self._generations[run.state.run_id]
         self._deadlines.clear(key)
         return fx.Forget(run_id=key)
 
 
-def spec_error(spec: RunSpec) -> InvalidRequest | None:
-    """Return what is impossible about a spec, ``None`` if nothing is."""
-    barrier = spec.exit_barrier_timeout_s
-    durations = {
-        "spec.join_timeout": spec.join_timeout_s,
-        "spec.last_call": spec.last_call_s,
-        "spec.exit_barrier_timeout": 0.0 if barrier is None else barrier,
-        "spec.shutdown_timeout": spec.shutdown_timeout_s,
-        "spec.coordinator_grace": spec.coordinator_grace_s,
-    }
-    if spec.agents_min < 1:
-        return InvalidRequest("spec.agents_min", spec.agents_min, "at least 1")
-    if spec.agents_max < spec.agents_min:
-        allowed = f"at least agents_min ({spec.agents_min})"
-        return InvalidRequest("spec.agents_max", spec.agents_max, allowed)
-    if not 0 <= spec.master_port <= 65535:
-        return InvalidRequest("spec.master_port", spec.master_port, "0 to 65535")
-    if barrier == 0:
-        return InvalidRequest(
-            "spec.exit_barrier_timeout", barrier, "above 0, or unset for no limit"
-        )
-    for name, value in durations.items():
-        if not 0 <= value <= DURATION_MAX_S:
-            return InvalidRequest(name, value, f"0 to {DURATION_MAX_S:g} seconds")
-    return None
+def _ended_bytes(state: RunState) -> int:
+    """Return roughly what an ended run holds in memory."""
+    size = len(state.members) * _MEMBER_BYTES + len(state.history) * _DECISION_BYTES
+    report = state.verdict.report if state.verdict is not None else None
+    if report is not None:
+        size += sum(record.size_bytes for record in report.root_causes)
+        size += len(report.victims) * _VICTIM_BYTES + len(report.standings) * _STANDING_BYTES
+    return size

@@ -106,7 +106,6 @@ class RoundEnded:
 
     round_id: int
     cause: RoundEnd
-    restart_count: int
     reason: str
     at_s: float = 0.0
     where: Standings = NOWHERE

@@ -1,7 +1,6 @@
 """Pure. One run: who is in it, which round it is in, when it restarts, how it ends.
 
-Every change of the durable state goes through ``RunContext.commit``, which journals it. What
-follows from it is decided in ``_settle``, by looking at the state and not at the event.
+What follows from an event is decided by looking at the state and not at the event.
 """
 
 from __future__ import annotations
@@ -11,22 +10,18 @@ from typing import assert_never
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.core.failures.intake import is_wanted, known_failures, taken
-from coordinator.core.failures.verdict import make_verdict
-from coordinator.core.membership.admission import Names, refusal
+from coordinator.core.failures.intake import is_wanted, taken
+from coordinator.core.membership.admission import numbered, refusal
 from coordinator.core.membership.leases import Membership
-from coordinator.core.membership.pace import PaceRules, RunPace
+from coordinator.core.membership.pace import RunPace
 from coordinator.core.model import VerdictCause
-from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
-from coordinator.core.phases.leader import port_of
-from coordinator.core.phases.phase import End, EndRound, Fail, RunPhase, StartRound, Transition
+from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.running import Running
-from coordinator.core.progress.adaptive_timeouts import Learning, differ
+from coordinator.core.policy import Policy
+from coordinator.core.progress.adaptive_timeouts import differ
 from coordinator.core.run import records as rec
-from coordinator.core.run.policy import RunPolicy
-from coordinator.core.run.publisher import Publisher
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import CoordinatorError, SessionReplaced, StaleSession
 
@@ -41,69 +36,45 @@ PHASES: dict[Phase, type[RunPhase]] = {
 class Run:
     """The core of one run. Not thread-safe; one owner calls it."""
 
-    def __init__(self, state: RunState, *, policy: RunPolicy, pace: PaceRules, now: float) -> None:
+    def __init__(self, state: RunState, policy: Policy, *, now: float) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
         self.state = state
-        self._pace = RunPace(pace, agents=len(state.members))  # who may all return at once
+        self._pace = RunPace(policy, agents=len(state.members))  # who may all return at once
         self.members = Membership(self._pace.pace)
         self.members.latest_arrival = now
-        self.failures_bytes_max = policy.failures_bytes_max
+        self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._policy = policy
-        self._names = Names(state.members.values())
-        self._publisher = Publisher(self.members)
-        self._learning = Learning(policy.learning, state.limits or ())
-        self._context = RunContext(
-            state=state,
-            members=self.members,
-            policy=policy,
-            publisher=self._publisher,
-            learning=self._learning,
-        )
+        self._names = {member.name for member in state.members.values()}  # no two alike
+        self._context = RunContext(state, self.members, policy)
         if state.phase is not Phase.ENDED:
             until = now + policy.return_grace_s(self.members.pace)
             self.members.remember(state.members, until=until)
-        self._phase = PHASES[state.phase](self._context, now=now, done={})
-
-    @staticmethod
-    def create(
-        record: rec.RunCreated, *, policy: RunPolicy, pace: PaceRules, now: float
-    ) -> tuple[Run, list[fx.Effect]]:
-        """Return a new run and the effect that journals its birth."""
-        run = Run(RunState.created(record), policy=policy, pace=pace, now=now)
-        return run, [fx.Persist(run_id=run.state.key, record=record)]
+        self._phase = PHASES[state.phase](self._context, now=now)
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        if isinstance(event, ev.BeatReceived) and self.takes_quietly(event, now=now):
+        if isinstance(event, ev.BeatReceived) and self.take_quietly(event, now=now):
             return []
         judged_at = self._judged_at(event, now)
-        match event:
-            case ev.SessionOpened() | ev.BeatReceived() | ev.AgentLeft() | ev.SessionClosed():
-                self._on_session(event, now)
-            case ev.FailureReported():
-                self._on_failure(event, now)
-            case ev.RunSuperseded():
-                self._follow(End(cause=VerdictCause.SUPERSEDED, reason=event.reason), now)
-            case ev.LimitsReset():
-                self._on_limits_reset(event)
-            case ev.DeadlineReached():
-                self._on_deadline(now)
-            case ev.OutageEnded():
-                until = now + self._policy.return_grace_s(self.members.pace)
-                self.members.expect_missed(until=until)
-            case _:
-                assert_never(event)
-        self._settle(now, judged_at)
-        return self._effects(now)
+        self._take_in(event, now)
+        while (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
+            self._follow(transition, now)
+        phase = self._phase
+        effects = self._context.take_effects(phase.wait, phase.released, now=now)
+        effects += phase.instructions()
+        if self._pace.follow(len(self.members.presences)):
+            pace = self._pace.pace
+            self.members.set_pace(pace)
+            effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
+        return effects
 
-    def takes_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
+    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat from which nothing follows, and return whether it was one."""
-        return self.members.takes_quietly(event, awaited=self._context.silent.charged, now=now)
+        return self.members.take_quietly(event, awaited=self._context.silent.charged, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        learned_at = self._learning.due_at if self.state.phase is Phase.RUNNING else None
-        instants = (self.members.next_deadline(), self._phase.review_at, learned_at)
+        instants = (self.members.next_deadline(), self._phase.review_at, self._learned_at())
         return min((at for at in instants if at is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -120,10 +91,7 @@ class Run:
         iterations = self.state.iterations if self.state.phase is Phase.RUNNING else None
         return (iterations.reason if iterations is not None else "") or self.state.reason
 
-    # Events.
-
-    def _on_session(self, event: ev.SessionEvent, now: float) -> None:
-        """Take in what a session says, unless it counts no more."""
+    def _take_in(self, event: ev.CoreEvent, now: float) -> None:
         match event:
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
@@ -131,15 +99,25 @@ class Run:
                 until = now + self._policy.reconnect_grace_s
                 if self.members.detach(event.incarnation, event.session_id, until=until):
                     self._phase.disconnected(event.incarnation, now=now)
-            case _ if self.members.current(event.incarnation, event.session_id) is None:
-                self._reject(
-                    event.session_id, StaleSession("it was replaced, or its lease is over")
-                )
-            case ev.BeatReceived():
-                self._take_beat(event.incarnation, event, now)
-            case ev.AgentLeft():
-                self._context.silent.heard(event.incarnation)
-                self._remove(event.incarnation, f"it left, {event.reason}", now)
+            case ev.BeatReceived() | ev.AgentLeft():
+                self._on_report(event, now)
+            case ev.FailureReported():
+                self._on_failure(event, now)
+            case ev.RunSuperseded():
+                superseded = VerdictCause.SUPERSEDED
+                self._follow(self._context.ended(superseded, event.reason, now=now), now)
+            case ev.LimitsReset():
+                forgotten = len(self.state.limits or ())
+                self._context.learning.forget()
+                self._tell_limits()
+                self._put(fx.Answer(request_id=event.request_id, result=forgotten))
+            case ev.DeadlineReached():
+                self._on_deadline(now)
+            case ev.OutageEnded():
+                until = now + self._policy.return_grace_s(self.members.pace)
+                self.members.expect_missed(until=until)
+            case _:
+                assert_never(event)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
         if error := refusal(self.state, event, agents_max=self._policy.agents_max):
@@ -147,20 +125,31 @@ class Run:
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            agent, seen = self._names.admit(event.agent), event.beat.rounds_seen
+            agent, seen = numbered(event.agent, self._names), event.beat.rounds_seen
+            self._names.add(agent.name)
             self._context.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now
-            self._phase.admitted(now=now)
         replaced = self.members.attach(incarnation, event.session_id, now=now)
         if replaced is not None:
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
-        self._phase.connected(incarnation)
+        self._phase.connected(incarnation, now=now)
         self._put(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         if self.state.limits is not None:
             self._put(fx.TellLimits(session_id=event.session_id, limits=self.state.limits))
-        self._publisher.one(incarnation)
+        self._context.tell([incarnation])
         self._take_beat(incarnation, event, now)
+
+    def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
+        """Take in what an agent says, unless its session counts no more."""
+        if self.members.current(event.incarnation, event.session_id) is None:
+            error = StaleSession("it was replaced, or its lease is over")
+            self._reject(event.session_id, error)
+        elif isinstance(event, ev.BeatReceived):
+            self._take_beat(event.incarnation, event, now)
+        else:
+            self._context.silent.heard(event.incarnation)
+            self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
@@ -172,24 +161,21 @@ class Run:
             is_kept = isinstance(what, rec.FailureRecorded)
             self._context.commit(what)
             self._phase.recorded(record.incarnation)
-        self._put(fx.AcknowledgeFailure(request_id=event.request_id, is_kept=is_kept))
-
-    def _on_limits_reset(self, event: ev.LimitsReset) -> None:
-        forgotten = len(self.state.limits or ())
-        self._learning.forget()
-        self._tell_limits()
-        self._put(fx.AnswerReset(request_id=event.request_id, forgotten=forgotten))
+        self._put(fx.Answer(request_id=event.request_id, result=is_kept))
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
             self.members.stood_still(now - due)
-        for expiry in self.members.pop_expired(now=now):
-            if expiry.session_id is not None:
-                self._reject(expiry.session_id, StaleSession(expiry.reason))
-            self._remove(expiry.incarnation, expiry.reason, now)
-        learned_at = self._learning.due_at
-        if self.state.phase is Phase.RUNNING and learned_at is not None and now >= learned_at:
+        for incarnation in self.members.pop_expired(now=now):
+            session_id = self.members.presences[incarnation].session_id
+            reason = "its connection broke and it did not come back"
+            if session_id is not None:
+                reason = f"nothing was heard of it for {self.members.pace.lease_s:g} s"
+                self._reject(session_id, StaleSession(reason))
+            self._remove(incarnation, reason, now)
+        learned_at = self._learned_at()
+        if learned_at is not None and now >= learned_at:
             self._tell_limits()
 
     def _take_beat(
@@ -199,19 +185,20 @@ class Run:
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
         self._context.silent.heard(incarnation)
-        if beat.master_port and not port_of(self.state, self.members, incarnation):
+        if beat.master_port and not self._context.port_of(incarnation):
             presence.master_port_spent = beat.master_port
-            self._publisher.one(incarnation)
+            self._context.tell([incarnation])
         self._phase.heard(incarnation, beat, sent_at=sent_at, now=now)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
-        self._names.free(self.state.members.get(incarnation))
+        if (agent := self.state.members.get(incarnation)) is not None:
+            self._names.discard(agent.name)
         self.members.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
-        is_excused = self._phase.lost(incarnation, reason, now=now)
         returned = self._context.silent.take_back(incarnation)
+        is_excused = self._phase.lost(incarnation, reason, was_silent=returned is not None, now=now)
         self._context.decide(
             rec.AgentRemoved(
                 incarnation=incarnation,
@@ -221,10 +208,6 @@ class Run:
                 restarts_returned=returned or 0,
             )
         )
-        if returned is not None:
-            self._phase.lost_before_failure(incarnation)
-
-    # Decisions.
 
     def _judged_at(self, event: ev.CoreEvent, now: float) -> float:
         """Return the instant by which to judge: no timeout is over before its deadline is due.
@@ -237,100 +220,35 @@ class Run:
             return now
         return math.nextafter(due, -math.inf)
 
-    def _settle(self, now: float, judged_at: float) -> None:
-        """Do all that follows from the state as it is now."""
-        while (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
-            self._follow(transition, now)
-
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
-        match transition:
-            case StartRound():
-                self._start_round(transition, now)
-            case EndRound():
-                self._end_round(transition, now)
-            case Fail(reason, where, cause):
-                self._note_silent(charged=0)
-                self._context.decide(
-                    rec.EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-                )
-            case End():
-                self._end(transition, now)
-        self._phase = PHASES[self.state.phase](self._context, now=now, done=self._phase.done)
-        self._publisher.everyone()
-
-    def _start_round(self, start: StartRound, now: float) -> None:
-        spec, round_id, lineup = self.state.spec, self.state.next_round_id, start.lineup
-        self._context.decide(
-            rec.RoundStarted(
-                round_id=round_id,
-                participants=tuple(agent.incarnation for agent in lineup.order),
-                master_addr=spec.master_addr or lineup.leader.address,
-                master_port=lineup.port,
-                reason=self.state.reason if round_id else start.reason,
-                closing=start.reason,
-                at_s=now,
-            )
-        )
-        leader = self.members.presences[lineup.leader.incarnation]
-        leader.master_port_spent = 0 if spec.master_port else lineup.port
-
-    def _end_round(self, end: EndRound, now: float) -> None:
-        assert self.state.round is not None, "no round to end"
-        is_charged = end.cause is rec.RoundEnd.WORKER_FAILED
-        if is_charged:
-            self._note_silent(charged=1)
-        self._context.decide(
-            rec.RoundEnded(
-                round_id=self.state.round.round_id,
-                cause=end.cause,
-                restart_count=self.state.restart_count + is_charged,
-                reason=end.reason,
-                at_s=now,
-                where=end.where,
-            )
-        )
-        self._learning.end_round()
-        self._tell_limits()
-
-    def _end(self, end: End, now: float) -> None:
-        verdict = make_verdict(
-            self.state,
-            known_failures(self.state, self.members),
-            self._phase.done,
-            cause=end.cause,
-            reason=end.reason,
-        )
-        self._context.decide(rec.RunEnded(verdict=verdict, at_s=now))
-
-    def _note_silent(self, *, charged: int) -> None:
-        current, since = self.state.round, self._phase.failed_since
-        assert current is not None, "a run without a round fails at once"
-        self._context.silent.note(current, self.members, since=since, charged=charged)
-
-    # Effects.
-
-    def _effects(self, now: float) -> list[fx.Effect]:
-        phase = self._phase
-        effects = self._context.take_effects()
-        effects += self._publisher.effects(self.state, phase.wait, phase.released, now=now)
-        effects += phase.instructions()
-        if (pace := self._pace.follow(len(self.members.presences))) is not None:
-            effects += self._publisher.pace(pace)
-        return effects
+        self._context.decide(transition)
+        if isinstance(transition, rec.RoundStarted):
+            leader = self.members.presences[transition.participants[0]]
+            is_its_own = not self.state.spec.master_port
+            leader.master_port_spent = transition.master_port if is_its_own else 0
+        elif isinstance(transition, rec.RoundEnded):
+            self._context.learning.end_round()
+            self._tell_limits()
+        self._phase = PHASES[self.state.phase](self._context, now=now)
+        self._context.tell_all()
 
     def _put(self, effect: fx.Effect) -> None:
         self._context.effects.append(effect)
 
+    def _reject(self, session_id: str, error: CoordinatorError) -> None:
+        self._put(fx.Reject(session_id=session_id, error=error))
+
+    def _learned_at(self) -> float | None:
+        """Return when to tell what was learned."""
+        return self._context.learning.due_at if self.state.phase is Phase.RUNNING else None
+
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""
-        limits, before = self._learning.limits(), self.state.limits or ()
+        limits, before = self._context.learning.limits(), self.state.limits or ()
         if limits == before:
             return
         self._context.commit(rec.LimitsLearned(limits=limits))
         if differ(limits, before):
             for session_id in self.members.sessions():
                 self._put(fx.TellLimits(session_id=session_id, limits=limits))
-
-    def _reject(self, session_id: str, error: CoordinatorError) -> None:
-        self._put(fx.Reject(session_id=session_id, error=error))

@@ -38,6 +38,7 @@ from coordinator.core.run.records import (
     LimitsLearned,
     MembersForgotten,
     Record,
+    RoundEnd,
     RoundEnded,
     RoundStarted,
     RunCreated,
@@ -290,7 +291,7 @@ class RunState:
                 self._start_round(record)
             case RoundEnded():
                 self._enter(Phase.GATHERING, record.reason)
-                self.restart_count = record.restart_count
+                self.restart_count += record.cause is RoundEnd.WORKER_FAILED
                 self.where = record.where
                 self._note(record.at_s, "round ended", record.reason)
             case EndingStarted():

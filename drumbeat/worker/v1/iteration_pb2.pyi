@@ -112,8 +112,8 @@ class InprocessSpec(google.protobuf.message.Message):
 
     @property
     def last_call_wait(self) -> google.protobuf.duration_pb2.Duration:
-        """How long interruptions of other workers are recorded beside the first one. Nobody
-        waits for it.
+        """How long interruptions of other workers are recorded beside the first one; the
+        restart does not wait for it.
         """
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from agent.watchdog.core.model import Standing
+    from agent.watchdog.hang import Standing
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0

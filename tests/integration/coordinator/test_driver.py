@@ -22,12 +22,11 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
-    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
-from coordinator.core.registry.registry import Registry, RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.core.run.records import (
     AgentAdmitted,
     FailureRecorded,
@@ -93,7 +92,7 @@ class Scene:
         failures_waiting_max: int = 256,
     ) -> None:
         self.journal = GatedJournal()
-        policy = RegistryPolicy(run=RunPolicy(failures_kept_max=failures_kept_max))
+        policy = Policy(failures_kept_max=failures_kept_max)
         limits = Limits(
             event_queue_max=queue_max,
             failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max,
@@ -122,9 +121,8 @@ class Scene:
 
 def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
     return SessionOpened(
-        purpose=RunPurpose(
-            run_id="r", spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3)
-        ),
+        run_id="r",
+        spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
         session_id=session_id,
         agent=replace(AGENT, incarnation=incarnation),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
@@ -380,7 +378,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
 ) -> None:
     """Killed between the two: the record is on disk, the round still counts as running."""
     journal = SqliteJournal(tmp_path)
-    driver = Driver(Registry(RegistryPolicy()), journal, Limits())
+    driver = Driver(Registry(Policy()), journal, Limits())
     task = asyncio.create_task(driver.run())
     await take(driver.open(hello("s1")), 2)
     assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
@@ -388,7 +386,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    driver = Driver(Registry(RegistryPolicy()), SqliteJournal(tmp_path), Limits())
+    driver = Driver(Registry(Policy()), SqliteJournal(tmp_path), Limits())
     await driver.restore()
     state = driver.registry.runs["r"].state
     assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)

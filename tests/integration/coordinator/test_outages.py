@@ -14,8 +14,9 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
 from coordinator.core.events import SessionOpened as Opened
-from coordinator.core.model import Assignment, Beat, GroupState, RunPurpose
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.model import Assignment, Beat, GroupState
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
 from coordinator.errors import (
@@ -83,7 +84,7 @@ class Scene:
         self.serving: list[bool] = []
         self.outboxes: dict[str, Outbox] = {}
         self.driver = Driver(
-            Registry(RegistryPolicy()),
+            Registry(Policy()),
             self.journal,
             Limits(
                 failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max
@@ -134,7 +135,8 @@ async def running(failures_waiting_max: int = 256) -> AsyncIterator[Scene]:
 
 def hello(name: str, run_id: str = "r") -> Opened:
     return Opened(
-        purpose=RunPurpose(run_id=run_id, spec=a_spec(1, restarts_max=3)),
+        run_id=run_id,
+        spec=a_spec(1, restarts_max=3),
         session_id=name,
         agent=an_agent(name),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
@@ -399,7 +401,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
-    driver = Driver(Registry(RegistryPolicy()), MemoryJournal(), Limits())
+    driver = Driver(Registry(Policy()), MemoryJournal(), Limits())
     task = asyncio.create_task(driver.run())
     outbox = open_session(driver)
     await take(outbox, 2)
@@ -426,7 +428,7 @@ async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)
-        driver = Driver(Registry(RegistryPolicy()), journal, Limits())
+        driver = Driver(Registry(Policy()), journal, Limits())
         await driver.restore()
         task = asyncio.create_task(driver.run())
         await take(open_session(driver), 2)

@@ -12,8 +12,9 @@ import pytest
 from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.model import Beat, GroupState, Pace, RunPurpose
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.model import Beat, GroupState, Pace
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import Unavailable
 from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
@@ -32,10 +33,10 @@ DEADLINE_S = 20_000 * MS
 
 @asynccontextmanager
 async def a_driver(
-    policy: RegistryPolicy | None = None, *, queue_max: int = 1_000
+    policy: Policy | None = None, *, queue_max: int = 1_000
 ) -> AsyncIterator[Driver]:
     driver = Driver(
-        Registry(policy or RegistryPolicy()), MemoryJournal(), Limits(event_queue_max=queue_max)
+        Registry(policy or Policy()), MemoryJournal(), Limits(event_queue_max=queue_max)
     )
     task = asyncio.create_task(driver.run())
     try:
@@ -66,7 +67,8 @@ async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.A
 
 def hello(name: str, run_id: str = "r") -> SessionOpened:
     return SessionOpened(
-        purpose=RunPurpose(run_id=run_id, spec=a_spec(2)),
+        run_id=run_id,
+        spec=a_spec(2),
         session_id=name,
         agent=an_agent(name),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
@@ -95,7 +97,7 @@ async def test_a_session_that_never_stops_talking_takes_no_room_and_no_time_of_o
 async def test_a_flood_delays_neither_deadlines_nor_the_loop() -> None:
     """More comes each time than one turn takes, so that something waits at any time."""
     pace = Pace(heartbeat_interval_s=40 * MS, lease_s=100 * MS, reconnect_delay_max_s=1.0)
-    async with a_driver(RegistryPolicy(base_pace=pace), queue_max=10**6) as driver:
+    async with a_driver(Policy(base_pace=pace), queue_max=10**6) as driver:
         outbox = driver.open(hello("silent"))
         await asyncio.wait_for(outbox.next(), DEADLINE_S)
         members = driver.registry.runs["r"].members

@@ -7,24 +7,20 @@ from typing import TYPE_CHECKING
 
 from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, SessionLost
-from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import Exit
+from agent.core.round_workers import RoundWorkers
 from coordinator.core.effects import Kept
-from coordinator.core.failures.intake import is_wanted
-from coordinator.core.failures.silence import SilentAtFailure
+from coordinator.core.failures.intake import SilentAtFailure, is_wanted
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases import leader
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import End
+from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.running import Running
-from coordinator.core.run import run
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
 from coordinator.core.run.state import RunState
 from drumbeat.inprocess import InprocessStep
@@ -51,11 +47,10 @@ if TYPE_CHECKING:
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
     """A leader's port serves again."""
 
-    def port_of(_state: RunState, members: Membership, incarnation: str) -> int:
-        return members.presences[incarnation].beat.master_port
+    def port_of(self: RunContext, incarnation: str) -> int:
+        return self.members.presences[incarnation].beat.master_port
 
-    patch.setattr(leader, "port_of", port_of)
-    patch.setattr(run, "port_of", port_of)
+    patch.setattr(RunContext, "port_of", port_of)
 
 
 def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +58,7 @@ def releases_the_barrier_early(patch: pytest.MonkeyPatch) -> None:
 
     def review(self: Running, *, now: float, judged_at: float) -> Transition | None:
         if self.state.succeeded:
-            return End(cause=VerdictCause.SUCCEEDED, reason="all workers succeeded")
+            return self.run.ended(VerdictCause.SUCCEEDED, "all workers succeeded", now=now)
         return original(self, now=now, judged_at=judged_at)
 
     original = Running.review
@@ -99,10 +94,10 @@ def drops_records(patch: pytest.MonkeyPatch) -> None:
 def overdraws_the_budget(patch: pytest.MonkeyPatch) -> None:
     """Restarts are not counted against the limit."""
 
-    def review(self: Running, now: float) -> Transition | None:
+    def review(self: Running, now: float, judged_at: float) -> Transition | None:
         spec = self.state.spec
         self.state.spec = replace(spec, restarts_max=1000)
-        transition = original(self, now)
+        transition = original(self, now, judged_at)
         self.state.spec = spec
         return transition
 
@@ -125,7 +120,7 @@ def forgets_successes(patch: pytest.MonkeyPatch) -> None:
 def has_no_patience_with_itself(patch: pytest.MonkeyPatch) -> None:
     """A restarted coordinator gives everybody up at once."""
 
-    patch.setattr(RunPolicy, "return_grace_s", lambda _self, _pace: 0.0)
+    patch.setattr(Policy, "return_grace_s", lambda _self, _pace: 0.0)
 
 
 def fences_itself(patch: pytest.MonkeyPatch) -> None:
@@ -143,25 +138,25 @@ def fences_itself(patch: pytest.MonkeyPatch) -> None:
 def starts_beside_the_living(patch: pytest.MonkeyPatch) -> None:
     """A new round does not wait for the old one's processes."""
 
-    def request_stop(self: Group) -> bool:
-        was_asked = original(self)
-        self._residue, self._alive = Residue.NONE, set()
-        return was_asked
+    def stop(self: RoundWorkers, *signum: int) -> list[AgentEffect]:
+        effects = original(self, *signum)
+        self._alive, self._has_processes, self.is_stopping = set(), False, False
+        return effects
 
-    original = Group.request_stop
-    patch.setattr(Group, "request_stop", request_stop)
+    original = RoundWorkers.stop
+    patch.setattr(RoundWorkers, "stop", stop)
 
 
 def forgets_the_supervisors_death(patch: pytest.MonkeyPatch) -> None:
     """What died with a supervisor is still waited for."""
-    patch.setattr(Group, "lose_all", lambda _self, _is_excused: [])
+    patch.setattr(RoundWorkers, "lost", lambda _self, _event, now: [])  # noqa: ARG005
 
 
 def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """An agent whose workers are done and that is cut off claims success."""
 
     def end(self: AgentCore, error: object) -> None:
-        if self._group.state.value == GroupState.SUCCEEDED.value:
+        if self._workers.state.value == GroupState.SUCCEEDED.value:
             verdict = Exit(is_success=True, reason="")
             self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:

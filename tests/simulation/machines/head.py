@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached, Event, SessionOpened
-from coordinator.core.registry.registry import Registry, RegistryPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.shell.driver import Outbox
 from coordinator.shell.turns import Turns
@@ -88,14 +89,14 @@ class Session:
         link, record = self._link, message.record
 
         def answer(effect: fx.Answer) -> None:
-            if not isinstance(effect, fx.AcknowledgeFailure):
+            if isinstance(effect.result, CoordinatorError):
                 link.acks.send(End("the record was refused", "UNAVAILABLE"))
                 return
             link.acks.send(
                 session_pb2.ReportFailuresResponse(
                     incarnation=record.fence.incarnation,
                     sequence=record.sequence,
-                    kept=effect.is_kept,
+                    kept=bool(effect.result),
                 )
             )
 
@@ -270,8 +271,8 @@ class HeadMachine:
         network: Network,
         checker: Checker,
         *,
-        policy: RegistryPolicy,
-        make_registry: Callable[[RegistryPolicy], Registry],
+        policy: Policy,
+        make_registry: Callable[[Policy], Registry],
     ) -> None:
         self.clock, self.network, self.checker = clock, network, checker
         self.policy = policy

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from agent.core.events import (
     DirectiveReceived,
     InprocessDirected,
-    PaceChanged,
     SessionLost,
     SessionWelcomed,
 )
@@ -153,7 +152,7 @@ class SimSession:
                 agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
             case "pace":
                 pace = convert.pace_from(message.pace)
-                agent.submit(PaceChanged(attempt=self._attempt, pace=pace))
+                agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
 
     def _lost(self, reason: str, refusal: str = "") -> None:
         self.close(is_lossy=self._random.random() < 0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.core.events import WorkerExited
 from agent.core.model import Beat, GroupState
 from agent.session import convert
-from agent.watchdog.core.model import Evidence, Hang, HangKind, Standing
+from agent.watchdog.hang import Evidence, Hang, HangKind, Standing
 from agent.workers.failures.records import ended_by
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration

@@ -14,7 +14,8 @@ from agent.core.model import Pace, Standby
 from agent.errors import RunRefused
 from agent.telemetry.items import Metric
 from agent.telemetry.observer import flakiness
-from agent.watchdog.core.model import Hang, HangKind, Standing, WorkerKey
+from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.supervisor.messages import WorkerError
 from tests.support.inprocess.values import (
     a_begin,
@@ -401,7 +402,7 @@ def test_flakiness(remaining: int, allowed: int, is_failed: bool, percent: int) 
 
 def operations(story: Watched) -> dict[str, Callable[[int], None]]:
     """What may happen to an agent, for either of its workers."""
-    running = story.core._group.assignment
+    running = story.core._workers.assignment
     round_id = running.round_id if running is not None else 0
 
     def assign(_: int) -> None:
@@ -409,11 +410,11 @@ def operations(story: Watched) -> dict[str, Callable[[int], None]]:
         story.want(a_round(story.latest), after_s=1)
 
     def gone(_: int) -> None:
-        if story.core._group.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
+        if story.core._workers.state in {"SUCCEEDED", "FAILED", "STOPPING"}:
             story.gone(round_id)
 
     def stopped(rank: int) -> None:
-        if story.core._group._residue == "STOPPING":
+        if story.core._workers.is_stopping:
             story.exit(rank, -15, round_id, is_stopped=True)
 
     def fenced(_: int) -> None:

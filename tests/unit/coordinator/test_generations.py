@@ -9,7 +9,7 @@ import pytest
 from coordinator.core import effects as fx
 from coordinator.core.events import DeadlineReached
 from coordinator.core.model import Exit
-from coordinator.core.registry.registry import RegistryPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import MembersForgotten, RunEnded
 from coordinator.core.run.state import Phase
 from coordinator.errors import CoordinatorError, RunClosed, RunMissesAgents, SpecMismatch
@@ -153,7 +153,7 @@ def test_a_record_of_the_run_before_is_not_taken_for_one_of_this_run() -> None:
     story.obey("a")
     second = story.state(f"{RUN}#2")
     effects = story.record("a", incarnation="dead", sequence=1, age_s=61.0, round_id=0)
-    assert effects == [fx.AcknowledgeFailure(request_id=story._counter, is_kept=False)]
+    assert effects == [fx.Answer(request_id=story._counter, result=False)]
     assert second.failures_count == 0
     story.record("a", round_id=0)
     assert second.failures_count == 1
@@ -213,7 +213,7 @@ def test_impossible_settings_end_no_run() -> None:
 
 
 def test_a_full_coordinator_still_lets_an_id_begin_anew() -> None:
-    story = a_story(2, policy=RegistryPolicy(runs_max=1))
+    story = a_story(2, policy=Policy(runs_max=1))
     story.join("a", began_at=story.now)
     story.leave("a")
     story.now += 1.0
@@ -232,7 +232,7 @@ def run_once(story: Story, run_id: str, **fields: Any) -> None:
 
 
 def test_one_id_that_is_used_for_ever_pushes_out_no_other_run() -> None:
-    story = a_story(1, policy=RegistryPolicy(runs_ended_max=5, runs_ended_per_id_max=2))
+    story = a_story(1, policy=Policy(runs_ended_max=5, runs_ended_per_id_max=2))
     run_once(story, "other")
     for _ in range(6):
         run_once(story, "busy")
@@ -242,7 +242,7 @@ def test_one_id_that_is_used_for_ever_pushes_out_no_other_run() -> None:
 
 
 def test_ended_runs_have_a_budget_of_bytes_and_the_latest_is_kept() -> None:
-    story = a_story(1, policy=RegistryPolicy(runs_ended_bytes_max=2_000))
+    story = a_story(1, policy=Policy(runs_ended_bytes_max=2_000))
     for run_id in ("one", "two", "three"):
         run_once(story, run_id)
     assert list(story.registry.runs) == ["three"]
@@ -283,5 +283,5 @@ def test_a_record_that_comes_after_the_verdict_is_not_journaled() -> None:
     story.succeed("a")
     journaled = len(story.journal)
     (answer,) = story.record("a")
-    assert answer == fx.AcknowledgeFailure(request_id=story._counter, is_kept=False)
+    assert answer == fx.Answer(request_id=story._counter, result=False)
     assert len(story.journal) == journaled

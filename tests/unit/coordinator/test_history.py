@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
 from coordinator.core.effects import Persist
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.state import HistoryEntry
 from coordinator.journal.journal import Change, Compact
 from coordinator.journal.sqlite import SqliteFile
@@ -93,11 +92,11 @@ def test_a_restarted_coordinator_remembers_the_history() -> None:
 
 
 def test_the_limit_of_the_policy_holds_after_a_restart_too() -> None:
-    story = an_eventful_story(policy=RegistryPolicy(run=RunPolicy(history_max=3)))
+    story = an_eventful_story(policy=Policy(history_max=3))
     assert [entry.decision for entry in told(story)][-1] == "run failed"
     assert len(told(story)) == 3
     before = list(told(story))
-    story.policy = RegistryPolicy()
+    story.policy = Policy()
     story.restart()
     assert told(story) == before
 

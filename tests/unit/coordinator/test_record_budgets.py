@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.failures.root_cause import TableRoom, insert_most_telling, is_telling_enough
 from coordinator.core.model import FailureRecord
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import (
     USUAL_BYTES,
     FailureRecorded,
@@ -22,7 +21,7 @@ from tests.support.world import Story, a_record, a_story
 KIB = 1024
 
 
-def a_running(policy: RegistryPolicy, *names: str) -> Story:
+def a_running(policy: Policy, *names: str) -> Story:
     """Return a story with a run of one agent under each of these names."""
     story = a_story(1, policy=policy)
     for name in names or ("a",):
@@ -31,9 +30,9 @@ def a_running(policy: RegistryPolicy, *names: str) -> Story:
     return story
 
 
-def limits(per_run: int, of_all: int, least: int) -> RegistryPolicy:
-    return RegistryPolicy(
-        run=RunPolicy(failures_bytes_max=per_run),
+def limits(per_run: int, of_all: int, least: int) -> Policy:
+    return Policy(
+        failures_bytes_per_run_max=per_run,
         failures_bytes_max=of_all,
         failures_bytes_least=least,
     )
@@ -44,8 +43,8 @@ def test_a_record_that_tells_less_than_those_kept_is_only_counted() -> None:
     for number in range(5):  # each happened before the one that came before it
         story.record("a", size_bytes=40 * KIB, age_s=float(number))
     for number in range(5):
-        (answer,) = [e for e in story.record("a", size_bytes=40 * KIB) if hasattr(e, "is_kept")]
-        assert not answer.is_kept, number
+        (answer,) = [e for e in story.record("a", size_bytes=40 * KIB) if hasattr(e, "result")]
+        assert answer.result is False, number
     state = story.state("a")
     assert [record.sequence for record in state.failures] == [5, 4]
     assert (state.failures_count, state.failures_heard) == (10, {"a.1": 10})

@@ -15,12 +15,10 @@ from coordinator.core.model import (
     Desired,
     GroupState,
     Release,
-    RunPurpose,
     Standby,
     Stop,
 )
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import (
     AgentAdmitted,
     AgentRemoved,
@@ -83,7 +81,7 @@ def test_a_failed_worker_restarts_everyone_at_once() -> None:
     story = a_running_story(3, restarts_max=2)
     story.fail("b")
     (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    assert (ended.cause, story.state().restart_count) == (RoundEnd.WORKER_FAILED, 1)
     told = {effect.session_id: effect.desired.state.round_id for effect in story.of(fx.Direct)}
     assert told == {"s1": 1, "s2": 1, "s3": 1}
     assert story.ranks() == ["a", "b", "c"]
@@ -309,7 +307,7 @@ def test_records_count_once_and_repeats_are_acknowledged() -> None:
     story = a_running_story(1, restarts_max=1)
     story.record("a")
     story.record("a", sequence=1)
-    assert [effect.is_kept for effect in story.of(fx.AcknowledgeFailure)] == [False]
+    assert [effect.result for effect in story.of(fx.Answer)] == [False]
     assert len(story.records(FailureRecorded)) == 1
     story.restart()
     story.record("a", sequence=1)
@@ -329,12 +327,12 @@ def test_records_of_rounds_that_never_were_are_not_kept() -> None:
     story.record("a")
     story.join("b")
     story.record("b", round_id=10**9)
-    assert [effect.is_kept for effect in story.of(fx.AcknowledgeFailure)] == [False]
+    assert [effect.result for effect in story.of(fx.Answer)] == [False]
     assert not story.records(FailureRecorded)
 
 
 def test_records_of_too_many_incarnations_are_not_kept() -> None:
-    policy = RegistryPolicy(run=RunPolicy(incarnations_heard_max=2))
+    policy = Policy(incarnations_heard_max=2)
     story = a_running_story(1, restarts_max=1, policy=policy)
     story.fail("a")
     for name in "xyz":
@@ -385,7 +383,7 @@ def test_a_restarted_coordinator_gives_up_who_does_not_return() -> None:
     story = a_running_story(2, agents_min=1)
     story.restart()
     story.back("a")
-    story.advance(story.policy.run.restart_grace_s + 0.1)
+    story.advance(story.policy.restart_grace_s + 0.1)
     assert story.ranks() == ["a"]
 
 
@@ -405,7 +403,8 @@ def test_rounds_that_an_agent_has_held_are_not_numbered_again() -> None:
     """Goal: a coordinator without memory fences old rounds. Method: an agent that holds one."""
     story = a_story(1)
     opened = SessionOpened(
-        purpose=RunPurpose(run_id=RUN, spec=story.spec),
+        run_id=RUN,
+        spec=story.spec,
         session_id="s1",
         agent=an_agent("a"),
         beat=Beat(state=GroupState.RUNNING, round_id=5, master_port=1),

@@ -11,7 +11,7 @@ def test_a_record_of_an_earlier_life_of_the_run_id_explains_nothing() -> None:
     """Its agent was in no round of this run, though the numbers are the same."""
     story = a_running_story(2)
     story.record("a", incarnation="stranger.1", sequence=1, round_id=0, age_s=100.0)
-    assert [effect.is_kept for effect in story.of(fx.AcknowledgeFailure)] == [False]
+    assert [effect.result for effect in story.of(fx.Answer)] == [False]
     story.record("b", age_s=1.0)
     story.fail("b")
     story.obey_all()

@@ -47,10 +47,8 @@ def started(round_id: int = 0, names: str = "ab", port: int = 1) -> RoundStarted
     )
 
 
-def ended(round_id: int = 0, count: int = 1) -> RoundEnded:
-    return RoundEnded(
-        round_id=round_id, cause=RoundEnd.WORKER_FAILED, restart_count=count, reason="failed"
-    )
+def ended(round_id: int = 0) -> RoundEnded:
+    return RoundEnded(round_id=round_id, cause=RoundEnd.WORKER_FAILED, reason="failed")
 
 
 FAILED = RunEnded(
@@ -110,11 +108,11 @@ def test_which_phases_follow_which() -> None:
 
 
 def test_a_round_has_seats_and_the_restart_count_of_its_time() -> None:
-    state = state_of(started(), ended(count=2), started(1, "ba", port=2))
+    state = state_of(started(), ended(), started(1, "ba", port=2))
     assert state.round is not None
     assert state.group_ranks() == {"b.1": 0, "a.1": 1}
     assert [seat.rank_first for seat in state.round.seats.values()] == [0, 1]
-    assert (state.round.world_size, state.round.restart_count, state.round.leader) == (3, 2, "b.1")
+    assert (state.round.world_size, state.round.restart_count, state.round.leader) == (3, 1, "b.1")
     assert (state.round_id, state.next_round_id) == (1, 2)
     assert state.masters_spent == [("10.a", 1), ("10.b", 2)]
 
@@ -156,7 +154,7 @@ def test_failures_are_counted_all_and_kept_up_to_a_limit() -> None:
 
 def test_history_and_spent_addresses_are_bounded() -> None:
     rounds = 2 * MASTERS_SPENT_MAX
-    records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended(n, count=0))]
+    records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended(n))]
     state = state_of(*records, history_max=5)
     assert len(state.masters_spent) == MASTERS_SPENT_MAX
     assert state.masters_spent[-1] == ("10.a", rounds)
@@ -180,9 +178,7 @@ def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
         AgentRemoved(incarnation="d.1", reason="nobody knows it", at_s=2.5),
         GroupSucceeded(round_id=0, incarnation="a.1"),
         started(),
-        RoundEnded(
-            round_id=0, cause=RoundEnd.AGENT_LOST, restart_count=1, reason="lost b", at_s=3.0
-        ),
+        RoundEnded(round_id=0, cause=RoundEnd.AGENT_LOST, reason="lost b", at_s=3.0),
         started(4),
         EndingStarted(reason="spent", at_s=5.0),
         RunEnded(verdict=failed, at_s=6.0),
@@ -211,7 +207,7 @@ def test_a_reason_in_the_history_is_bounded() -> None:
 
 
 def test_a_broken_transition_tells_the_latest_decisions() -> None:
-    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended(n, count=0))]
+    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended(n))]
     state = state_of(*rounds)
     with pytest.raises(InvalidTransition) as caught:
         state.apply(ended())

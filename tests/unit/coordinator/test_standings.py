@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from coordinator.core.model import Hang, HangKind
-from coordinator.core.progress.stragglers import BEHIND_SHOWN_MAX, furthest_behind
-from coordinator.core.progress.worker_progress import Standing, WorkerProgress
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
+from coordinator.core.progress.worker_progress import (
+    BEHIND_SHOWN_MAX,
+    Standing,
+    WorkerProgress,
+    furthest_behind,
+)
 from coordinator.core.run.records import EndingStarted, RoundEnded
 from tests.support.world import Story, a_running_story
 
@@ -100,7 +103,7 @@ def test_the_verdict_of_a_run_that_never_forms_again_has_those_of_its_last_round
 
 
 def test_of_too_many_those_furthest_behind_are_kept_in_order_of_rank() -> None:
-    policy = RegistryPolicy(run=RunPolicy(standings_shown_max=3))
+    policy = Policy(standings_shown_max=3)
     story = a_running_story(6, policy=policy)
     for name, step in zip("abcdef", [9, 2, 8, 1, 7, 3], strict=True):
         stand(story, name, step=step, heartbeat_age_s=0.0)

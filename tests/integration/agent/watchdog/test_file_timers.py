@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from agent.errors import TimerFileUnusable
 from agent.watchdog import file_timers
 from agent.watchdog.calls import Refusal, TooManyTimers
-from agent.watchdog.core.events import TimerAcquired, TimerReleased
+from agent.watchdog.core.messages import TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.file_timers import FileTimers, requested_path
 from tests.support.waiting import MS, wait_until
@@ -247,7 +247,7 @@ async def test_a_process_that_is_not_below_a_worker_is_told(scene: Scene) -> Non
 
 async def test_a_timer_too_many_is_told_once(scene: Scene) -> None:
     with capture_logs() as logs:
-        scene.refusal = TooManyTimers("1024 timers are open")
+        scene.refusal = TooManyTimers(1024)
         scene.write(line("a", WALL + 60), line("b", WALL + 60))
         await wait_until(lambda: logs, WAIT_S)
     assert [entry["reason"] for entry in logs] == ["1024 timers are open"]

@@ -57,7 +57,7 @@ async def test_a_shortage_of_descriptors_is_waited_out_without_spinning(
             busy_s += time.process_time()
             assert busy_s < 100 * MS
         assert [entry["event"] for entry in logs] == ["calls of workers not served"]
-        await wait_until(lambda: listener._service, 20_000 * MS)
+        await wait_until(lambda: listener.service, 20_000 * MS)
         await listener.close()
 
 
@@ -72,11 +72,11 @@ async def test_a_listener_that_is_closed_in_a_pause_accepts_no_more(place: Path)
 
 async def test_a_listener_knows_whether_it_is_where_workers_look(place: Path) -> None:
     listener = Listener(place, cast("Calls", None))
-    assert listener.is_at(place)
+    assert listener.is_in(place)
     listener.path.unlink()
-    assert not listener.is_at(place)
+    assert not listener.is_in(place)
     again = Listener(place, cast("Calls", None))
-    assert again.is_at(place)
-    assert not listener.is_at(place)
+    assert again.is_in(place)
+    assert not listener.is_in(place)
     await listener.close()
     await again.close()

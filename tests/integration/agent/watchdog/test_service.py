@@ -14,7 +14,7 @@ import pytest
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog.core.effects import Report, Signal
+from agent.watchdog.core.messages import Report, Signal
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
@@ -165,13 +165,16 @@ async def test_a_heartbeat_is_where_the_worker_stands(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (an_acquire(scope=""), "scope: has 0 bytes"),
-        (an_acquire(scope="é" * 257), "scope: has 514 bytes"),
-        (an_acquire(timeout=None), "timeout: is missing"),
-        (an_acquire(0.0), "timeout: 0 s"),
-        (an_acquire(-1.0), "timeout: -1 s"),
-        (an_acquire(31 * 24 * 3600.0), "timeout: "),
-        (an_acquire(signal=99), "signal: 99"),
+        (an_acquire(scope=""), "scope: 0 is given, allowed is 1 to 512 bytes"),
+        (an_acquire(scope="é" * 257), "scope: 514 is given"),
+        (an_acquire(timeout=None), "timeout: nothing is given"),
+        (an_acquire(0.0), "timeout: 0.0 is given"),
+        (an_acquire(-1.0), "timeout: -1.0 is given"),
+        (
+            an_acquire(31 * 24 * 3600.0),
+            "allowed is above 0 s and at most a month",
+        ),
+        (an_acquire(signal=99), "signal: 99 is given, allowed is 1 to 31"),
     ],
 )
 async def test_a_timer_that_cannot_be_is_refused(
@@ -218,8 +221,7 @@ async def test_a_sync_is_answered_once_the_board_is_read(bench: Bench) -> None:
     await stream.write(a_sync(5))
     answer = await stream.read()
     assert answer == worker_pb2.AttachResponse(synced=worker_pb2.Synced(sequence=5))
-    standing = bench.watchdog._core.standing(WorkerKey(ROUND, 0))
-    assert standing is not None
+    standing = bench.watchdog._core.workers[WorkerKey(ROUND, 0)].standing()
     assert standing.step == 7
     await stream.write(a_sync(3))
     answer = await stream.read()
@@ -289,7 +291,7 @@ async def test_a_step_that_cannot_be_ends_the_stream(bench: Bench) -> None:
     await stream.write(worker_pb2.AttachRequest(step=step))
     code, details = await refused(stream.read())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details.startswith("step.interrupted.interruption.message: has 5000 bytes")
+    assert details.startswith("step.interrupted.interruption.message: 5000 is given")
     assert bench.steps.empty()
 
 

@@ -11,7 +11,6 @@ from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, Work
 from agent.core.model import Failure, GroupState
 from agent.session import convert_inprocess as convert
 from agent.session.convert import beat_message, failure_message
-from agent.watchdog.calls import InvalidField
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
@@ -25,6 +24,7 @@ from drumbeat.inprocess import (
     IterationInterrupt,
 )
 from drumbeat.v1 import failure_pb2, inprocess_pb2
+from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from tests.support.agents import a_beat
 
@@ -101,23 +101,23 @@ def terminated(**fields: object) -> worker_pb2.WorkerStep:
         (worker_pb2.WorkerStep(iteration=2**63), "step.iteration"),
         (
             worker_pb2.WorkerStep(entered=worker_pb2.Entered(group="é" * 65)),
-            "step.entered.group: has 130 bytes",
+            "step.entered.group: 130 is given, allowed is at most 128 bytes",
         ),
         (
             entered(
                 rules=[iteration_pb2.RankRule(groups=iteration_pb2.GroupSizes(allowed=bytes(2048)))]
                 * 20
             ),
-            "step.entered.spec: has 41",
+            "step.entered.spec: 41",
         ),
-        (interrupted(message="x" * 4097), "step.interrupted.interruption.message: has 4097"),
+        (interrupted(message="x" * 4097), "step.interrupted.interruption.message: 4097"),
         (interrupted(traceback="x" * 65537), "step.interrupted.interruption.traceback"),
         (interrupted(kind=0), "step.interrupted.interruption.kind"),
         (interrupted(kind=TERMINATED), "step.interrupted.interruption.kind"),
         (terminated(kind=iteration_pb2.INTERRUPTION_KIND_HOST_LOST), "step.terminated"),
         (
             worker_pb2.WorkerStep(terminated=worker_pb2.Terminated()),
-            "step.terminated.interruption: is missing",
+            "step.terminated.interruption: nothing is given",
         ),
     ],
 )

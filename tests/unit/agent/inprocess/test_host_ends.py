@@ -10,7 +10,7 @@ import pytest
 from agent.core import effects as fx
 from agent.core.inprocess.messages import WONDER_S
 from agent.core.inprocess.model import InprocessReport
-from agent.watchdog.core.model import Evidence, Purpose
+from agent.watchdog.hang import Evidence, Purpose
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (
     SPEC,

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core.events import (
+from agent.watchdog.core import messages as fx
+from agent.watchdog.core.messages import (
     BoardRead,
     EvidenceTaken,
     TimerAcquired,
     TimerReleased,
     WorkerGone,
 )
-from agent.watchdog.core.model import Evidence, HangKind
+from agent.watchdog.hang import Evidence, HangKind
 from tests.support.watching import NOW, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.watchdog.core.events import HeartbeatReceived, LimitsLearned, WorkerStarted
-from agent.watchdog.core.model import AUTO, HangKind
+from agent.watchdog.core.messages import HeartbeatReceived, LimitsLearned, WorkerStarted
+from agent.watchdog.core.model import AUTO
+from agent.watchdog.hang import HangKind
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 HEARTBEAT = HeartbeatReceived(worker=WORKER)

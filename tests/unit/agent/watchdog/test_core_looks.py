@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core.events import (
+from agent.watchdog.core import messages as fx
+from agent.watchdog.core.messages import (
     DeadlineReached,
     HeartbeatReceived,
     TimerAcquired,
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.model import AUTO, Standing
+from agent.watchdog.core.model import AUTO
 from agent.watchdog.core.worker import merged
+from agent.watchdog.hang import Standing
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGTERM, SIGKILL = 15, 9
@@ -213,7 +214,7 @@ def test_a_standing_is_the_innermost_section_else_the_latest_timer() -> None:
     timer = a_slot(2, name="timer", since=NOW + 2, limit_s=60.0)
     story.now = NOW + 2
     story.kick(a_board(outer, inner, timer, step=4, step_time_s=0.5, beat_at=NOW, heartbeat_at=NOW))
-    assert story.core.standing(WORKER) == Standing(
+    assert story.core.workers[WORKER].standing() == Standing(
         local_rank=0,
         step=4,
         step_time_s=0.5,
@@ -226,9 +227,7 @@ def test_a_standing_is_the_innermost_section_else_the_latest_timer() -> None:
     story.kick(a_board(timer))
     story.now = NOW + 3
     story.feed(TimerAcquired(worker=WORKER, scope="ü" * 100, timeout_s=60.0))
-    standing = story.core.standing(WORKER)
-    assert standing is not None
-    assert standing is not None
+    standing = story.core.workers[WORKER].standing()
     assert (standing.scope, standing.scope_since) == ("ü" * 64, NOW + 3), "at most 128 bytes"
 
 
@@ -237,12 +236,10 @@ def test_the_latest_heartbeat_says_the_step() -> None:
     story.kick(a_board(step=4, heartbeats=1, heartbeat_at=NOW))
     story.now = NOW + 1
     story.feed(HeartbeatReceived(worker=WORKER, step=5))
-    standing = story.core.standing(WORKER)
-    assert standing is not None
+    standing = story.core.workers[WORKER].standing()
     assert (standing.step, standing.heartbeat_at) == (5, NOW + 1)
     story.kick(a_board(step=6, heartbeats=2, heartbeat_at=NOW + 2))
-    standing = story.core.standing(WORKER)
-    assert standing is not None
+    standing = story.core.workers[WORKER].standing()
     assert (standing.step, standing.heartbeat_at) == (6, NOW + 2)
 
 
@@ -250,7 +247,7 @@ def test_observations_are_merged_over_workers() -> None:
     story = WatchStory(WORKER, OTHER)
     story.kick(a_board(gaps=3, gap_max_s=2.0, sections={"save": (1, 9.0)}))
     story.kick(a_board(gaps=2, gap_max_s=4.0, sections={"save": (2, 7.0), "load": (1, 1.0)}), OTHER)
-    observed = merged([story.core.observed(WORKER), story.core.observed(OTHER)])
+    observed = merged([story.core.workers[WORKER].observed(), story.core.workers[OTHER].observed()])
     assert observed == {"": (5, 4.0), "load": (1, 1.0), "save": (3, 9.0)}
 
 
@@ -259,12 +256,12 @@ def test_gaps_between_calls_are_observed() -> None:
     for after_s in (0.0, 2.0, 5.0):
         story.now = NOW + after_s
         story.feed(HeartbeatReceived(worker=WORKER))
-    assert story.core.observed(WORKER) == {"": (2, 3.0)}
+    assert story.core.workers[WORKER].observed() == {"": (2, 3.0)}
 
 
 def test_observations_are_bounded() -> None:
     story = WatchStory()
     story.kick(a_board(gaps=1, sections={f"s{n}": (1, 1.0) for n in range(80)}))
-    observed = merged([story.core.observed(WORKER)])
+    observed = merged([story.core.workers[WORKER].observed()])
     assert len(observed) == 65
     assert "" in observed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.core import effects as fx
-from agent.watchdog.core.events import (
+from agent.watchdog.core import messages as fx
+from agent.watchdog.core.messages import (
     BoardRead,
     EvidenceTaken,
     HeartbeatReceived,
@@ -15,7 +15,8 @@ from agent.watchdog.core.events import (
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.model import AUTO, Evidence, HangKind, Purpose, WorkerKey
+from agent.watchdog.core.model import AUTO, WorkerKey
+from agent.watchdog.hang import Evidence, HangKind, Purpose
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 
 SIGUSR1, SIGTERM, SIGKILL = 10, 15, 9
@@ -66,8 +67,7 @@ def test_limits_that_are_always_there_are_no_place_where_a_worker_is() -> None:
             a_slot(1, name="other", purpose=Purpose.HEARTBEAT, limit_s=60.0),
         )
     )
-    standing = story.core.standing(WORKER)
-    assert standing is not None
+    standing = story.core.workers[WORKER].standing()
     assert (standing.scope, standing.scopes_open) == ("mine", 1)
 
 
@@ -190,8 +190,7 @@ def test_a_signal_that_is_none_is_only_reported_and_once(signal: int) -> None:
     assert [report.hang.scope for report in reports] == ["timer 0", "a"]
     assert not any(report.is_ending for report in reports)
     assert not story.signals()
-    standing = story.core.standing(WORKER)
-    assert standing is not None
+    standing = story.core.workers[WORKER].standing()
     assert standing.scopes_open == 1, "that of the call is forgotten"
 
 
@@ -321,8 +320,7 @@ def test_nothing_of_a_gone_worker_remains() -> None:
     story.kick(a_board(a_slot()))
     story.feed(acquired(), WorkerGone(worker=WORKER))
     assert story.core.next_deadline() is None
-    assert story.core.standing(WORKER) is None
-    assert not story.core._workers
+    assert not story.core.workers
     late = (
         acquired(),
         released(),
@@ -338,7 +336,7 @@ def test_the_same_worker_of_a_later_round_is_watched_afresh() -> None:
     story = WatchStory()
     story.feed(acquired(), WorkerGone(worker=WORKER), WorkerStarted(worker=WorkerKey(1, 0)))
     story.run(NOW + 100)
-    assert list(story.core._workers) == [WorkerKey(1, 0)]
+    assert list(story.core.workers) == [WorkerKey(1, 0)]
     assert not story.hangs()
 
 
@@ -353,11 +351,10 @@ def test_a_repeated_start_changes_nothing() -> None:
 def test_timers_by_calls_are_bounded() -> None:
     story = WatchStory(timers_max=2)
     story.feed(acquired("a"), acquired("b"))
-    assert not story.core.may_acquire(WORKER, "c")
-    assert story.core.may_acquire(WORKER, "a"), "a replacement needs no room"
+    assert not story.core.workers[WORKER].may_acquire("c")
+    assert story.core.workers[WORKER].may_acquire("a"), "a replacement needs no room"
     story.feed(acquired("c", 1.0), acquired("d", 1.0))
     story.run(NOW + 5)
     assert not story.hangs()
     story.feed(released("a"))
-    assert story.core.may_acquire(WORKER, "c")
-    assert not story.core.may_acquire(OTHER, "c"), "not watched"
+    assert story.core.workers[WORKER].may_acquire("c")

@@ -11,8 +11,7 @@ from coordinator.core import effects as fx
 from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.records import BEGAN, COMPLETED, INTERRUPTED, IterationBegan
 from coordinator.core.model import GroupState, Standby
-from coordinator.core.registry.registry import RegistryPolicy
-from coordinator.core.run.policy import RunPolicy
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import RoundEnd, RoundEnded
 from coordinator.core.run.state import RunState
 from drumbeat.inprocess import InterruptionKind
@@ -44,7 +43,7 @@ def test_a_round_that_cannot_go_on_in_process_is_charged_and_told_in_one_view() 
     story.obey_all()
     story.enter("a")
     (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.WORKER_FAILED, 1)
+    assert (ended.cause, story.state().restart_count) == (RoundEnd.WORKER_FAILED, 1)
     assert ended.reason.endswith(
         "1 worker left, at least 2 must take part; restart 1 of 1; 1 restart in process"
     )
@@ -114,7 +113,7 @@ def test_calls_that_nothing_interrupts_are_told_but_not_kept() -> None:
 
 
 def test_many_iterations_leave_room_in_the_history_for_the_rest() -> None:
-    policy = RegistryPolicy(run=RunPolicy(history_max=10))
+    policy = Policy(history_max=10)
     story = an_iterating_story(2, policy=policy)
     for _ in range(20):
         story.interrupt("b")

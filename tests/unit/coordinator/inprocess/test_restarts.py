@@ -223,7 +223,7 @@ def test_a_round_that_lost_all_hosts_costs_no_restart() -> None:
     story.leave("a")
     story.leave("b")
     (ended,) = story.records(RoundEnded)
-    assert (ended.cause, ended.restart_count) == (RoundEnd.AGENT_LOST, 0)
+    assert (ended.cause, story.state().restart_count) == (RoundEnd.AGENT_LOST, 0)
     assert ended.reason.startswith("round 0 lost all hosts: ")
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from agent.watchdog.file_timer_requests import (
+from agent.watchdog.file_timers import (
     LINE_BYTES_MAX,
     FileTimerRequest,
     Lines,

@@ -1,0 +1,100 @@
+"""Pure. Why a worker is taken to hang, what was seen of it, and where workers stand; in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class HangKind(StrEnum):
+    """Which limit a worker broke. The values are those of the protocol."""
+
+    TIMER = "TIMER"
+    SECTION = "SECTION"
+    STARTUP = "STARTUP"
+    RUNTIME = "RUNTIME"
+    PROGRESS = "PROGRESS"
+    EXIT = "EXIT"
+
+
+class Purpose(StrEnum):
+    """What a timer or section is for."""
+
+    USER = "USER"
+    """What the training code says; it tells where the worker is."""
+    HARD_TIMEOUT = "HARD_TIMEOUT"
+    """The main thread's progress in an iteration of in-process restart."""
+    HEARTBEAT = "HEARTBEAT"
+    """That other threads of the interpreter run in one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a worker stands, as far as it says so. See ``drumbeat.v1.WorkerProgress``."""
+
+    local_rank: int
+    step: int | None = None
+    step_time_s: float | None = None
+    heartbeat_at: float | None = None
+    beat_at: float | None = None
+    scope: str = ""
+    scope_since: float | None = None
+    scopes_open: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen of a process that seems to hang. ``is_traced``: by a native debugger."""
+
+    stacks: str = ""
+    notes: str = ""
+    is_traced: bool = False
+    is_stopped: bool = False
+    is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """Why the watchdog ends a worker, or would have. See ``drumbeat.v1.Hang``."""
+
+    kind: HangKind
+    scope: str = ""
+    limit_s: float
+    elapsed_s: float
+    standing: Standing
+    noticed_at: float
+    evidence: Evidence = field(default_factory=Evidence)
+    purpose: Purpose = Purpose.USER
+
+
+_HOW = {
+    HangKind.TIMER: "timer {scope!r} expired: not released within {elapsed}",
+    HangKind.SECTION: "section {scope!r} took too long: not left within {elapsed}",
+    HangKind.STARTUP: "no first heartbeat within {elapsed} of its start",
+    HangKind.RUNTIME: (
+        "no sign of life for {elapsed}: no thread of its interpreter runs, "
+        "because one holds the lock or the process is stopped"
+    ),
+    HangKind.PROGRESS: "no further heartbeat within {elapsed}",
+    HangKind.EXIT: "the interpreter began to end and did not within {elapsed}",
+}
+
+
+def describe_hang(hang: Hang) -> str:
+    """Say which limit a worker broke, and where it last stood."""
+    how = _HOW[hang.kind].format(scope=hang.scope, elapsed=seconds(hang.elapsed_s))
+    parts = [f"{how} (limit {seconds(hang.limit_s)})"]
+    standing = hang.standing
+    if standing.heartbeat_at is not None:
+        step = f" step {standing.step}," if standing.step is not None else ""
+        ago = seconds(max(0.0, hang.noticed_at - standing.heartbeat_at))
+        parts.append(f"last heartbeat{step} {ago} before")
+    if standing.scope and standing.scope != hang.scope:
+        parts.append(f"in {standing.scope!r}")
+    return "; ".join(parts)
+
+
+def seconds(value: float) -> str:
+    """Write a duration to the tenth of a second, below ten seconds to the hundredth."""
+    text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{text.rstrip('0').rstrip('.')} s"
