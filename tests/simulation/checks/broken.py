@@ -11,15 +11,14 @@ from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import Exit
 from agent.core.round_workers import RoundWorkers
 from coordinator.core.effects import Kept
-from coordinator.core.failures.intake import is_wanted
-from coordinator.core.failures.silence import SilentAtFailure
+from coordinator.core.failures.intake import SilentAtFailure, is_wanted
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
