@@ -207,8 +207,8 @@ def _agent(
     presence = run.members.presences.get(incarnation) if run is not None else None
     session = sessions.get(presence.session_id or "") if presence is not None else None
     if session is not None:
-        message.version = session.info.version
-        message.labels.update(session.info.labels)
+        message.version = session.version
+        message.labels.update(session.labels)
     if presence is not None and presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.CopyFrom(_age(presence.heard_at, now))

@@ -120,15 +120,14 @@ def session_opened(
     with refusing():
         incarnation = NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
-            purpose=model.RunPurpose(
-                run_id=run_id_of("hello.run.run_id", hello.run.run_id),
-                spec=SPEC.read(hello.run.spec, "hello.run.spec"),
-            ),
+            run_id=run_id_of("hello.run.run_id", hello.run.run_id),
+            spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
             agent=_IDENTITY.read(hello, "hello", incarnation=incarnation),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=read_uptime_s(message),
-            info=model.AgentInfo(version=hello.version[:most], labels=labels),
+            version=hello.version[:most],
+            labels=labels,
         )
 
 

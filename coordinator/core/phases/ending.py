@@ -5,8 +5,7 @@ from __future__ import annotations
 from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.model import Beat
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import RunPhase
+from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.run import reasons
 from coordinator.core.run.records import MembersForgotten, RoundEnd, RoundEnded, RunEnded
 

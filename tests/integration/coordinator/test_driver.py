@@ -22,7 +22,6 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
-    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
@@ -124,9 +123,8 @@ class Scene:
 
 def hello(session_id: str, agents: int = 1, incarnation: str = "a1") -> SessionOpened:
     return SessionOpened(
-        purpose=RunPurpose(
-            run_id="r", spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3)
-        ),
+        run_id="r",
+        spec=RunSpec(agents_min=agents, agents_max=agents, restarts_max=3),
         session_id=session_id,
         agent=replace(AGENT, incarnation=incarnation),
         beat=Beat(state=GroupState.IDLE, master_port=4000),

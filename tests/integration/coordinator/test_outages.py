@@ -14,7 +14,7 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, FailureReported, LimitsReset
 from coordinator.core.events import SessionOpened as Opened
-from coordinator.core.model import Assignment, Beat, GroupState, RunPurpose
+from coordinator.core.model import Assignment, Beat, GroupState
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.run import Run
@@ -134,7 +134,8 @@ async def running(failures_waiting_max: int = 256) -> AsyncIterator[Scene]:
 
 def hello(name: str, run_id: str = "r") -> Opened:
     return Opened(
-        purpose=RunPurpose(run_id=run_id, spec=a_spec(1, restarts_max=3)),
+        run_id=run_id,
+        spec=a_spec(1, restarts_max=3),
         session_id=name,
         agent=an_agent(name),
         beat=Beat(state=GroupState.IDLE, master_port=4000),

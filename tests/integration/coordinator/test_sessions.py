@@ -12,7 +12,7 @@ import pytest
 from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.model import Beat, GroupState, Pace, RunPurpose
+from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import Unavailable
@@ -65,7 +65,8 @@ async def says(*, error: Exception | None = None) -> AsyncIterator[session_pb2.A
 
 def hello(name: str, run_id: str = "r") -> SessionOpened:
     return SessionOpened(
-        purpose=RunPurpose(run_id=run_id, spec=a_spec(2)),
+        run_id=run_id,
+        spec=a_spec(2),
         session_id=name,
         agent=an_agent(name),
         beat=Beat(state=GroupState.IDLE, master_port=4000),
