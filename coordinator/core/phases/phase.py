@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coordinator.core import effects as fx
-from coordinator.core.failures.intake import known_failures
-from coordinator.core.failures.silence import SilentAtFailure
+from coordinator.core.failures.intake import SilentAtFailure
 from coordinator.core.failures.verdict import make_verdict
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Beat, Desired, VerdictCause
@@ -54,8 +53,7 @@ class RunContext:
 
     def ended(self, cause: VerdictCause, reason: str, *, now: float) -> RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
-        failures = known_failures(self.state, self.members)
-        verdict = make_verdict(self.state, failures, self.done, cause=cause, reason=reason)
+        verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
         return RunEnded(verdict=verdict, at_s=now)
 
     def port_of(self, incarnation: str) -> int:

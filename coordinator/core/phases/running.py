@@ -11,8 +11,7 @@ from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from coordinator.core.progress.stragglers import standings
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
 from drumbeat.format import are
@@ -124,9 +123,16 @@ class Running(RunPhase):
         return root_causes(known_failures(self.state, self.members), self._round.round_id)
 
     def _where(self, now: float) -> Standings:
-        limit = self.run.policy.standings_shown_max
-        presences, rank_of = self.members.presences, self._inprocess.rank_of
-        return standings(self._round, presences, rank_of=rank_of, shown_max=limit, now=now)
+        """Return where the workers of the round stand. Linear in workers."""
+        presences, round_id = self.members.presences, self._round.round_id
+        found = [
+            Standing(rank=rank, host=seat.agent.name, progress=at)
+            for i, seat in self._round.seats.items()
+            if i in presences
+            for at in presences[i].whereabouts.in_round(round_id, now=now)
+            if (rank := self._inprocess.rank_of(i, at.local_rank)) is not None
+        ]
+        return most_telling(found, self.run.policy.standings_shown_max)
 
     def _review_failure(self, now: float, judged_at: float) -> Transition | None:
         """Judge a failed round, once it is known whether a machine died before it.

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 
 from coordinator.core.failures.root_cause import describe
 from coordinator.core.model import FailureRecord, Round
-from coordinator.core.progress.stragglers import furthest_behind
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
 from drumbeat.format import count
 
 NAMES_SHOWN_MAX = 10
