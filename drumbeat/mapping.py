@@ -6,10 +6,12 @@ A value is a dataclass whose fields have the names of the message's; a duration'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -75,42 +77,18 @@ def cut_bytes(most: int) -> Check:
     return lambda _, value: value.encode()[:most].decode(errors="ignore") if value else value
 
 
-def few(most: int) -> Check:
-    """Return a check for the number of elements."""
-
-    def check(path: str, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(value) > most:
-            raise InvalidField(path, len(value), f"at most {most}")
-        return value
-
-    return check
-
-
-DURATION = between(0, DURATION_MAX_S, "seconds")
-
-
 def enum_table(kind: Any, of: type[E]) -> dict[int, E]:
     """Return the members of ``of`` by their numbers in the protocol's enum ``kind``."""
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {kind.values_by_name[f"{prefix}{member}"].number: member for member in of}
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """How one field goes both ways."""
-
-    name: str
-    read: Callable[[Any, str, OnProblem], Any]
-    write: Callable[[Any], Any] | None
-    check: Check | None
-    is_repeated: bool
-
-
 class MessageMapping(Generic[V]):
     """Reads and writes messages of one type as values of one type.
 
     ``parts`` has the mapping of each nested value and the class of each enum, ``checks`` what
-    is allowed. Fields in ``given`` are not the message's: the caller of ``read`` knows them.
+    is allowed of numbers and texts. Fields in ``given`` are not the message's: the caller of
+    ``read`` knows them.
     """
 
     def __init__(
@@ -122,133 +100,115 @@ class MessageMapping(Generic[V]):
         checks: Mapping[str, Check] | None = None,
         given: Collection[str] = (),
     ) -> None:
-        parts, checks = parts or {}, checks or {}
         self._value, self._message = value, message
-        self._fields: dict[str, _Field] = {}
-        self._absent: dict[str, Any] = {}
-        self._checked: list[tuple[str, str, Check]] = []  # even if they are absent
+        self._plain: list[str] = []  # numbers and texts that are taken as they are
+        self._fields: list[_Field] = []
         described = message.DESCRIPTOR.fields_by_name
-        for field in fields(value):  # type: ignore[arg-type]
-            if field.name in given:
-                continue
-            name = field.name if field.name in described else field.name.removesuffix("_s")
-            part, check = parts.get(field.name), checks.get(field.name)
-            self._fields[name] = _field(field.name, described[name], part, check)
-            self._absent[field.name] = _absent(field, described[name], part)
-            if check is not None and self._absent[field.name] is not None:
-                self._checked.append((name, field.name, check))
+        for each in fields(value):  # type: ignore[arg-type]
+            if each.name not in given:
+                name = each.name if each.name in described else each.name.removesuffix("_s")
+                part, check = (parts or {}).get(each.name), (checks or {}).get(each.name)
+                field = _field(each, described[name], part, check)
+                if field.read_part or field.read or field.has_presence:
+                    self._fields.append(field)
+                else:
+                    self._plain.append(name)
 
     def read(self, message: Any, path: str = "", on_problem: OnProblem = refuse, **given: Any) -> V:
         """Return the value of a message.
 
-        A field with a problem is as if it were absent, once ``on_problem`` has returned; the
-        ``given`` ones are not looked at. Raises ``InvalidField`` for one that has to be there.
+        A field with a problem is as if it were absent, once ``on_problem`` has returned.
+        Raises ``InvalidField`` for one that has to be there.
         """
-        found = {**self._absent, **given}
-        prefix = f"{path}." if path else ""
-        for descriptor, raw in message.ListFields():
-            field = self._fields.get(descriptor.name)
-            if field is None or field.name in given:
+        found = {name: getattr(message, name) for name in self._plain}
+        for name, attribute, has_presence, read, read_part, _, absent in self._fields:
+            if has_presence and not message.HasField(name):
+                found[attribute] = None
                 continue
-            if field.read is _as_it_is and field.check is None:
-                found[field.name] = raw
-                continue
+            what = getattr(message, name)
             try:
-                what = field.read(raw, prefix + descriptor.name, on_problem)
-                if field.check is not None:
-                    what = field.check(prefix + descriptor.name, what)
-                found[field.name] = what
+                if read is not None:
+                    what = read(name, what)
+                elif read_part is not None:
+                    what = read_part(what, f"{path}.{name}" if path else name, on_problem)
             except InvalidField as problem:
-                if isinstance(self._absent[field.name], float):
-                    raise  # a duration that has to be known
+                if read is not None and path:
+                    problem.field = f"{path}.{name}"
+                if absent is MISSING:
+                    raise
                 on_problem(problem)
-        for name, attribute, check in self._checked:
-            if found[attribute] is self._absent[attribute]:
-                check(prefix + name, found[attribute])
-        for name, field in self._fields.items():
-            if found[field.name] is MISSING:
-                raise InvalidField(prefix + name, None, "a value that is known here")
-        return self._value(**found)
+                what = absent
+            found[attribute] = what
+        return self._value(**found, **given)
 
-    def empty(self) -> V:
-        """Return the value of a message that says nothing."""
-        return self._value(**self._absent)
-
-    def write(self, value: V, **given: Any) -> Any:
-        """Return the message of a value, with the fields ``given`` beside those of the value."""
-        for name, field in self._fields.items():
-            what = getattr(value, field.name)
-            if what is None or name in given:
-                continue
-            if field.write is not None:
-                what = [field.write(e) for e in what] if field.is_repeated else field.write(what)
-            given[name] = what
-        return self._message(**given)
-
-
-def _as_it_is(raw: Any, _path: str, _on_problem: OnProblem) -> Any:
-    return raw
-
-
-def _field(
-    name: str,
-    described: Any,
-    part: MessageMapping[Any] | type[StrEnum] | None,
-    check: Check | None,
-) -> _Field:
-    read: Callable[[Any, str, OnProblem], Any] = _as_it_is
-    write: Callable[[Any], Any] | None = None
-    if isinstance(part, MessageMapping):
-        read, write = part.read, part.write
-    elif part is not None:
-        members = enum_table(described.enum_type, part)
-        numbers = {member: number for number, member in members.items()}
-        allowed = " ".join(part)
-
-        def read_member(raw: int, path: str, _on_problem: OnProblem) -> StrEnum:
-            if raw not in members:
-                raise InvalidField(path, raw, allowed)
-            return members[raw]
-
-        read, write = read_member, numbers.__getitem__
-    elif described.message_type is not None and described.message_type.name == "Duration":
-        write = duration
-
-        def read_duration(raw: Duration, path: str, _on_problem: OnProblem) -> Any:
-            return DURATION(path, seconds_of(raw))
-
-        read = read_duration
-    is_repeated = described.default_value == []
-    return _Field(name, _each(read) if is_repeated else read, write, check, is_repeated)
-
-
-def _each(read: Callable[[Any, str, OnProblem], Any]) -> Callable[[Any, str, OnProblem], Any]:
-    """Read all elements; one with a problem is left out, once ``on_problem`` has returned."""
-
-    def read_all(raw: Any, path: str, on_problem: OnProblem) -> tuple[Any, ...]:
+    def read_all(self, messages: Iterable[Any], path: str, on_problem: OnProblem) -> tuple[V, ...]:
+        """Read a list; an element with a problem is left out, once ``on_problem`` has returned."""
         found = []
-        for index, element in enumerate(raw):
+        for index, message in enumerate(messages):
             try:
-                found.append(read(element, f"{path}[{index}]", on_problem))
+                found.append(self.read(message, f"{path}[{index}]", on_problem))
             except InvalidField as problem:
                 on_problem(problem)
         return tuple(found)
 
-    return read_all
+    def write(self, value: V, **given: Any) -> Any:
+        """Return the message of a value, with the fields ``given`` beside those of the value."""
+        for name in self._plain:
+            given[name] = getattr(value, name)
+        for field in self._fields:
+            what = getattr(value, field.attribute)
+            given[field.name] = what if field.write is None or what is None else field.write(what)
+        return self._message(**given)
 
 
-def _absent(
-    field: Field[Any], described: Any, part: MessageMapping[Any] | type[StrEnum] | None
-) -> Any:
-    """Return what a value has for a field that its message lacks."""
-    if described.default_value == []:
-        return ()
-    if "None" in str(field.type):
-        return None
-    if described.message_type is not None and described.message_type.name == "Duration":
-        return 0.0
+class _Field(NamedTuple):
+    """How one field goes both ways. ``absent`` is ``MISSING`` if it has to be there."""
+
+    name: str
+    attribute: str
+    has_presence: bool
+    read: Check | None = None
+    read_part: Callable[[Any, str, OnProblem], Any] | None = None
+    write: Callable[[Any], Any] | None = None
+    absent: Any = None
+
+
+def _field(
+    field: Field[Any],
+    described: Any,
+    part: MessageMapping[Any] | type[StrEnum] | None,
+    check: Check | None,
+) -> _Field:
+    is_optional = "None" in str(field.type)
+    found = _Field(described.name, field.name, is_optional and described.has_presence, check)
+    absent: Any = None if is_optional else MISSING
     if isinstance(part, MessageMapping):
-        return part.empty()
-    if described.message_type is None and described.enum_type is None:
-        return described.default_value
-    return field.default
+        if described.default_value == []:
+            write_all = partial(map, part.write)
+            return found._replace(read_part=part.read_all, write=write_all, absent=())
+        return found._replace(read_part=part.read, write=part.write, absent=absent)
+    if part is not None:
+        members: dict[int, Any] = enum_table(described.enum_type, part)
+        write = {member: number for number, member in members.items()}.__getitem__
+        read = partial(_read_member, {0: None, **members} if is_optional else members)
+        return found._replace(read=read, write=write, absent=absent)
+    if described.message_type is not None:
+        return found._replace(read=_read_duration, write=duration, absent=absent)
+    if not is_optional:
+        with suppress(InvalidField):
+            default = described.default_value
+            absent = default if check is None else check(described.name, default)
+    return found._replace(absent=absent)
+
+
+def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:
+    if raw not in members:
+        raise InvalidField(path, raw, " ".join(filter(None, members.values())))
+    return members[raw]
+
+
+def _read_duration(path: str, raw: Duration) -> float:
+    seconds = raw.seconds + raw.nanos / 1e9
+    if not 0 <= seconds <= DURATION_MAX_S:
+        raise InvalidField(path, seconds, f"0 to {DURATION_MAX_S:.17g} seconds")
+    return seconds

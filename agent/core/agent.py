@@ -7,12 +7,11 @@ step; what is lost or repeated on the way therefore changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.master_ports import MasterPorts
+from agent.core.coordinator_link import CoordinatorLink
 from agent.core.model import (
     AgentPolicy,
     Assignment,
@@ -22,7 +21,6 @@ from agent.core.model import (
     GpuMemory,
     Standby,
 )
-from agent.core.retries import CoordinatorLink, SupervisorRestarts
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.telemetry.waits import Situation
@@ -30,12 +28,13 @@ from agent.telemetry.waits import Situation
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ending:
-    """What is to be done once the workers, who get ``signum``, are gone."""
+SUPERVISOR_DEATHS_MAX = 5
+"""One that ends this often, or can't be started, without a round in between can't live here."""
 
-    finish: fx.Finish
-    signum: int
+RETRY_BASE_S = 0.5
+"""The wait before the first retry of a supervisor; it doubles. All of them together outlast a
+passing shortage of processes or memory, and the first replacement of one that has lived comes at
+once."""
 
 
 class AgentCore:
@@ -43,38 +42,35 @@ class AgentCore:
 
     def __init__(self, policy: AgentPolicy) -> None:
         self._policy = policy
-        self._link = CoordinatorLink(
-            policy.coordinator,
-            join_timeout_s=policy.join_timeout_s,
-            grace_s=policy.coordinator_grace_s,
-        )
-        self._workers = RoundWorkers(
-            policy.local_world_size, shutdown_timeout_s=policy.shutdown_timeout_s
-        )
-        self._group, self._inprocess = self._workers.group, self._workers.inprocess
-        self._ports = MasterPorts()
+        self._link = CoordinatorLink(policy)
+        self._workers = RoundWorkers(policy)
+        self._inprocess = self._workers.inprocess
+        # The port for the next round or iteration that this agent leads, 0 while none is held;
+        # and the one that the coordinator says is used.
+        self._port = self._port_spent = 0
         self._gpu_memory = GpuMemory.FREE
         self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
-        self._ending: _Ending | None = None
+        # What is to be done once the workers, who get the signal, are gone.
+        self._ending: fx.Finish | None = None
+        self._ending_signum = SIGTERM
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
         self._stuck: AgentError | None = None
-        self._supervisor_restarts = SupervisorRestarts()
+        self._supervisor_deaths = 0  # and failed starts, since workers ran last
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
         self._effects: list[fx.Effect] = []
-
-    # The interface of every core.
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
         """Return what to do first, at ``now`` (monotonic seconds).
 
         ``master_port`` is a port held already, so that the first hello can name it.
         """
-        self._ports.next = master_port
+        self._port = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
-        self._connect(self._link.begin(now=now), now)
+        self._link.begin(now=now)
+        self._connect(0.0, now)
         return self._flush(now)
 
     def handle(self, event: ev.Event, *, now: float) -> list[fx.Effect]:
@@ -98,17 +94,17 @@ class AgentCore:
 
     def situation(self) -> Situation:
         """Return where this agent stands, for the console."""
-        group, link = self._group, self._link
+        workers, link = self._workers, self._link
         return Situation(
-            coordinator=link.coordinator,
+            coordinator=self._policy.coordinator,
             is_connected=link.is_open,
             was_connected=link.was_open,
             reason=link.reason,
             until=link.deadline,
             desired=self._desired,
-            group=group.state,
-            workers_alive=group.workers_alive,
-            is_stopping=group.is_stopping,
+            group=workers.state,
+            workers_alive=workers.workers_alive,
+            is_stopping=workers.is_stopping,
             is_ending=self._ending is not None,
             is_gpu_memory_awaited=self._gpu_memory is GpuMemory.AWAITED,
         )
@@ -116,7 +112,6 @@ class AgentCore:
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self._workers.check_invariants()
-        self._ports.check_invariants()
         assert self._beat_at is None or self._link.is_open, "beats without a session"
 
     # This host.
@@ -124,8 +119,8 @@ class AgentCore:
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
         match event:
             case ev.PortReserved():
-                self._ports.next = event.port
-                self._effects += self._ports.replace_spent(self._desired)
+                self._port = event.port
+                self._replace_spent_port()
             case ev.SupervisorDied() | ev.SupervisorNotStarted():
                 self._on_supervisor(event, now)
             case ev.GpuMemoryFree():
@@ -135,7 +130,7 @@ class AgentCore:
             case ev.SignalReceived():
                 self._on_signal(event.signum)
             case ev.SignalToForward():
-                self._on_signal_to_forward(event.signum)
+                self._effects += self._workers.signal(event.signum)
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case _:
@@ -145,7 +140,7 @@ class AgentCore:
 
     def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
-            case ev.SessionWelcomed() | ev.PaceChanged():
+            case ev.SessionWelcomed():
                 self._link.welcomed(event.pace)
                 self._beat_at = now + event.pace.heartbeat_interval_s
             case ev.DirectiveReceived():
@@ -161,14 +156,26 @@ class AgentCore:
 
     def _on_directive(self, directive: ev.DirectiveReceived) -> None:
         state = self._desired = directive.state
-        self._ports.spent = directive.master_port_spent
-        self._effects += self._ports.replace_spent(state)
+        self._port_spent = directive.master_port_spent
+        self._replace_spent_port()
         if isinstance(state, Exit):
             if state.is_released and self._ending is None:
                 reason = "its workers succeeded, and it waited long enough for the others"
                 self._effects.append(fx.SendGoodbye(reason=reason))
             code = EXIT_SUCCESS if state.is_success else EXIT_FAILED
             self._end(fx.Finish(exit_code=code, report=state.report))
+
+    def _replace_spent_port(self) -> None:
+        """Reserve another port once the one held is used; let go of those that are used no more.
+
+        A port is used once. That of a round is held until the next round this agent leads,
+        that of an iteration until the next iteration or round it leads: by then all have left it.
+        """
+        if self._port_spent and self._port_spent == self._port:
+            self._port, kept = 0, {self._port_spent}
+            if isinstance(self._desired, Assignment):
+                kept.add(self._desired.master_port)
+            self._effects.append(fx.ReservePort(kept=frozenset(kept)))
 
     def _on_session_lost(self, event: ev.SessionLost, now: float) -> None:
         self._beat_at = self._beat_sent = None
@@ -179,7 +186,7 @@ class AgentCore:
             return
         if event.is_stale:
             # Others may hold our ranks already.
-            self._desired, self._ports.spent = Standby(reason=event.reason), 0
+            self._desired, self._port_spent = Standby(reason=event.reason), 0
             self._tell("fenced", event.reason)
         elif self._link.is_open:
             self._tell("coordinator lost", event.reason)
@@ -187,9 +194,9 @@ class AgentCore:
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self._ending is None and not self._is_over(now):
-            attempt = self._link.attempt
+            attempt, beat = self._link.attempt, self._beat()
             self._effects.append(
-                fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=self._beat())
+                fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
             )
 
     def _on_deadline(self, now: float) -> None:
@@ -210,9 +217,8 @@ class AgentCore:
     def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
             case ev.WorkersStarted():
-                self._group.started(event.round_id)
-                self._inprocess.started(event.round_id, event.pids)
-                self._supervisor_restarts.reset()
+                self._workers.started(event)
+                self._supervisor_deaths = 0
             case ev.WorkerStartFailed():
                 self._effects += self._workers.start_failed(event, now=now)
             case ev.WorkerStep():
@@ -225,7 +231,7 @@ class AgentCore:
                     why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
                     self._tell("processes stuck", why)
                     self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
-                self._group.stopped(event.round_id)
+                self._workers.stopped(event.round_id)
             case _:
                 assert_never(event)
 
@@ -239,25 +245,17 @@ class AgentCore:
             event = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
         else:
             self._tell("supervisor died", event.ending)
-        delay_s = self._supervisor_restarts.delay_s(has_lived=has_lived)
-        if delay_s is None:
-            self._end_with(SupervisorLost(self._supervisor_restarts.count, event.ending))
+        self._supervisor_deaths += 1
+        deaths = self._supervisor_deaths
+        is_given_up = deaths > SUPERVISOR_DEATHS_MAX
+        if is_given_up:
+            self._end_with(SupervisorLost(deaths, event.ending))
         else:
+            delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
             start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
             self._effects.append(start)
-        if has_lived or delay_s is None:
+        if has_lived or is_given_up:
             self._effects += self._workers.lost(event, now=now)
-
-    def _on_signal_to_forward(self, signum: int) -> None:
-        """Hand a signal on. Workers that are being stopped have heard what they need."""
-        round_id = self._group.round_to_signal
-        if round_id is None:
-            self._tell(
-                "signal dropped", f"signal {signum} came while no workers run, so none gets it"
-            )
-            return
-        self._effects.append(fx.SignalWorkers(round_id=round_id, signum=signum))
-        self._tell("signal forwarded", f"signal {signum} goes to the workers", round_id)
 
     # The end.
 
@@ -273,52 +271,51 @@ class AgentCore:
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
         """Stop the workers, then finish; the first reason counts."""
-        self._ending = self._ending or _Ending(finish=finish, signum=signum)
+        if self._ending is None:
+            self._ending, self._ending_signum = finish, signum
 
     # Desired and actual.
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
-        wanted, group = self._desired if self._ending is None else None, self._group
-        target = wanted if isinstance(wanted, Assignment) else None
-        if not self._inprocess.is_on:
-            group.conclude()
-        if group.assignment is not None and (
-            target is None or target.round_id != group.assignment.round_id
-        ):
+        workers = self._workers
+        target = self._desired if self._ending is None else None
+        if not isinstance(target, Assignment):
+            target = None
+        workers.conclude()
+        current = workers.assignment
+        if current is not None and (target is None or target.round_id != current.round_id):
             self._leave_round(now)
-        if group.is_free and target is not None:
+        if workers.assignment is None and target is not None:
             self._start(target)
         self._effects += self._inprocess.settle(now=now)
-        if group.is_free and self._ending is not None:
+        if workers.assignment is None and self._ending is not None:
             self._is_finished, self._beat_at = True, None
-            self._effects.append(self._ending.finish)
+            self._effects.append(self._ending)
 
     def _leave_round(self, now: float) -> None:
         """Stop the workers, or let those that restart in process end by themselves."""
-        ending, ended = self._ending, None
-        if ending is None or ending.finish.exit_code <= EXIT_SIGNAL:
-            ended = self._inprocess.dismiss(self._desired.reason, now=now)
-        if ended is None:
-            self._effects += self._workers.stop(ending.signum if ending else SIGTERM)
+        effects = None
+        if self._ending is None or self._ending.exit_code <= EXIT_SIGNAL:
+            effects = self._inprocess.dismiss(self._desired.reason, now=now)
+        if effects is None:
+            effects = self._workers.stop(self._ending_signum)
             self._inprocess.stopping()
-        else:
-            self._effects += ended
-        self._group.leave()
+        self._effects += effects
+        self._workers.leave()
 
     def _start(self, target: Assignment) -> None:
         """Start a round, or leave the run if this host can't; a round is never started again."""
-        group, error = self._group, self._stuck
-        if target.round_id == group.succeeded_round_id:
+        latest, error = self._workers.latest_round_id, self._stuck
+        if target.round_id == self._workers.succeeded_round_id:
             return  # given up after its success, which counts; the run goes on without us
-        if error is None and target.round_id <= group.latest_round_id:
-            error = RunForgotten(target.round_id, group.latest_round_id)
+        if error is None and target.round_id <= latest:
+            error = RunForgotten(target.round_id, latest)
         if error is not None:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)
         elif self._is_gpu_memory_free():
-            self._workers.begin_round(target)
-            self._effects.append(fx.StartRound(assignment=target))
+            self._effects.append(self._workers.begin(target))
 
     def _is_gpu_memory_free(self) -> bool:
         """Return whether a round may start; if not, it is looked at again when it may."""
@@ -333,21 +330,21 @@ class AgentCore:
 
     # What is said.
 
-    def _tell(self, what: str, why: str, round_id: int | None = None) -> None:
-        self._effects.append(fx.Tell(what=what, why=why, round_id=round_id))
+    def _tell(self, what: str, why: str) -> None:
+        self._effects.append(fx.Tell(what=what, why=why))
 
     def _beat(self) -> Beat:
-        group, workers = self._group, self._workers
+        workers, assignment = self._workers, self._workers.assignment
         return Beat(
-            state=group.state,
-            round_id=group.assignment.round_id if group.assignment else None,
-            master_port=self._ports.next,
+            state=workers.state,
+            round_id=assignment.round_id if assignment else None,
+            master_port=self._port,
             failures_written=workers.failures_written,
-            workers_alive=group.workers_alive,
-            is_start_impossible=group.is_start_impossible,
-            inprocess=self._inprocess.report if group.assignment else None,
+            workers_alive=workers.workers_alive,
+            is_start_impossible=workers.is_start_impossible,
+            inprocess=self._inprocess.report if assignment else None,
             failure=workers.failure,
-            workers_done=group.workers_done if group.assignment else 0,
+            workers_done=workers.workers_done if assignment else 0,
         )
 
     def _flush(self, now: float) -> list[fx.Effect]:

@@ -42,14 +42,9 @@ class SendGoodbye:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservePort:
-    """Hold a free port and answer with ``PortReserved``."""
+    """Hold a free port and answer with ``PortReserved``; let go of all others but ``kept``."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePort:
-    """Let a port go."""
-
-    port: int
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +111,6 @@ Effect = (
     | SendBeat
     | SendGoodbye
     | ReservePort
-    | ReleasePort
     | WorkersEffect
     | WriteFailure
     | Tell

@@ -23,15 +23,7 @@ WorkerSignalled = watchdog.Signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWelcomed:
-    """The coordinator answered the ``Hello`` of this attempt."""
-
-    attempt: int
-    pace: Pace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceChanged:
-    """The coordinator stretched or tightened the heartbeats."""
+    """The coordinator answered the ``Hello`` of this attempt, or set another pace since."""
 
     attempt: int
     pace: Pace
@@ -121,7 +113,7 @@ class DeadlineReached:
     """The instant of ``next_deadline()`` has come."""
 
 
-SessionEvent = SessionWelcomed | PaceChanged | DirectiveReceived | InprocessDirected | SessionLost
+SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | SessionLost
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested

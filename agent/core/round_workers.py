@@ -1,93 +1,141 @@
-"""Pure. This host's workers of a round: what their ends mean, and which failures they are."""
+"""Pure. This host's workers of a round: which are alive, what their ends mean, what failed."""
 
 from __future__ import annotations
 
 from agent.core import effects as fx
-from agent.core.events import SupervisorDied, WorkerExited, WorkerStartFailed
-from agent.core.group_state import Group
+from agent.core.events import (
+    SupervisorDied,
+    WorkerExited,
+    WorkersStarted,
+    WorkerStartFailed,
+    WorkerStep,
+)
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.inprocess.model import WorkerStep
-from agent.core.model import Assignment, Failure, GroupState
+from agent.core.model import NO_ROUND, AgentPolicy, Assignment, Failure, GroupState
 from agent.workers.failures import records
 
 SIGTERM = 15
 
+_TRANSITIONS: dict[GroupState, tuple[GroupState, ...]] = {
+    GroupState.IDLE: (GroupState.STARTING,),
+    GroupState.STARTING: (GroupState.RUNNING, GroupState.FAILED, GroupState.STOPPING),
+    # IDLE: it held only workers that were excused when their supervisor died.
+    GroupState.RUNNING: (
+        GroupState.SUCCEEDED, GroupState.FAILED, GroupState.STOPPING, GroupState.IDLE,
+    ),
+    GroupState.SUCCEEDED: (GroupState.STOPPING, GroupState.IDLE),
+    GroupState.FAILED: (GroupState.STOPPING, GroupState.IDLE),
+    GroupState.STOPPING: (GroupState.IDLE,),
+}  # fmt: skip
+
 
 class RoundWorkers:
-    """The worker group, its part in iterations and its failures. One owner calls it.
+    """One worker group at a time, its part in iterations and its failures. One owner calls it.
 
-    ``failures_written`` counts over all rounds; ``failure`` is what made the group fail.
+    The round counts as ours until ``leave``. ``has_failed`` tells of the current round, also
+    while it is being stopped, and ``workers_done`` how many of its workers ended well by
+    themselves. ``is_stopping``: the supervisor was told to end what is left.
+    ``failures_written`` counts over all rounds.
     """
 
-    def __init__(self, local_world_size: int, *, shutdown_timeout_s: float) -> None:
-        self.group = Group()
-        self.inprocess = HostIterations(local_world_size, shutdown_timeout_s=shutdown_timeout_s)
-        self.failures_written = 0
+    def __init__(self, policy: AgentPolicy) -> None:
+        self._policy = policy
+        self.inprocess = HostIterations(policy)
+        self.state = GroupState.IDLE
+        self.assignment: Assignment | None = None
+        self.latest_round_id = self.succeeded_round_id = NO_ROUND
+        self.has_failed = self.is_stopping = False
+        self.workers_done = self.failures_written = 0
         self._failure: Failure | None = None
-        self._local_world_size = local_world_size
-        self._shutdown_timeout_s = shutdown_timeout_s
+        self._alive: set[int] = set()
+        # There may be workers, or what they left behind.
+        self._has_processes = False
+        self._has_good_end = self._has_left = False
+        self._has_ever_run = self._is_start_impossible = False
+
+    @property
+    def workers_alive(self) -> int:
+        """Workers alive; at least 1 while processes are being ended."""
+        return max(len(self._alive), int(self.is_stopping))
+
+    @property
+    def is_start_impossible(self) -> bool:
+        """Whether the group failed at its start, and no worker has ever run here."""
+        return self._is_start_impossible and self.state is GroupState.FAILED
 
     @property
     def failure(self) -> Failure | None:
         """What made the group fail, if it has."""
-        return self._failure if self.group.state is GroupState.FAILED else None
+        return self._failure if self.state is GroupState.FAILED else None
 
-    def begin_round(self, assignment: Assignment) -> None:
-        """Take the round's workers for starting."""
-        self.group.assign(assignment, self._local_world_size)
-        self._failure = None
+    def begin(self, assignment: Assignment) -> fx.Effect:
+        """Start the workers of a round."""
+        assert self.assignment is None, "a round starts while an older one is not over"
+        self.assignment, self.latest_round_id = assignment, assignment.round_id
+        self.has_failed = self._has_left = self._has_good_end = False
+        self.workers_done, self._failure = 0, None
+        self._alive, self._has_processes = set(range(self._policy.local_world_size)), True
+        self._enter(GroupState.STARTING)
         self.inprocess.begin_round(assignment.round_id)
+        return fx.StartRound(assignment=assignment)
 
-    def stop(self, signum: int = SIGTERM) -> list[fx.Effect]:
-        """Stop what is left of the group, unless that was asked for already."""
-        if not self.group.request_stop():
-            return []
-        self.inprocess.stopping()
-        round_id, timeout_s = self._assignment.round_id, self._shutdown_timeout_s
-        return [fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s)]
-
-    def give_up(self) -> list[fx.Effect]:
-        """Fail although no worker has ended badly, and stop them."""
-        self.group.give_up()
-        return self.stop()
+    def started(self, event: WorkersStarted) -> None:
+        """Note that all workers run."""
+        self._has_ever_run = True
+        if self._current(event.round_id) is not None and self.state is GroupState.STARTING:
+            self._enter(GroupState.RUNNING)
+        self.inprocess.started(event.round_id, event.pids)
 
     def start_failed(self, event: WorkerStartFailed, *, now: float) -> list[fx.Effect]:
         """Note that a worker, and those after it, could not be started."""
-        if not self.group.fail(event.round_id, event.local_rank):
+        assignment = self._current(event.round_id)
+        if assignment is None or self.state is not GroupState.STARTING:
             return []
-        failure = records.not_started(self._assignment, event, self._sequence(), now=now)
+        self._alive = {rank for rank in self._alive if rank < event.local_rank}
+        self._has_ever_run = self._has_ever_run or bool(self._alive)
+        self._is_start_impossible = not self._has_ever_run
+        self._enter(GroupState.FAILED)
+        failure = records.not_started(assignment, event, self._sequence(), now=now)
         return [self._write(failure), *self.stop()]
 
     def step_taken(self, step: WorkerStep, *, now: float) -> list[fx.Effect]:
         """Take in how far a worker is in an iteration."""
         fault = self.inprocess.step_taken(step, now=now)
-        if fault is None:
+        if fault is None or self.assignment is None:
             return []
-        write = self._write(records.interrupted_by(self._assignment, fault, self._sequence()))
+        write = self._write(records.interrupted_by(self.assignment, fault, self._sequence()))
         return [write, *(self.give_up() if fault.is_fatal else ())]
 
     def exited(self, event: WorkerExited) -> list[fx.Effect]:
         """Take in a worker's end; if it is a failure, write it down and stop the others."""
-        is_good = event.exit_code == 0 and event.hang is None
-        fault = self.inprocess.exited(event)
-        if not self.group.exited(
-            event.round_id, event.local_rank, is_good=is_good, is_excused=fault is not None
-        ):
+        # The end of one that did something to an iteration is neither good nor bad for the group.
+        fault, assignment = self.inprocess.exited(event), self._current(event.round_id)
+        if assignment is None or event.local_rank not in self._alive:
             return []
-        self.group.workers_done += event.exit_code == 0 and not event.is_stopped
-        if fault is not None:
-            sequence = self._sequence()
-            return [self._write(records.ended_by(self._assignment, event, sequence, fault))]
+        self._has_ever_run = True
+        self._alive.discard(event.local_rank)
+        if self.state is GroupState.STARTING:
+            self._enter(GroupState.RUNNING)
+        is_good = event.exit_code == 0 and event.hang is None
+        if fault is None:
+            self._has_good_end = self._has_good_end or is_good
+            if not is_good:
+                self._fail()
+        self.workers_done += event.exit_code == 0 and not event.is_stopped
         is_asked = event.is_stopped and event.hang is None
-        if is_good or (is_asked and not self.group.has_failed):
+        if fault is None and (is_good or (is_asked and not self.has_failed)):
             return []  # done, or ended as it was asked to, and not because of a failure here
-        write = self._write(records.ended_by(self._assignment, event, self._sequence()))
-        return [write, *(() if event.is_stopped else self.stop())]
+        write = self._write(records.ended_by(assignment, event, self._sequence(), fault))
+        return [write, *(self.stop() if fault is None and not event.is_stopped else ())]
 
     def lost(self, event: SupervisorDied, *, now: float) -> list[fx.Effect]:
-        """Take in that all workers have ended with their supervisor."""
-        assignment, effects = self.group.assignment, list[fx.Effect]()
-        for local_rank in self.group.lose_all(self.inprocess.is_excused):
+        """Take in that all processes have ended with their supervisor."""
+        assignment, effects = self.assignment, list[fx.Effect]()
+        lost = [] if self.is_stopping else sorted(self._alive)
+        if not all(map(self.inprocess.is_excused, lost)):
+            self._enter(GroupState.FAILED)
+        self._nothing_left()
+        for local_rank in lost:
             assert assignment is not None, "workers without a round"
             fault = self.inprocess.lost(local_rank, records.killed_with_it(event), now=now)
             sequence = self._sequence()
@@ -97,15 +145,79 @@ class RoundWorkers:
             effects.append(self._write(failure))
         return effects
 
+    def stopped(self, round_id: int) -> None:
+        """Note that nothing of the round is alive."""
+        if self._current(round_id) is not None:
+            self._nothing_left()
+
+    def signal(self, signum: int) -> list[fx.Effect]:
+        """Hand a signal on. Workers that are being stopped have heard what they need."""
+        if self.assignment is None or not self._alive or self.is_stopping:
+            why = f"signal {signum} came while no workers run, so none gets it"
+            return [fx.Tell(what="signal dropped", why=why)]
+        round_id, why = self.assignment.round_id, f"signal {signum} goes to the workers"
+        signal = fx.SignalWorkers(round_id=round_id, signum=signum)
+        return [signal, fx.Tell(what="signal forwarded", why=why, round_id=round_id)]
+
+    def conclude(self) -> None:
+        """Succeed if all workers have ended, and not all of them were excused."""
+        if self.inprocess.is_on or self._alive or not self._has_good_end:
+            return
+        if self.state is GroupState.RUNNING and self.assignment is not None:
+            self._enter(GroupState.SUCCEEDED)
+            self.succeeded_round_id = self.assignment.round_id
+
+    def give_up(self) -> list[fx.Effect]:
+        """Fail although no worker has ended badly, and stop them."""
+        self._fail()
+        return self.stop()
+
+    def stop(self, signum: int = SIGTERM) -> list[fx.Effect]:
+        """Stop what is left of the group, unless that was asked for already."""
+        if self.assignment is None or not self._has_processes or self.is_stopping:
+            return []
+        self.is_stopping = True
+        self.inprocess.stopping()
+        round_id, timeout_s = self.assignment.round_id, self._policy.shutdown_timeout_s
+        return [fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s)]
+
+    def leave(self) -> None:
+        """Give the round up: it is over as soon as nothing of it is alive."""
+        if not self._has_left:
+            self._has_left = True
+            if self._has_processes:
+                self._enter(GroupState.STOPPING)
+        self._release()
+
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        self.group.check_invariants()
+        assert (self.assignment is None) == (self.state is GroupState.IDLE), self.state
+        assert self.assignment is not None or not self._has_processes, "processes of no round"
+        assert self._has_processes or not (self._alive or self.is_stopping), "no processes"
         self.inprocess.check_invariants()
 
-    @property
-    def _assignment(self) -> Assignment:
-        assert self.group.assignment is not None, "a worker of no round"
-        return self.group.assignment
+    def _current(self, round_id: int) -> Assignment | None:
+        current = self.assignment
+        return current if current is not None and current.round_id == round_id else None
+
+    def _nothing_left(self) -> None:
+        self._alive, self._has_processes, self.is_stopping = set(), False, False
+        self._release()
+
+    def _release(self) -> None:
+        if self._has_left and not self._has_processes and self.assignment is not None:
+            self.assignment = None
+            self._enter(GroupState.IDLE)
+
+    def _fail(self) -> None:
+        """Fail, unless it has failed, succeeded or is stopping already."""
+        if self.state is GroupState.RUNNING:
+            self._enter(GroupState.FAILED)
+
+    def _enter(self, state: GroupState) -> None:
+        assert state in _TRANSITIONS[self.state], f"{self.state} can't become {state}"
+        self.state = state
+        self.has_failed = self.has_failed or state is GroupState.FAILED
 
     def _sequence(self) -> int:
         self.failures_written += 1

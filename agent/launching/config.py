@@ -8,6 +8,7 @@ one place where that is decided.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig, JobSettings, Program
@@ -15,7 +16,7 @@ from agent.settings.kinds import NOWHERE
 from drumbeat.command.settings import read_settings, settings_of
 from drumbeat.violation import Violation
 
-_SETTINGS = settings_of(JobSettings)
+_SETTINGS = {name: {"setting": each} for name, each in settings_of(JobSettings).items()}
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,10 @@ class LaunchConfig(JobSettings):
         InvalidConfiguration: Names every field that is impossible.
     """
 
-    min_nodes: int = field(metadata={"setting": _SETTINGS["min_nodes"]})
-    max_nodes: int = field(metadata={"setting": _SETTINGS["max_nodes"]})
-    nproc_per_node: int = field(metadata={"setting": _SETTINGS["nproc_per_node"]})
-    max_restarts: int = field(
-        default=3, kw_only=True, metadata={"setting": _SETTINGS["max_restarts"]}
-    )
+    min_nodes: int = field(metadata=_SETTINGS["min_nodes"])
+    max_nodes: int = field(metadata=_SETTINGS["max_nodes"])
+    nproc_per_node: int = field(metadata=_SETTINGS["nproc_per_node"])
+    max_restarts: int = field(default=3, kw_only=True, metadata=_SETTINGS["max_restarts"])
     """As for ``agent join``, but torch's default for programs."""
     monitor_interval: float = field(default=0.1, kw_only=True)
     """No meaning: the end of a worker is told, not looked for."""
@@ -61,14 +60,7 @@ class LaunchConfig(JobSettings):
                     found.append(Violation(name, value, allowed))
         return found
 
-    def agent_config(
-        self, program: Program, *, run_id: str, python: str, outcome_file: str | None = None
-    ) -> AgentConfig:
-        """Return what this host's agent is told: the job as above, with these workers."""
+    def agent_config(self, program: Program, **told: Any) -> AgentConfig:
+        """Return what this host's agent is told: the job as above, with what else is given."""
         shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
-        return AgentConfig(
-            **shared | {"run_id": run_id},
-            program=program,
-            python=python,
-            outcome_file=outcome_file,
-        )
+        return AgentConfig(**shared | told, program=program)

@@ -7,7 +7,6 @@ user can read or write there, so all of it is pickled. Nothing of it leaves the 
 
 from __future__ import annotations
 
-import os
 import pickle
 from contextlib import suppress
 from pathlib import Path
@@ -22,12 +21,10 @@ AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 
 
 def write(path: Path, parts: Iterable[bytes]) -> None:
-    """Put pickles into a new file of this user only, whole or not at all. Raises ``OSError``."""
+    """Put pickles into a new file, whole or not at all. Raises ``OSError``."""
     draft = path.with_name(f"{path.name}.draft")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-        for part in parts:
-            file.write(part)
+    with draft.open("xb") as file:
+        file.writelines(parts)
     draft.replace(path)
 
 
@@ -45,8 +42,7 @@ def write_outcome(path: str, outcome: Outcome) -> None:
 
 def read_outcome(directory: Path) -> Outcome | None:
     """Return how the agent ended, ``None`` if it could not say."""
-    try:
-        found: Outcome = read(directory / OUTCOME)
-    except FileNotFoundError:
-        return None
+    found: Outcome | None = None
+    with suppress(FileNotFoundError):
+        found = read(directory / OUTCOME)
     return found

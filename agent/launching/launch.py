@@ -6,7 +6,6 @@ changed or waited for: its signal handlers, its event loop, its other children.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 import signal
@@ -35,6 +34,7 @@ from agent.settings.config import Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
+from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import error_file
@@ -68,7 +68,7 @@ def launch(
     """
 
     def call(*args: Any) -> dict[int, Any]:
-        return _launch(config, entrypoint, args)
+        return launch_agent(config, entrypoint, args)
 
     return call
 
@@ -81,31 +81,35 @@ def launch_agent(
     config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: Sequence[Any]
 ) -> dict[int, Any]:
     """Run an elastic job: ``launch(config, entrypoint)(*args)`` by its other name in torch."""
-    return _launch(config, entrypoint, tuple(args))
-
-
-def _launch(
-    config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]
-) -> dict[int, Any]:
-    name = _name_of(entrypoint)
     with closing(PrivateDirectory()) as private:
         directory = private.path
         if isinstance(entrypoint, str):
-            program = Program("program", entrypoint, tuple(map(str, args)))
+            name = entrypoint
+            program = Program("program", name, tuple(map(str, args)))
         else:
-            files.write(directory / files.CALL, _pack(name, entrypoint, args))
+            name = str(getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__))
+            name = name[:NAME_LENGTH_MAX]
+            files.write(directory / files.CALL, _pack(name, entrypoint, tuple(args)))
             program = Program("function", name, (str(WORKER), str(directory)))
-        agent_config = _agent_config(config, program, directory)
-        outcome = _run(agent_config, directory)
-        return _values(name, agent_config.run_id, outcome, directory)
-
-
-def _name_of(entrypoint: Callable[..., Any] | str) -> str:
-    """Return what runs, in a few printable characters."""
-    if isinstance(entrypoint, str):
-        return entrypoint
-    name = getattr(entrypoint, "__qualname__", type(entrypoint).__qualname__)
-    return str(name)[:NAME_LENGTH_MAX]
+        told: dict[str, Any] = {
+            "run_id": config.run_id or uuid.uuid4().hex,
+            "python": sys.executable,
+            "outcome_file": str(directory / files.OUTCOME),
+        }
+        if config.logs_specs is not None and not isinstance(config.logs_specs, str):
+            told["logs_specs"] = logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+        outcome = _run(preflight.check_host(config.agent_config(program, **told)), directory)
+        if outcome.exit_code == 0:
+            values = directory / files.VALUES / str(outcome.round_id)
+            return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
+        if not outcome.root_causes:
+            raise RunFailed(told["run_id"], outcome.reason)
+        found = outcome.error_files
+        failures = {
+            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, error_file.NO_ERROR_FILE))
+            for cause in outcome.root_causes
+        }
+        raise ChildFailedError(name, failures)
 
 
 def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes, bytes]:
@@ -117,22 +121,8 @@ def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tup
         call = cloudpickle.dumps((function, args))
     except Exception as error:
         # Whatever the user's types raise.
-        raise FunctionNotPortable(name, f"{type(error).__name__}: {error}") from error
+        raise FunctionNotPortable(name, describe(error)) from error
     return pickle.dumps((list(sys.path), list(sys.argv))), call
-
-
-def _agent_config(config: LaunchConfig, program: Program, directory: Path) -> AgentConfig:
-    """Return what the agent is told, checked against this host."""
-    found = config.agent_config(
-        program,
-        run_id=config.run_id or uuid.uuid4().hex,
-        python=sys.executable,
-        outcome_file=str(directory / files.OUTCOME),
-    )
-    if found.logs_specs is not None and not isinstance(found.logs_specs, str):
-        pickled = logs_specs.pickled(cast("LogsSpecs", found.logs_specs))
-        found = dataclasses.replace(found, logs_specs=pickled)
-    return preflight.check_host(found)
 
 
 def _run(config: AgentConfig, directory: Path) -> Outcome:
@@ -143,7 +133,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     """
     files.write(directory / files.AGENT, [pickle.dumps(config)])
     env = preflight.inherited_environment()
-    # Of this process. Who launches is told of failures by an error, not in a file.
+    # Of this process. The program is told of failures by an error, not in a file.
     env.pop(context.ERROR_FILE, None)
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     try:
@@ -195,28 +185,6 @@ def _sleep_until_ended(pid: int) -> None:
         os.close(pidfd)
 
 
-def _values(name: str, run_id: str, outcome: Outcome, directory: Path) -> dict[int, Any]:
-    """Return what this host's workers returned, by rank.
-
-    Raises:
-        ChildFailedError: Workers failed.
-        RunFailed: And not because of a worker.
-        ValueNotReadable: A value can't be read here.
-    """
-    if outcome.exit_code == 0:
-        values = directory / files.VALUES / str(outcome.round_id)
-        return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
-    if not outcome.root_causes:
-        raise RunFailed(run_id, outcome.reason)
-    failures = {
-        cause.rank: ProcessFailure.of(
-            cause, outcome.error_files.get(cause.rank, error_file.NO_ERROR_FILE)
-        )
-        for cause in outcome.root_causes
-    }
-    raise ChildFailedError(name, failures)
-
-
 def _value(path: Path, rank: int) -> Any:
     try:
         return files.read(path)
@@ -224,4 +192,4 @@ def _value(path: Path, rank: int) -> Any:
         return None  # also that of a worker that left by `os._exit(0)`
     except Exception as error:
         # Whatever the constructors of the user's types raise.
-        raise ValueNotReadable(rank, f"{type(error).__name__}: {error}") from error
+        raise ValueNotReadable(rank, describe(error)) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent.core import effects as fx
 from agent.core.events import DirectiveReceived, Event, WorkerExited
-from agent.core.model import Assignment, Exit, Failure
+from agent.core.model import Assignment, Exit
 from agent.errors import AgentError
 from agent.workers.failures.report import FailedWorker
 
@@ -16,8 +16,8 @@ from agent.workers.failures.report import FailedWorker
 class Outcome:
     """The end of an agent: the run's verdict, an error of its own, or a signal.
 
-    ``round_id`` and ``ranks`` tell where this host's workers have succeeded; without
-    ranks, it took no part in the end of the run.
+    ``ranks`` are those of this host that have succeeded in the last round; without them, it took
+    no part in the end of the run.
     """
 
     exit_code: int
@@ -38,8 +38,7 @@ class OutcomeRecorder:
         self._local_world_size = local_world_size
         self._assignment: Assignment | None = None
         self._succeeded: set[int] = set()
-        # Those that the others went on without, in process.
-        self._excused: set[int] = set()
+        self._excused: set[int] = set()  # those that the others went on without, in process
         self._error_files: dict[int, str] = {}
         self._exit: Exit | None = None
 
@@ -57,7 +56,10 @@ class OutcomeRecorder:
                 self._assignment, self._succeeded = effect.assignment, set()
                 self._excused, self._error_files = set(), {}
             elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):
-                self._note_failure(effect.failure)
+                failure = effect.failure
+                if failure.interruption is not None and not failure.is_survived:
+                    self._succeeded.discard(failure.local_rank)
+                    self._excused.add(failure.local_rank)
 
     def outcome(self, finish: fx.Finish) -> Outcome:
         """Return how the agent ended."""
@@ -66,32 +68,18 @@ class OutcomeRecorder:
         is_verdict = verdict is not None and finish.exit_code == (0 if verdict.is_success else 1)
         if finish.error is not None or verdict is None or not is_verdict:
             return Outcome(exit_code=finish.exit_code, error=finish.error)
+        first = 0 if seat is None else seat.rank_first
         counted = len(self._succeeded) + len(self._excused)
-        is_complete = bool(self._succeeded) and counted == self._local_world_size
-        if not verdict.is_success or seat is None or not is_complete:
-            return Outcome(
-                exit_code=finish.exit_code,
-                reason=verdict.reason,
-                root_causes=verdict.report.root_causes if verdict.report else (),
-                is_verdict=True,
-                error_files=self._files_by_rank(),
-            )
+        has_succeeded = verdict.is_success and counted == self._local_world_size
         return Outcome(
             exit_code=finish.exit_code,
             reason=verdict.reason,
+            root_causes=verdict.report.root_causes if verdict.report else (),
             is_verdict=True,
-            round_id=seat.round_id,
-            ranks=tuple(seat.rank_first + local_rank for local_rank in sorted(self._succeeded)),
+            round_id=None if seat is None else seat.round_id,
+            ranks=tuple(first + each for each in sorted(self._succeeded) if has_succeeded),
+            error_files={first + each: path for each, path in self._error_files.items()},
         )
-
-    def _files_by_rank(self) -> dict[int, str]:
-        first = 0 if self._assignment is None else self._assignment.rank_first
-        return {first + local_rank: path for local_rank, path in self._error_files.items()}
-
-    def _note_failure(self, failure: Failure) -> None:
-        if failure.interruption is not None and not failure.is_survived:
-            self._succeeded.discard(failure.local_rank)
-            self._excused.add(failure.local_rank)
 
     def _is_current(self, round_id: int) -> bool:
         return self._assignment is not None and self._assignment.round_id == round_id

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,46 +26,37 @@ if TYPE_CHECKING:
     from agent.settings.config import AgentConfig
 
 
-class LauncherWatch:
-    """Sends this process SIGTERM when its launcher has ended, or has given the launch up.
+def watch_launcher(lifeline: int, pid: int) -> threading.Event:
+    """Send this process SIGTERM, and set the event, when its launcher has ended or given up.
 
-    Args:
-        lifeline: Read end of a pipe that the launcher holds open. A fork of the
-            launcher may hold it too, so its pid is watched as well.
-        pid: The launcher.
+    ``lifeline`` is the read end of a pipe that the launcher holds open. A fork of the launcher
+    may hold it too, so its pid is watched as well.
     """
+    is_alone = threading.Event()
+    os.set_inheritable(lifeline, False)
+    poll = select.poll()
+    poll.register(lifeline, 0)  # its end is always told
 
-    def __init__(self, lifeline: int, pid: int) -> None:
-        self.is_alone = False
-        os.set_inheritable(lifeline, False)
-        self._poll = select.poll()
-        self._poll.register(lifeline, 0)  # its end is always told
-        try:
-            self._poll.register(os.pidfd_open(pid), select.POLLIN)
-        except ProcessLookupError:
-            self.is_alone = True
-        self.is_alone = self.is_alone or os.getppid() != pid
-
-    def start(self) -> None:
-        """Begin to watch."""
-        threading.Thread(target=self._run, name="launcher watch", daemon=True).start()
-
-    def _run(self) -> None:
-        if not self.is_alone:
-            self._poll.poll()
-        self.is_alone = True
+    def watch() -> None:
+        with suppress(ProcessLookupError):
+            poll.register(os.pidfd_open(pid), select.POLLIN)
+            if os.getppid() == pid:
+                poll.poll()
+        is_alone.set()
         os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="launcher watch", daemon=True).start()
+    return is_alone
 
 
 def main(argv: list[str]) -> int:
     """Run the agent; return its exit code, of use only if the launcher is gone."""
     open_missing()
     directory = Path(argv[0])
-    watch = LauncherWatch(int(argv[1]), int(argv[2]))
+    is_alone = watch_launcher(int(argv[1]), int(argv[2]))
     try:
         config: AgentConfig = files.read(directory / files.AGENT)
         configure_logs(config.log_format, level=config.log_level)
-        watch.start()
         return run(config)
     except AgentError as error:
         if files.read_outcome(directory) is None:
@@ -73,7 +65,7 @@ def main(argv: list[str]) -> int:
         return error.exit_code
     finally:
         close_console()
-        if watch.is_alone:
+        if is_alone.is_set():
             shutil.rmtree(directory, ignore_errors=True)
 
 

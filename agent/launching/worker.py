@@ -11,7 +11,6 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from typing import Any
 
 CALL, VALUES = "call", "values"  # as in `files`, which is not imported here
 
@@ -36,17 +35,14 @@ def work(directory: Path) -> None:
         if error.code not in (None, 0):
             raise
         return
-    if value is not None:
-        _write(path, value)
-
-
-def _write(path: Path, value: object) -> None:
+    if value is None:
+        return
     # With what its types were handed over: they may be those of a script.
     import cloudpickle  # noqa: PLC0415 - in the launcher's path, which is known only by now
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+    with draft.open("wb") as file:
         try:
             cloudpickle.dump(value, file)
         except OSError:
@@ -58,15 +54,11 @@ def _write(path: Path, value: object) -> None:
     draft.replace(path)
 
 
-def _recorded() -> Any:
+if __name__ == "__main__":
     # Ours, wherever the user's path leads.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     try:
-        from worker_sdk.errors.error_handler import record  # noqa: PLC0415
+        from worker_sdk.errors.error_handler import record
     finally:
         del sys.path[0]
-    return record(work)
-
-
-if __name__ == "__main__":
-    _recorded()(Path(sys.argv[1]))
+    record(work)(Path(sys.argv[1]))

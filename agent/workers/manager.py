@@ -35,7 +35,7 @@ from agent.workers.failures.error_file import read_error_file, read_faults
 from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.output.files import OutputError, WorkerOutput
-from agent.workers.output.last_lines import exception_in
+from agent.workers.output.lines import exception_in
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
     Command,

@@ -35,15 +35,10 @@ class Ports:
         self._sockets[port] = holder
         return port
 
-    def release(self, port: int) -> None:
-        """Let a port go, if it is held."""
-        if port in self._sockets:
+    def keep_only(self, ports: frozenset[int] = frozenset()) -> None:
+        """Let all other ports go."""
+        for port in self._sockets.keys() - ports:
             self._sockets.pop(port).close()
-
-    def close(self) -> None:
-        """Let all ports go."""
-        for port in list(self._sockets):
-            self.release(port)
 
 
 def address_towards(host: str, port: int) -> str:

@@ -28,7 +28,6 @@ from coordinator.core.model import (
     Beat,
     FailureRecord,
     GroupState,
-    RunPurpose,
     RunSpec,
     WorkerRanks,
 )
@@ -62,7 +61,8 @@ class Fleet:
         """Return the first message of an agent's session."""
         name = f"node-{index}"
         return SessionOpened(
-            purpose=RunPurpose(run_id=RUN, spec=self.spec),
+            run_id=RUN,
+            spec=self.spec,
             session_id=f"{name}/{life}",
             agent=AgentIdentity(
                 incarnation=name, host=name, address=name, role="default", local_world_size=8

@@ -19,7 +19,7 @@ from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
 from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.records import IterationPhase
-from coordinator.core.model import AgentIdentity, Beat, GroupState, RunPurpose, RunSpec
+from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.wire import inprocess as convert_inprocess
@@ -47,7 +47,8 @@ class Fleet:
         for name in self.names:
             self.registry.handle(
                 SessionOpened(
-                    purpose=RunPurpose(run_id=RUN, spec=spec),
+                    run_id=RUN,
+                    spec=spec,
                     session_id=name,
                     agent=AgentIdentity(
                         incarnation=name,

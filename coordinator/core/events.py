@@ -4,37 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.core.model import (
-    AgentIdentity,
-    AgentInfo,
-    Beat,
-    FailureRecord,
-    RunPurpose,
-    RunSpec,
-)
+from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
 from coordinator.core.run.state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened:
-    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
+    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell.
+
+    By ``version`` and ``labels`` nothing is decided; readers are told.
+    """
 
     session_id: str
-    purpose: RunPurpose
+    run_id: str
+    spec: RunSpec
     agent: AgentIdentity
     beat: Beat
     uptime_s: float | None = None
-    info: AgentInfo = field(default_factory=AgentInfo)
-
-    @property
-    def run_id(self) -> str:
-        """The run that it comes for."""
-        return self.purpose.run_id
-
-    @property
-    def spec(self) -> RunSpec:
-        """How it was told to run it."""
-        return self.purpose.spec
+    version: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +96,9 @@ class OutageEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be.
+    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""
 
-    ``run_id`` is its ``RunState.key``.
-    """
-
-    run_id: str
+    run_id: str  # `RunState.key`
     state: RunState | None
 
 

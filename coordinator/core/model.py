@@ -51,22 +51,6 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPurpose:
-    """What an agent comes for: to take part in this run, as it was told to run it."""
-
-    run_id: str
-    spec: RunSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentInfo:
-    """What readers are told of an agent, and nothing is decided by."""
-
-    version: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
     """Who an agent is; fixed for the life of its process.
 

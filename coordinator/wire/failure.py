@@ -1,22 +1,16 @@
-"""Shell. Failure records, reports and verdicts, and how far workers are, as messages."""
+"""Shell. Failure records and verdicts, and how far workers are, as messages."""
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import chain
+
+from coordinator.core import model
 from coordinator.core.events import FailureReported
-from coordinator.core.model import (
-    FailureRecord,
-    FailureReport,
-    Hang,
-    HangKind,
-    Verdict,
-    VerdictCause,
-    WorkerRanks,
-)
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observation
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
-from drumbeat.inprocess import InterruptionKind
 from drumbeat.mapping import (
     MessageMapping,
     OnProblem,
@@ -33,8 +27,16 @@ SCOPE_CHARACTERS_MAX = 512
 """Of the name of the timer or section that ran out."""
 # No agent lives for a century.
 UPTIME_MAX_S = 100 * 366 * 86_400.0
-# Numbers that every JSON reader keeps exact; no run has so many rounds or iterations.
-ID_MAX = 2**53
+
+EXIT_BYTES_MAX = 16 * 1024
+"""Every agent gets an ``Exit`` in the same moment, so it is small."""
+# An `Exit` holds the name of a host, and numbers, beside it.
+_VERDICT_BYTES_MAX = EXIT_BYTES_MAX - 2 * 1024
+_REASON_CHARACTERS_MAX = 1_000
+# Characters of each text of the first cause, and rows of each list, until it fits.
+_STEPS = ((4_000, 16), (2_500, 16), (1_500, 16), (800, 8), (300, 4), (0, 1), (0, 0))
+# Texts of other causes and of victims are shorter by this.
+_MINOR = 8
 
 NAME = text(1, NAME_CHARACTERS_MAX)
 
@@ -44,28 +46,29 @@ PROGRESS = MessageMapping(
 OBSERVATION = MessageMapping(
     Observation, session_pb2.Observation, checks={"section": cut_bytes(SCOPE_BYTES_MAX)}
 )
-LIMIT = MessageMapping(
+_LIMIT = MessageMapping(
     LearnedLimit, session_pb2.LearnedLimit, given=("settled_s", "longest_s", "samples")
 )
 _RANKS = MessageMapping(
-    WorkerRanks, failure_pb2.WorkerRanks, checks={"role": cut(NAME_CHARACTERS_MAX)}
+    model.WorkerRanks, failure_pb2.WorkerRanks, checks={"role": cut(NAME_CHARACTERS_MAX)}
 )
 _STANDING = MessageMapping(Standing, failure_pb2.RankProgress, parts={"progress": PROGRESS})
 
 
-def _records(text_characters_max: int) -> MessageMapping[FailureRecord]:
+@cache
+def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRecord]:
     """Return how records are read whose texts are cut to this."""
     long = cut(text_characters_max)
     hang = MessageMapping(
-        Hang,
+        model.Hang,
         failure_pb2.Hang,
-        parts={"kind": HangKind, "progress": PROGRESS},
+        parts={"kind": model.HangKind, "progress": PROGRESS},
         checks={"scope": cut(SCOPE_CHARACTERS_MAX), "stacks": long, "evidence": long},
     )
     return MessageMapping(
-        FailureRecord,
+        model.FailureRecord,
         failure_pb2.FailureRecord,
-        parts={"worker": _RANKS, "hang": hang, "interruption": InterruptionKind},
+        parts={"worker": _RANKS, "hang": hang},
         checks={
             "sequence": between(1, 2**63),
             "host": NAME,
@@ -73,49 +76,11 @@ def _records(text_characters_max: int) -> MessageMapping[FailureRecord]:
             "signal_name": cut(NAME_CHARACTERS_MAX),
             **dict.fromkeys(("message", "traceback", "stderr_tail", "explanation"), long),
         },
-        given=("incarnation", "round_id", "happened_at", "size_bytes"),
+        given=["incarnation", "round_id", "happened_at", "size_bytes", "interruption", "iteration"],
     )
-
-
-_UNCUT = _records(2**31)
-_mappings: dict[int, MessageMapping[FailureRecord]] = {}
-_REPORT = MessageMapping(
-    FailureReport,
-    failure_pb2.FailureReport,
-    given=("root_causes", "victims", "standings", "standings_count"),
-)
 
 
 # From the network.
-
-
-def read_record(
-    record: failure_pb2.FailureRecord,
-    *,
-    incarnation: str,
-    round_id: int | None,
-    text_characters_max: int,
-    on_problem: OnProblem,
-    path: str = "record",
-) -> FailureRecord:
-    """Read a record of this agent and round; texts are cut. Raises ``InvalidField``."""
-    if round_id is None:
-        raise InvalidRequest(f"{path}.fence.round_id", None, "the round the worker was in")
-    interruption, iteration = interruption_of(record)
-    mapping = _mappings.get(text_characters_max)
-    if mapping is None:
-        mapping = _mappings[text_characters_max] = _records(text_characters_max)
-    return mapping.read(
-        record,
-        path,
-        on_problem,
-        incarnation=incarnation,
-        round_id=round_id,
-        happened_at=0.0,
-        size_bytes=record.ByteSize(),
-        interruption=interruption,
-        iteration=iteration,
-    )
 
 
 def failure_reported(
@@ -144,6 +109,32 @@ def failure_reported(
     )
 
 
+def read_record(
+    record: failure_pb2.FailureRecord,
+    *,
+    incarnation: str,
+    round_id: int | None,
+    text_characters_max: int,
+    on_problem: OnProblem,
+    path: str = "record",
+) -> model.FailureRecord:
+    """Read a record of this agent and round; texts are cut. Raises ``InvalidField``."""
+    if round_id is None:
+        raise InvalidRequest(f"{path}.fence.round_id", None, "the round the worker was in")
+    interruption, iteration = interruption_of(record)
+    return _records(text_characters_max).read(
+        record,
+        path,
+        on_problem,
+        incarnation=incarnation,
+        round_id=round_id,
+        happened_at=0.0,
+        size_bytes=record.ByteSize(),
+        interruption=interruption,
+        iteration=iteration,
+    )
+
+
 def read_uptime_s(
     message: session_pb2.AgentReport | session_pb2.ReportFailuresRequest,
 ) -> float | None:
@@ -155,42 +146,95 @@ def read_uptime_s(
 # To the network.
 
 
-def record_message(record: FailureRecord) -> failure_pb2.FailureRecord:
+def limits_message(limits: tuple[LearnedLimit, ...]) -> session_pb2.LearnedLimits:
+    """Write learned limits."""
+    return session_pb2.LearnedLimits(limits=map(_LIMIT.write, limits))
+
+
+def record_message(record: model.FailureRecord) -> failure_pb2.FailureRecord:
     """Write a failure record."""
-    message: failure_pb2.FailureRecord = _UNCUT.write(record)
+    kind = record.interruption
+    message: failure_pb2.FailureRecord = _records().write(
+        record,
+        interruption=None if kind is None else f"INTERRUPTION_KIND_{kind}",
+        iteration=record.iteration,
+    )
     message.fence.round_id, message.fence.incarnation = record.round_id, record.incarnation
     return message
 
 
-def verdict_message(verdict: Verdict) -> failure_pb2.Verdict:
+def verdict_message(verdict: model.Verdict) -> failure_pb2.Verdict:
     """Write a verdict, whole."""
-    return failure_pb2.Verdict(
+    message = failure_pb2.Verdict(
         is_success=verdict.is_success,
         cause=cause_value(verdict.cause),
         reason=verdict.reason,
         restart_count=verdict.restart_count,
         round_id=verdict.round_id,
-        report=_report(verdict.report) if verdict.report else None,
     )
+    if (report := verdict.report) is not None:
+        message.report.MergeFrom(
+            failure_pb2.FailureReport(
+                root_causes=map(record_message, report.root_causes),
+                victims=map(record_message, report.victims),
+                victims_count=report.victims_count,
+                world_size=report.world_size,
+                progress=map(_STANDING.write, report.standings),
+                progress_count=report.standings_count,
+                earlier=report.earlier,
+            )
+        )
+    return message
 
 
-def cause_value(cause: VerdictCause) -> failure_pb2.VerdictCause.ValueType:
+def cause_value(cause: model.VerdictCause) -> failure_pb2.VerdictCause.ValueType:
     """Write why a run ended."""
     return failure_pb2.VerdictCause.Value(f"VERDICT_CAUSE_{cause}")
 
 
-def _report(report: FailureReport) -> failure_pb2.FailureReport:
-    return failure_pb2.FailureReport(
-        root_causes=map(record_message, report.root_causes),
-        victims=map(record_message, report.victims),
-        victims_count=report.victims_count,
-        world_size=report.world_size,
-        progress=map(_STANDING.write, report.standings),
-        progress_count=report.standings_count,
-        earlier=report.earlier,
+def exit_message(wanted: model.Exit) -> session_pb2.Exit:
+    """Write the end of a run for one agent, with as much of the verdict as there is room for.
+
+    Texts are cut first: of what a worker wrote the end tells most, of other texts the
+    beginning. Then rows are left out.
+    """
+    whole = verdict = verdict_message(wanted.verdict)
+    for characters, rows in _STEPS:
+        if verdict.ByteSize() <= _VERDICT_BYTES_MAX:
+            break
+        verdict = _cut_verdict(whole, characters, rows)
+    if verdict.ByteSize() > _VERDICT_BYTES_MAX:
+        del verdict.report.root_causes[:]  # names alone are too long: of no real host or role
+    return session_pb2.Exit(
+        verdict=verdict,
+        is_report_cut=verdict is not whole,
+        shows_report=wanted.shows_report,
+        shown_on=wanted.shown_on,
+        generation=wanted.generation,
     )
 
 
-def limits_message(limits: tuple[LearnedLimit, ...]) -> session_pb2.LearnedLimits:
-    """Write learned limits."""
-    return session_pb2.LearnedLimits(limits=map(LIMIT.write, limits))
+def _cut_verdict(whole: failure_pb2.Verdict, characters: int, rows: int) -> failure_pb2.Verdict:
+    verdict = failure_pb2.Verdict()
+    verdict.CopyFrom(whole)
+    verdict.reason = _head(verdict.reason, _REASON_CHARACTERS_MAX)
+    report = verdict.report
+    del report.victims[rows:], report.progress[rows:], report.earlier[:]
+    for index, record in enumerate(chain(report.root_causes, report.victims)):
+        most = characters if index == 0 else characters // _MINOR
+        record.message = _head(record.message, most)
+        record.explanation = _head(record.explanation, most)
+        record.traceback = _tail(record.traceback, most)
+        record.stderr_tail = _tail(record.stderr_tail, most)
+        if record.HasField("hang"):
+            record.hang.stacks = _head(record.hang.stacks, most)
+            record.hang.evidence = _head(record.hang.evidence, most)
+    return verdict
+
+
+def _head(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}…"
+
+
+def _tail(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"…{text[len(text) - characters :]}"

@@ -26,16 +26,14 @@ from drumbeat.mapping import enum_table, seconds_of
 from drumbeat.v1 import failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.worker.v1 import iteration_pb2
 
-# Numbers that every JSON reader keeps exact; no round has so many iterations.
-ITERATION_MAX = 2**53
+# Numbers that every JSON reader keeps exact; no run has so many rounds or iterations.
+ID_MAX = 2**53
 RULES_MAX = 16
 GROUP_BYTES_MAX = 2_048
 GROUP_CHARACTERS_MAX = 256
 
 _KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind)
 _STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, InprocessStep)
-# Fields that have the same name here and there.
-_BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 
 
 # From the network.
@@ -44,7 +42,7 @@ _BEGIN = ("world_size", "active_world_size", "master_addr", "master_port")
 def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport | None:
     """Read what the workers of an agent with so many of them do in iterations."""
     message, step = beat.inprocess, _STEPS.get(beat.inprocess.step)
-    if not beat.HasField("inprocess") or step is None or message.iteration > ITERATION_MAX:
+    if not beat.HasField("inprocess") or step is None or message.iteration > ID_MAX:
         return None
     return InprocessReport(
         iteration=message.iteration,
@@ -61,7 +59,7 @@ def interruption_of(
     record: failure_pb2.FailureRecord,
 ) -> tuple[InterruptionKind | None, int]:
     """Read what a failure did to an iteration, and to which; ``None`` and 0 if to none."""
-    if not record.interruption or record.iteration > ITERATION_MAX:
+    if not record.interruption or record.iteration > ID_MAX:
         return None, 0
     return _kind(record.interruption), record.iteration
 
@@ -90,7 +88,7 @@ def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
         rules=tuple(_rules(message.rules[:RULES_MAX])),
         world_size_min=message.world_size_min,
         active_world_size_min=message.active_world_size_min,
-        iterations_max=min(message.iterations_max, ITERATION_MAX),
+        iterations_max=min(message.iterations_max, ID_MAX),
         last_call_wait_s=_seconds(message.last_call_wait),
         barrier_timeout_s=_seconds(message.barrier_timeout) or default.barrier_timeout_s,
         completion_timeout_s=_seconds(message.completion_timeout) or default.completion_timeout_s,
@@ -130,10 +128,15 @@ def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessD
     )
     match directive.kind:
         case IterationBegin(seats=seats) as begin:
-            fields = {name: getattr(begin, name) for name in _BEGIN}
-            message.begin.MergeFrom(inprocess_pb2.IterationBegin(**fields))
-            message.begin.seats.extend(
-                inprocess_pb2.InprocessSeat(**seat._asdict()) for seat in seats
+            message.begin.MergeFrom(
+                inprocess_pb2.IterationBegin(
+                    # As dictionaries: a begin has one for each worker of the fleet.
+                    seats=[seat._asdict() for seat in seats],  # type: ignore[misc]
+                    world_size=begin.world_size,
+                    active_world_size=begin.active_world_size,
+                    master_addr=begin.master_addr,
+                    master_port=begin.master_port,
+                )
             )
         case IterationInterrupt(reason=reason):
             message.interrupt.reason = reason

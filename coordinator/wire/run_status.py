@@ -13,9 +13,9 @@ from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
 from coordinator.errors import InvalidRequest
 from coordinator.wire.failure import PROGRESS, cause_value, limits_message, verdict_message
-from coordinator.wire.session import SPEC, group_state
+from coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
-from drumbeat.v1 import query_pb2
+from drumbeat.v1 import query_pb2, session_pb2
 
 AnyRun = Run | IsolatedRun
 Row = TypeVar("Row")
@@ -207,10 +207,10 @@ def _agent(
     presence = run.members.presences.get(incarnation) if run is not None else None
     session = sessions.get(presence.session_id or "") if presence is not None else None
     if session is not None:
-        message.version = session.info.version
-        message.labels.update(session.info.labels)
+        message.version = session.version
+        message.labels.update(session.labels)
     if presence is not None and presence.heard_at is not None:
-        message.state = group_state(presence.beat.state)
+        message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.CopyFrom(_age(presence.heard_at, now))
     if presence is not None and state.round is not None and view == query_pb2.VIEW_FULL:
         _add_workers(message, state.round.round_id, presence, now=now)

@@ -8,59 +8,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from coordinator.core import effects as fx
+from coordinator.core import model
 from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
-from coordinator.core.inprocess.model import InprocessReport
-from coordinator.core.model import (
-    AgentIdentity,
-    AgentInfo,
-    Assignment,
-    Beat,
-    Desired,
-    Exit,
-    GroupState,
-    Pace,
-    Release,
-    RunPurpose,
-    RunSpec,
-    Standby,
-    Stop,
-    Verdict,
-)
 from coordinator.core.progress.adaptive_timeouts import NAMES_MAX
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.errors import InvalidRequest, StaleSession
-from coordinator.wire.exit_message import exit_message
+from coordinator.errors import (
+    CoordinatorError,
+    InvalidRequest,
+    LimitReached,
+    SpecMismatch,
+    StaleSession,
+)
+from coordinator.wire import inprocess
 from coordinator.wire.failure import (
-    ID_MAX,
     NAME,
     NAME_CHARACTERS_MAX,
     OBSERVATION,
     PROGRESS,
+    exit_message,
     limits_message,
     read_record,
     read_uptime_s,
-    verdict_message,
 )
-from coordinator.wire.inprocess import directive_message as inprocess_message
-from coordinator.wire.inprocess import report_of
 from drumbeat import VERSION
-from drumbeat.mapping import (
-    MessageMapping,
-    OnProblem,
-    between,
-    enum_table,
-    few,
-    refuse,
-    text,
-)
+from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse, text
 from drumbeat.v1 import common_pb2, session_pb2
-from drumbeat.violation import InvalidField
+from drumbeat.violation import InvalidField, show_value
 
 # Of the one line that a beat has of a failure.
 HEADLINE_CHARACTERS_MAX = 300
@@ -70,15 +48,13 @@ LABELS_MAX = 64
 RUN_ID_ALLOWED = "1 to 128 of A-Z a-z 0-9 . _ - but neither . nor .."
 # Agents use it as a name of a directory, where dots alone mean another one.
 _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
-_PORT = between(0, 65535)
-_GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, GroupState)
-_GROUP_STATE_NUMBERS = {state: number for number, state in _GROUP_STATES.items()}
+_GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, model.GroupState)
 
 SPEC = MessageMapping(
-    RunSpec, common_pb2.RunSpec, checks={"master_addr": text(0, NAME_CHARACTERS_MAX)}
+    model.RunSpec, common_pb2.RunSpec, checks={"master_addr": text(0, NAME_CHARACTERS_MAX)}
 )
 _IDENTITY = MessageMapping(
-    AgentIdentity,
+    model.AgentIdentity,
     session_pb2.Hello,
     checks={
         **dict.fromkeys(("host", "address", "role"), NAME),
@@ -87,16 +63,8 @@ _IDENTITY = MessageMapping(
     },
     given=("incarnation",),
 )
-# A beat's state is read apart: an unknown one is no reason to pass over the rest.
-_BEAT = MessageMapping(
-    Beat,
-    session_pb2.Beat,
-    parts={"workers": PROGRESS, "observations": OBSERVATION},
-    checks={"master_port": _PORT},
-    given=("state", "round_id", "inprocess", "failure"),
-)
-_PACE = MessageMapping(Pace, session_pb2.Pace)
-_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+_PACE = MessageMapping(model.Pace, session_pb2.Pace)
+_STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
 @contextmanager
@@ -108,6 +76,26 @@ def refusing() -> Iterator[None]:
         raise
     except InvalidField as problem:
         raise InvalidRequest(problem.field, problem.value, problem.allowed) from None
+
+
+def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
+    """Write an error as details that a client can read without parsing prose."""
+    detail = common_pb2.ErrorDetail(
+        refusal=common_pb2.Refusal.Value(f"REFUSAL_{error.refusal}"),
+        is_retryable=error.is_retryable,
+    )
+    match error:
+        case InvalidRequest():
+            detail.violation.field, detail.violation.allowed = error.field, error.allowed
+            detail.violation.value = show_value(error.value)
+        case SpecMismatch():
+            for each in error.differences:
+                detail.differences.add(
+                    field=each.field, run=show_value(each.ours), agent=show_value(each.theirs)
+                )
+        case LimitReached():
+            detail.limit.name, detail.limit.value = error.args
+    return detail
 
 
 # From the network.
@@ -123,32 +111,24 @@ def session_opened(
     if message.WhichOneof("kind") != "hello":
         kind = message.WhichOneof("kind") or "unknown"
         raise InvalidRequest("kind", kind, "hello as the first message")
-    hello, fence = message.hello, message.fence
+    hello, fence, most = message.hello, message.fence, NAME_CHARACTERS_MAX
     if hello.WhichOneof("purpose") != "run":
         raise InvalidRequest("hello.purpose", hello.WhichOneof("purpose") or "unknown", "run")
+    if len(hello.gpus) > GPUS_MAX:
+        raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
+    labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
     with refusing():
-        few(GPUS_MAX)("hello.gpus", hello.gpus)
+        incarnation = NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
-            purpose=RunPurpose(
-                run_id=run_id_of("hello.run.run_id", hello.run.run_id),
-                spec=SPEC.read(hello.run.spec, "hello.run.spec"),
-            ),
+            run_id=run_id_of("hello.run.run_id", hello.run.run_id),
+            spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
-            agent=_IDENTITY.read(
-                hello, "hello", incarnation=NAME("fence.incarnation", fence.incarnation)
-            ),
+            agent=_IDENTITY.read(hello, "hello", incarnation=incarnation),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
             uptime_s=read_uptime_s(message),
-            info=AgentInfo(
-                version=hello.version[:NAME_CHARACTERS_MAX], labels=_labels(hello.labels)
-            ),
+            version=hello.version[:most],
+            labels=labels,
         )
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the first labels by name, shortened."""
-    most = NAME_CHARACTERS_MAX
-    return {name[:most]: labels[name][:most] for name in sorted(labels)[:LABELS_MAX]}
 
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:
@@ -167,17 +147,17 @@ def session_event(
 
     Raises ``StaleSession``.
     """
-    fence = message.fence
+    fence, incarnation = message.fence, opened.agent.incarnation
     if fence.session_id != opened.session_id:
         # Refused here, where it can only end the stream it came from.
         raise StaleSession("the message is of another session than its stream")
-    if (fence.run_id, fence.incarnation) != (opened.run_id, opened.agent.incarnation):
+    if (fence.run_id, fence.incarnation) != (opened.run_id, incarnation):
         on_problem(InvalidField("fence", f"{fence.run_id} {fence.incarnation}", "as in hello"))
         return None
     whose = {
-        "run_id": opened.run_id,
-        "session_id": opened.session_id,
-        "incarnation": opened.agent.incarnation,
+        "run_id": fence.run_id,
+        "session_id": fence.session_id,
+        "incarnation": incarnation,
     }
     match message.WhichOneof("kind"):
         case "beat":
@@ -199,12 +179,17 @@ def run_id_of(path: str, run_id: str) -> str:
 
 def read_beat(
     message: session_pb2.Beat, fence: common_pb2.Fence, size: int, on_problem: OnProblem
-) -> Beat:
+) -> model.Beat:
     """Read the beat of an agent with so many workers."""
     round_id = fence.round_id if fence.HasField("round_id") else None
-    if round_id is not None and round_id > ID_MAX:
-        on_problem(InvalidField("fence.round_id", round_id, f"at most {ID_MAX}"))
+    if round_id is not None and round_id > inprocess.ID_MAX:
+        on_problem(InvalidField("fence.round_id", round_id, f"at most {inprocess.ID_MAX}"))
         round_id = None
+    state = _GROUP_STATES.get(message.state)
+    if state is None:
+        on_problem(InvalidField("beat.state", message.state, " ".join(model.GroupState)))
+        # One of a later version is that of workers that run, if there are any.
+        state = model.GroupState.IDLE if round_id is None else model.GroupState.RUNNING
     failure = None
     if message.HasField("failure"):
         try:
@@ -218,78 +203,43 @@ def read_beat(
             )
         except InvalidField as problem:
             on_problem(problem)
-    beat = _BEAT.read(
-        message,
-        "beat",
-        on_problem,
-        state=_state(message.state, round_id, on_problem),
+    port = message.master_port
+    if port > 65535:
+        on_problem(InvalidField("beat.master_port", port, "0 to 65535"))
+        port = 0
+    longest, path = message.observations[:NAMES_MAX], "beat.observations"
+    observations = {each.section: each for each in OBSERVATION.read_all(longest, path, on_problem)}
+    # No table: nothing is read as often.
+    return model.Beat(
+        state=state,
         round_id=round_id,
-        inprocess=_inprocess(message, size, on_problem),
-        failure=failure,
-    )
-    if not (beat.workers or beat.observations) and beat.workers_done <= size:
-        return beat
-    workers = tuple(_of_host(beat.workers, size, on_problem))
-    observations = {each.section: each for each in beat.observations[:NAMES_MAX]}
-    return replace(
-        beat,
-        workers=workers,
+        master_port=port,
+        failures_written=message.failures_written,
+        workers_alive=message.workers_alive,
+        is_start_impossible=message.is_start_impossible,
+        workers=_workers(message, size, on_problem),
         observations=tuple(observations.values()),
-        workers_done=min(beat.workers_done, size),
+        inprocess=inprocess.report_of(message, size),
+        failure=failure,
+        workers_done=min(message.workers_done, size),
     )
 
 
-def _state(number: int, round_id: int | None, on_problem: OnProblem) -> GroupState:
-    """Return a state; one of a later version is that of workers that run, if there are any."""
-    state = _GROUP_STATES.get(number)
-    if state is None:
-        on_problem(InvalidField("beat.state", number, " ".join(GroupState)))
-        return GroupState.IDLE if round_id is None else GroupState.RUNNING
-    return state
-
-
-def _inprocess(
+def _workers(
     message: session_pb2.Beat, size: int, on_problem: OnProblem
-) -> InprocessReport | None:
-    try:
-        return report_of(message, size)
-    except InvalidField as problem:
-        on_problem(problem)
-        return None
-
-
-def _of_host(
-    workers: Iterable[WorkerProgress], size: int, on_problem: OnProblem
-) -> Iterator[WorkerProgress]:
-    """Return those workers that the host has, each once."""
-    seen = set()
-    for worker in workers:
-        if worker.local_rank < size and worker.local_rank not in seen:
-            seen.add(worker.local_rank)
-            yield worker
-        else:
+) -> tuple[WorkerProgress, ...]:
+    """Read where the workers that the host has stand, each once."""
+    found: dict[int, WorkerProgress] = {}
+    for worker in PROGRESS.read_all(message.workers, "beat.workers", on_problem):
+        if worker.local_rank >= size or worker.local_rank in found:
             allowed = f"0 to {size - 1}, each once"
             on_problem(InvalidField("beat.workers.local_rank", worker.local_rank, allowed))
+        else:
+            found[worker.local_rank] = worker
+    return tuple(found.values())
 
 
 # To the network.
-
-
-def desired_message(desired: Desired) -> session_pb2.DesiredState:
-    """Write a desired state."""
-    kind: dict[str, Any]
-    match desired.state:
-        case Standby() as standby:
-            kind = {"standby": _STANDBY.write(standby)}
-        case Assignment() as assignment:
-            kind = {"run": _assignment(assignment)}
-        case Stop(reason=reason):
-            kind = {"stop": session_pb2.Stop(reason=reason)}
-        case Release(reason=reason):
-            kind = {"release": session_pb2.Release(reason=reason)}
-        case Exit() as state:
-            kind = {"exit": _exits.message(state)}
-    return session_pb2.DesiredState(master_port_spent=desired.master_port_spent, **kind)
 
 
 def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2.Directive:
@@ -308,16 +258,28 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
         case fx.Direct(desired=desired):
             kind = {"desired": desired_message(desired)}
         case fx.Instruct(directive=directive):
-            kind = {"inprocess": inprocess_message(directive)}
+            kind = {"inprocess": inprocess.directive_message(directive)}
     return session_pb2.Directive(run_id=run_id, **kind)
 
 
-def group_state(state: GroupState) -> session_pb2.GroupState.ValueType:
-    """Write a group state."""
-    return session_pb2.GroupState.ValueType(_GROUP_STATE_NUMBERS[state])
+def desired_message(desired: model.Desired) -> session_pb2.DesiredState:
+    """Write a desired state."""
+    kind: dict[str, Any]
+    match desired.state:
+        case model.Standby() as standby:
+            kind = {"standby": _STANDBY.write(standby)}
+        case model.Assignment() as assignment:
+            kind = {"run": _assignment(assignment)}
+        case model.Stop(reason=reason):
+            kind = {"stop": session_pb2.Stop(reason=reason)}
+        case model.Release(reason=reason):
+            kind = {"release": session_pb2.Release(reason=reason)}
+        case model.Exit() as state:
+            kind = {"exit": _exit(state)}
+    return session_pb2.DesiredState(master_port_spent=desired.master_port_spent, **kind)
 
 
-def _assignment(assignment: Assignment) -> session_pb2.Assignment:
+def _assignment(assignment: model.Assignment) -> session_pb2.Assignment:
     seat, current = assignment.seat, assignment.round
     return session_pb2.Assignment(
         round_id=current.round_id,
@@ -336,22 +298,13 @@ def _assignment(assignment: Assignment) -> session_pb2.Assignment:
     )
 
 
-class _Exits:
-    """Writes an end once: it goes to every agent, and to nearly all of them the same."""
-
-    def __init__(self) -> None:
-        self._verdict: Verdict | None = None
-        self._messages: dict[bool, session_pb2.Exit] = {}
-
-    def message(self, wanted: Exit) -> session_pb2.Exit:
-        """Return a message that may be shared: it is to be copied, not changed."""
-        if self._verdict is not wanted.verdict:
-            self._verdict, self._messages = wanted.verdict, {}
-        known = self._messages.get(wanted.shows_report)
-        if known is None:
-            known = exit_message(wanted, verdict_message(wanted.verdict))
-            self._messages[wanted.shows_report] = known
-        return known
+# The latest ends that were written: one goes to every agent, and to nearly all the same.
+_exits: dict[bool, tuple[model.Verdict, session_pb2.Exit]] = {}
 
 
-_exits = _Exits()
+def _exit(wanted: model.Exit) -> session_pb2.Exit:
+    """Return a message that may be shared: it is to be copied, not changed."""
+    known = _exits.get(wanted.shows_report)
+    if known is None or known[0] is not wanted.verdict:
+        known = _exits[wanted.shows_report] = wanted.verdict, exit_message(wanted)
+    return known[1]

@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from agent.workers.output import inotify, sink, tail
+from agent.workers.output import sink, tail
 from agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
 
@@ -135,7 +135,8 @@ def test_a_full_pipe_holds_up_neither_the_writer_nor_the_caller(
     following.add(str(path), unread)
     shell("yes | head -c 100000000", path)
     assert path.stat().st_size == 100_000_000
-    (source,) = following._sources.values()
+    (source,) = following._sources
+    assert isinstance(source, tail._File)
     assert source.position <= 2 * sink.PENDING_BYTES_MAX  # the rest waits in the file
     began = time.monotonic()
     assert not following.close(stall_s=0.1)
@@ -294,7 +295,7 @@ def test_without_inotify_the_files_are_looked_at(
 ) -> None:
     """A host may have used up what the kernel lends: 128 watchers per user by default."""
 
-    def refuse() -> inotify.Inotify:
+    def refuse() -> tail.Inotify:
         raise OSError(24, "inotify: Too many open files")
 
     monkeypatch.setattr(tail, "Inotify", refuse)

@@ -29,7 +29,6 @@ from coordinator.core.model import (
     FailureRecord,
     GroupState,
     Release,
-    RunPurpose,
     RunSpec,
     Standby,
     WorkerRanks,
@@ -274,7 +273,8 @@ class Story:
         self.sessions[agent.session_id] = name
         return self.handle(
             SessionOpened(
-                purpose=RunPurpose(run_id=agent.run_id, spec=agent.spec),
+                run_id=agent.run_id,
+                spec=agent.spec,
                 session_id=agent.session_id,
                 agent=agent.identity,
                 beat=agent.beat(),

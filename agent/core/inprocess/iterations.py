@@ -14,7 +14,7 @@ from agent.core.events import WorkerExited
 from agent.core.inprocess.messages import RestartNotices
 from agent.core.inprocess.model import NO_ITERATION, InprocessReport, WorkerStep
 from agent.core.inprocess.worker import Fault, Worker, shortened
-from agent.core.model import NO_ROUND
+from agent.core.model import NO_ROUND, AgentPolicy
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -36,9 +36,9 @@ class HostIterations:
     ``has_failed``: a worker's end was excused, but fell outside of an iteration.
     """
 
-    def __init__(self, local_world_size: int, *, shutdown_timeout_s: float) -> None:
-        self._size = local_world_size
-        self._shutdown_timeout_s = shutdown_timeout_s
+    def __init__(self, policy: AgentPolicy) -> None:
+        self._size = policy.local_world_size
+        self._shutdown_timeout_s = policy.shutdown_timeout_s
         self._latest: InprocessDirective | None = None
         self.begin_round(NO_ROUND)
 

@@ -13,10 +13,10 @@ import structlog
 
 from agent.errors import PrivateDirectoryUnusable
 from agent.settings.kinds import NOWHERE
-from agent.workers.output.last_lines import BYTES_MAX, last_lines
+from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
 from agent.workers.output.logs_specs import make_logs_specs
-from agent.workers.output.stderr_relay import StderrRelay
+from agent.workers.output.stderr import StderrPipe
 from agent.workers.output.tail import Tail
 from drumbeat.format import describe
 from worker_sdk import context
@@ -56,12 +56,14 @@ class WorkerOutput:
         self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
         self.directory = directory
         self._specs = self._make_specs()
-        self._relay = self._make_relay()
-        self._tail: Tail | None = None
+        # Two threads: a file that can't be read now must not hold up the pipes.
+        self._tail, self._stderr_tail = Tail("tee"), Tail("stderr")
+        self._is_stderr_captured = config.stderr_capture and _is_open(STDERR)
         self._turn = 0
         self._round_id: int | None = None
+        # Of the workers of that round, by local rank.
         self._error_files: dict[int, Path] = {}
-        self._stderr_files: dict[int, str] = {}
+        self._stderrs: dict[int, str | StderrPipe] = {}
         self._teed: dict[int, list[str]] = {}
 
     def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
@@ -109,26 +111,20 @@ class WorkerOutput:
 
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""
-        if self._tail is not None and round_id == self._round_id:
+        if round_id == self._round_id:
             for path in self._teed.get(local_rank, ()):
                 self._tail.finish(path)
 
     def last_lines(self, round_id: int, local_rank: int) -> str:
         """Return the last lines that a worker which is gone wrote to its standard error."""
-        if round_id != self._round_id:
-            return ""
-        path = self._stderr_files.get(local_rank)
-        if path is not None:
-            return _end_of(path)
-        return self._relay.last_lines(local_rank) if self._relay is not None else ""
+        stderr = self._stderrs.get(local_rank, "") if round_id == self._round_id else ""
+        return stderr.last_lines() if isinstance(stderr, StderrPipe) else _end_of(stderr)
 
     def close(self) -> None:
         """Show all that is left, unless a destination takes nothing."""
         self._end_round()
-        if self._relay is not None:
-            self._relay.close(CLOSE_STALL_S)
-        if self._tail is not None:
-            self._tail.close()
+        self._stderr_tail.close(CLOSE_STALL_S)
+        self._tail.close()
 
     def _make_specs(self) -> LogsSpecs:
         log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
@@ -139,14 +135,6 @@ class WorkerOutput:
         before = self.directory.path
         if self.directory.ensure() != before and not self._is_kept:
             self._specs = self._make_specs()
-
-    def _make_relay(self) -> StderrRelay | None:
-        if not self._config.stderr_capture:
-            return None
-        try:
-            return StderrRelay(self.directory.ensure, STDERR)
-        except OSError:
-            return None  # the agent has no standard error
 
     def _add_error_file(self, local_rank: int, env: dict[str, str], dest: LogsDest) -> None:
         text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
@@ -161,58 +149,57 @@ class WorkerOutput:
 
     def _follow(self, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
         config = self._config
-        with ExitStack() as stack:
-            for tees, console, filters, collected in (
-                (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
-                (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
-            ):
+        template = Template(config.log_line_prefix_template or "[${role_name}${local_rank}]:")
+        common: dict[str, object] = {"role_name": config.role, "run_id": config.run_id}
+        for tees, console, filters, collected in (
+            (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
+            (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
+        ):
+            with ExitStack() as stack:
                 filtered = None
                 if tees and filters and collected not in ("", os.devnull):
                     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                     filtered = os.open(collected, flags, 0o666)
                     stack.callback(os.close, filtered)
-                for local_rank, path in tees.items():
+                for rank, path in tees.items():
                     if path == os.devnull:
                         continue
-                    self._tail = self._tail or Tail()
+                    self._teed.setdefault(rank, []).append(path)
+                    own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
                     self._tail.add(
                         path,
                         console,
-                        prefix=os.fsencode(self._prefix(local_rank, envs)),
-                        filters=tuple(filters or ()),
+                        prefix=os.fsencode(template.safe_substitute(common | own)),
+                        filters=filters or (),
                         filtered=filtered,
                         turn=self._turn,
                     )
-                    self._teed.setdefault(local_rank, []).append(path)
-
-    def _prefix(self, local_rank: int, envs: dict[int, dict[str, str]]) -> str:
-        values = {
-            "role_name": self._config.role,
-            "local_rank": local_rank,
-            "rank": envs[local_rank][context.RANK],
-            "run_id": self._config.run_id,
-        }
-        template = self._config.log_line_prefix_template or "[${role_name}${local_rank}]:"
-        return Template(template).safe_substitute(values)
 
     def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)
         if path not in (CONSOLE, os.devnull):
-            self._stderr_files[local_rank] = path
-        elif self._relay is not None:
+            self._stderrs[local_rank] = path
+        elif self._is_stderr_captured:
             try:
-                return self._relay.add(local_rank, is_shown=path == CONSOLE)
+                pipe = self._stderr_tail.add_pipe(
+                    lambda: self.directory.ensure() / f"stderr_{local_rank}",
+                    STDERR,
+                    is_shown=path == CONSOLE,
+                )
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
                 why = f"of local rank {local_rank}: {error.strerror}"
                 log.warning("stderr not captured", reason=why)
+            else:
+                self._stderrs[local_rank] = pipe
+                return pipe.path
         return path
 
     def _end_round(self) -> None:
-        if self._relay is not None:
-            self._relay.end_round()
+        for stderr in self._stderrs.values():
+            if isinstance(stderr, StderrPipe):
+                stderr.finish()
         for path in (path for paths in self._teed.values() for path in paths):
-            assert self._tail is not None, "it shows them"
             self._tail.finish(path)
         for error_file in self._error_files.values():
             faults = _fault_file(error_file)
@@ -220,9 +207,17 @@ class WorkerOutput:
                 if not faults.stat().st_size:
                     faults.unlink()
         self._error_files.clear()
-        self._stderr_files.clear()
+        self._stderrs.clear()
         self._teed.clear()
         self._turn += 1
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _fault_file(error_file: Path) -> Path:
@@ -239,7 +234,7 @@ def _end_of(path: str) -> str:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return ""
-        return last_lines(os.pread(fd, BYTES_MAX, max(0, status.st_size - BYTES_MAX)))
+        return last_lines(os.pread(fd, LAST_BYTES_MAX, max(0, status.st_size - LAST_BYTES_MAX)))
     except OSError:
         return ""
     finally:

@@ -1,4 +1,4 @@
-"""Pure. A stream of bytes, cut into whole lines.
+"""Pure. A stream of bytes, cut into whole lines; and the last ones of it, fit for a report.
 
 Works on blocks of many lines at once, because work for each single line is what makes following
 a busy log slow. Bytes are passed on as they are.
@@ -7,17 +7,25 @@ a busy log slow. Bytes are passed on as they are.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LINE_BYTES_MAX = 1024 * 1024
 """Longest unfinished line that is kept; of a longer one each part becomes a line."""
 
+LAST_LINES_MAX = 50
+LAST_BYTES_MAX = 32 * 1024
+"""Most that is kept; more than what fifty lines usually have, and little for a record."""
+
 _LINE_END = re.compile(rb"\r?\n|\r")
 _CHARACTER_BYTES_MAX = 4
+
+_TRACEBACK = "Traceback (most recent call last):"
+# torch says so at the beginning of each line once workers are connected.
+_RANK = re.compile(r"^\[rank[0-9]+\]: ?")
+_EXCEPTION = re.compile(r"[^\W\d][\w.]*(?:: .*)?")
+# These come without the line above, for nothing has run.
+_SYNTAX_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError): .*")
 
 
 class LineCutter:
@@ -40,31 +48,22 @@ class LineCutter:
         cut = chunk.rfind(b"\n") + 1
         # A carriage return at the very end may be the first half of a line end.
         cut = max(cut, chunk.rfind(b"\r", cut, len(chunk) - 1) + 1)
-        if not cut and self._rest.endswith(b"\r"):
-            block = bytes(self._rest)
-            self._rest[:] = chunk
-            return block + self._shorten()
-        if not cut:
-            self._rest += chunk
-            return self._shorten()
-        block = bytes(self._rest) + chunk[:cut] if self._rest else chunk[:cut]
-        self._rest[:] = chunk[cut:]
-        return block + self._shorten()
+        block = chunk[:cut]
+        if cut or self._rest.endswith(b"\r"):
+            block = bytes(self._rest) + block if self._rest else block
+            self._rest.clear()
+        self._rest += chunk[cut:]
+        while len(self._rest) > self._line_bytes_max:
+            end = _character_start(self._rest, self._line_bytes_max)
+            block += self._rest[:end] + b"\n"
+            del self._rest[:end]
+        return block
 
     def end(self) -> bytes:
         """Return the last line if it was not finished, with the line end that it lacks."""
         block = bytes(self._rest)
         self._rest.clear()
         return block if not block or block.endswith(b"\r") else block + b"\n"
-
-    def _shorten(self) -> bytes:
-        """Take as many parts off an overlong rest as necessary."""
-        parts = bytearray()
-        while len(self._rest) > self._line_bytes_max:
-            cut = _character_start(self._rest, self._line_bytes_max)
-            parts += self._rest[:cut] + b"\n"
-            del self._rest[:cut]
-        return bytes(parts)
 
 
 def _character_start(data: bytearray, position: int) -> int:
@@ -94,3 +93,24 @@ def matching(block: bytes, needles: Sequence[bytes]) -> bytes:
 def _lines(block: bytes) -> list[bytes]:
     starts = [0, *(match.end() for match in _LINE_END.finditer(block))]
     return [block[start:end] for start, end in pairwise(starts)]
+
+
+def last_lines(data: bytes) -> str:
+    """Return the last lines of what was written, as a terminal would leave them.
+
+    What a progress bar has overwritten is left out. Undecodable bytes are replaced.
+    """
+    # The first line is incomplete if bytes before it were cut off; it may still be all there is.
+    lines = data[-LAST_BYTES_MAX:].decode("utf-8", "replace").removesuffix("\n").split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines[-LAST_LINES_MAX:])
+
+
+def exception_in(text: str) -> str:
+    """Return the first line of the exception that the last traceback ends with, "" if none."""
+    lines = [_RANK.sub("", line) for line in text.splitlines()]
+    for index in range(len(lines) - 1, -1, -1):
+        if lines[index].strip() == _TRACEBACK:
+            behind = (line for line in lines[index + 1 :] if line and not line[0].isspace())
+            found = next(behind, "")
+            return found if _EXCEPTION.fullmatch(found) else ""
+    return next((line for line in reversed(lines) if _SYNTAX_ERROR.fullmatch(line)), "")

@@ -27,27 +27,22 @@ class LogsDest:
     stdouts: dict[int, str] = field(default_factory=dict)
     """File that takes the standard output; "" leaves it on the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
-    """The same for the standard error."""
     tee_stdouts: dict[int, str] = field(default_factory=dict)
     """Those of `stdouts` that are shown on the console as well."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)
-    """Those of `stderrs` that are shown on the console as well."""
     error_files: dict[int, str] = field(default_factory=dict)
     """Where a worker records the error it dies of."""
     filtered_stdout: str = ""
     """File for the selected lines of all `tee_stdouts`."""
     filtered_stderr: str = ""
-    """File for the selected lines of all `tee_stderrs`."""
 
 
 class LogsSpecs(ABC):
     """Decides where the output of workers goes.
 
-    Args:
-        log_dir: Folder for the files; what None means is up to the subclass.
-        redirects: Streams that go to a file instead of the console.
-        tee: Streams that go to a file and to the console.
-        local_ranks_filter: Only these workers may write to the console; None means all.
+    ``log_dir`` is the folder for the files; what None means is up to the subclass. ``redirects``
+    are streams that go to a file instead of the console, ``tee`` those that go to both. Only the
+    workers of ``local_ranks_filter`` may write to the console; None means all.
     """
 
     def __init__(
@@ -111,7 +106,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """Folder that holds everything; the given or the private one."""
+        """The given folder, or the private one."""
         return self._log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:

@@ -8,10 +8,7 @@ import select
 import socket
 import stat
 from collections import deque
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import TextIO
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -22,22 +19,21 @@ PENDING_BYTES_MAX = 1024 * 1024
 class Sink:
     """A destination and what it has not taken yet.
 
-    Of a descriptor a copy is kept until `close`. A text stream without one, as notebooks have, is
-    written to directly and may block. ``users``, the sources that lead here, are counted by their
-    owner.
+    Of a descriptor a copy is kept until `close`, at ``fd``. A text stream without one, as notebooks
+    have, is written to directly and may block.
     """
 
     def __init__(self, destination: int | TextIO) -> None:
-        self._fd = -1
-        self._queue: deque[memoryview] = deque()
+        self.fd = -1
         self.pending_bytes = 0
+        self._queue: deque[memoryview] = deque()
         self._is_broken = False
-        self.users = 0
-        self.is_closed = False
+        self._is_socket = self._is_shared = False
+        self._stream: TextIO | None = None
         if isinstance(destination, int):
-            self._fd, self._write = _open_destination(destination)
+            self._open(destination)
         else:
-            self._write = _text_writer(destination)
+            self._stream = destination
 
     @property
     def is_idle(self) -> bool:
@@ -46,12 +42,8 @@ class Sink:
 
     @property
     def is_full(self) -> bool:
-        """More should not be added now."""
+        """Whether more should not be added now."""
         return self.pending_bytes >= PENDING_BYTES_MAX
-
-    def fileno(self) -> int:
-        """Return the descriptor that gets writable when the destination takes more."""
-        return self._fd
 
     def add(self, data: bytes) -> None:
         """Append `data`; a destination that is gone loses it silently."""
@@ -70,26 +62,58 @@ class Sink:
                     self._queue.popleft()
                 else:
                     self._queue[0] = self._queue[0][count:]
+            self.pending_bytes -= taken
         except BlockingIOError:
-            pass
+            self.pending_bytes -= taken
         except (OSError, ValueError) as error:
             # Its reader has gone, or a disk is full: no reason to trouble the workers.
             _LOGGER.debug("the destination of a tee is gone: %s", error)
-            self.discard()
+            self._queue.clear()
+            self.pending_bytes = 0
             self._is_broken = True
-        self.pending_bytes = max(0, self.pending_bytes - taken)
         return taken
-
-    def discard(self) -> None:
-        """Forget what is pending."""
-        self._queue.clear()
-        self.pending_bytes = 0
 
     def close(self) -> None:
         """Give the copy of the descriptor back."""
-        self.is_closed = True
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def _open(self, fd: int) -> None:
+        """Open a descriptor of our own, if possible one that never blocks.
+
+        The flag for that belongs to all processes that share a descriptor, so it must not be set
+        on an inherited one. A pipe or terminal can be opened anew instead.
+        """
+        mode = os.fstat(fd).st_mode
+        self._is_socket = stat.S_ISSOCK(mode)
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            try:
+                self.fd = os.open(f"/proc/self/fd/{fd}", flags)
+            except OSError:
+                # For example the terminal of another user: then in portions that surely fit.
+                self._is_shared = True
+        if self.fd < 0:
+            self.fd = os.dup(fd)
+
+    def _write(self, data: memoryview) -> int:
+        if self._stream is not None:
+            self._stream.write(bytes(data).decode(errors="replace"))
+            self._stream.flush()
+            return len(data)
+        if self._is_socket:
+            connection = socket.socket(fileno=self.fd)
+            try:
+                return connection.send(data, socket.MSG_DONTWAIT)
+            finally:
+                connection.detach()
+        if self._is_shared:
+            poll = select.poll()
+            poll.register(self.fd, select.POLLOUT)
+            if not poll.poll(0):
+                raise BlockingIOError
+            data = data[: select.PIPE_BUF]
+        return os.write(self.fd, data)
 
 
 def identity(destination: int | TextIO) -> tuple[int, ...]:
@@ -98,50 +122,3 @@ def identity(destination: int | TextIO) -> tuple[int, ...]:
         return (id(destination),)
     status = os.fstat(destination)
     return (status.st_dev, status.st_ino)
-
-
-def _open_destination(fd: int) -> tuple[int, Callable[[memoryview], int]]:
-    """Return a descriptor of our own and a way to write to it without waiting.
-
-    The flag that makes a descriptor non-blocking belongs to all processes that share it, so it
-    must not be set on an inherited one. A pipe or terminal can be opened anew instead.
-    """
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        try:
-            own = os.open(f"/proc/self/fd/{fd}", flags)
-        except OSError:
-            # For example the terminal of another user: then in portions that surely fit.
-            own = os.dup(fd)
-            return own, lambda data: _write_portion(own, data)
-        return own, lambda data: os.write(own, data)
-    own = os.dup(fd)
-    if stat.S_ISSOCK(mode):
-        return own, lambda data: _send(own, data)
-    return own, lambda data: os.write(own, data)
-
-
-def _write_portion(fd: int, data: memoryview) -> int:
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    if not poll.poll(0):
-        raise BlockingIOError
-    return os.write(fd, data[: select.PIPE_BUF])
-
-
-def _send(fd: int, data: memoryview) -> int:
-    connection = socket.socket(fileno=fd)
-    try:
-        return connection.send(data, socket.MSG_DONTWAIT)
-    finally:
-        connection.detach()
-
-
-def _text_writer(stream: TextIO) -> Callable[[memoryview], int]:
-    def write(data: memoryview) -> int:
-        stream.write(bytes(data).decode(errors="replace"))
-        stream.flush()
-        return len(data)
-
-    return write

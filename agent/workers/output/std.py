@@ -23,12 +23,9 @@ class Std(IntFlag):
 
     @classmethod
     def from_str(cls, vm: str) -> Std | dict[int, Std]:
-        """Read what a command line says.
+        """Read ``"3"``, the same for every worker, or ``"0:1,12:2"``, by local rank.
 
-        ``"3"`` means the same streams for every worker, ``"0:1,12:2"`` names them by local rank.
-
-        Raises:
-            ValueError: It is neither of these, or names a local rank twice.
+        Raises ``ValueError`` for anything else, also if a local rank is named twice.
         """
         if _VALUE.fullmatch(vm):
             return cls(int(vm))

@@ -1,27 +1,30 @@
-"""Shell. The tee: follows the files that workers write, and shows their lines elsewhere.
+"""Shell. Shows elsewhere what workers write: lines of their files (the tee), bytes of their pipes.
 
-A worker writes to its file only, so no reader can make it wait; the file is the buffer. One
-thread follows all files. The kernel tells it of every write.
+One thread passes on all that a tail follows. A worker that writes to a file waits for no reader:
+the file is the buffer, and the kernel tells of every write.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
-import selectors
+import select
 import threading
 import time
-from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from agent.workers.output.inotify import Inotify
 from agent.workers.output.lines import LineCutter, matching, prefixed
 from agent.workers.output.sink import Sink, identity
+from agent.workers.output.stderr import StderrPipe
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -34,95 +37,33 @@ STALL_S = 30.0
 LOOK_AGAIN_S = 0.1
 """How often the files are looked at on a system that has no inotify watch left for us."""
 
-
-@dataclass(slots=True)
-class _Source:
-    """One followed file."""
-
-    path: str
-    fd: int
-    watch: int | None
-    sink: Sink
-    prefix: bytes
-    needles: tuple[bytes, ...]
-    filtered_sink: Sink | None
-    turn: int
-    cutter: LineCutter = field(default_factory=LineCutter)
-    position: int = 0
-    end_at: int | None = None
-    """Size of the file when it was finished; None if more may come."""
-    is_ended: bool = False
-
-    def finish(self) -> None:
-        """Have it end with what is in the file now."""
-        if self.end_at is None:
-            self._restart_if_cut()
-            self.end_at = os.fstat(self.fd).st_size
-
-    @property
-    def sinks(self) -> tuple[Sink, ...]:
-        return (self.sink,) if self.filtered_sink is None else (self.sink, self.filtered_sink)
-
-    def step(self) -> bool:
-        """Pass one chunk on; return whether there may be more to do at once."""
-        if any(sink.is_full for sink in self.sinks):
-            return False
-        if self.end_at is not None and self.position >= self.end_at:
-            self._emit(self.cutter.end())
-            self.is_ended = True
-            return False
-        chunk = os.read(self.fd, CHUNK_BYTES)
-        self.position += len(chunk)
-        if chunk:
-            self._emit(self.cutter.feed(chunk))
-            return True
-        return self._restart_if_cut()
-
-    def _restart_if_cut(self) -> bool:
-        """Go back to the beginning of a file that was cut, as log rotation does."""
-        size = os.fstat(self.fd).st_size
-        if size >= self.position:
-            return False
-        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
-        self.end_at = None if self.end_at is None else size
-        return True
-
-    def _emit(self, block: bytes) -> None:
-        self.sink.add(prefixed(block, self.prefix))
-        if self.filtered_sink is not None:
-            self.filtered_sink.add(prefixed(matching(block, self.needles), self.prefix))
+_IN_MODIFY = 0x2
+_NOTICES_BYTES = 64 * 1024
 
 
 class Tail:
-    """Shows what is appended to files, line by line and in order, until they are finished.
+    """Shows what comes from files and pipes, in order, until they are finished.
 
-    Lines of different files are mixed, but never within a line. Neither the caller nor the writers
-    wait for a destination that is slow or closed. Any thread may call; the one that follows starts
-    with the first file and ends with `close`.
+    Lines of different files are mixed, but never within a line. Neither the caller nor writers of
+    files wait for a destination that is slow or closed. Any thread may call; the one that follows
+    starts with the first source and ends with `close`.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, name: str = "tail") -> None:
+        self._name = name
         self._thread: threading.Thread | None = None
-        self._is_closing = False
         self._stall_s = STALL_S
-        self._lost_bytes = 0
         self._progress_at = 0.0
-        self._sources: dict[int, _Source] = {}
-        self._sinks: dict[tuple[int, ...], Sink] = {}
-        self._selector = selectors.DefaultSelector()
+        self._lost_bytes = 0
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
         # Stays readable once the thread has ended.
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._commands: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        # All below is guarded by the lock; what sinks hold belongs to the thread.
+        self._is_closing = False
+        self._sources: list[_File | StderrPipe] = []
+        self._sinks: dict[tuple[int, ...], Sink] = {}
         self._inotify: Inotify | None = None
-        try:
-            self._inotify = Inotify()
-        except OSError as error:
-            _LOGGER.warning("%s; looking at the files every %s s instead", error, LOOK_AGAIN_S)
-        else:
-            self._selector.register(self._inotify, selectors.EVENT_READ)
 
     def add(
         self,
@@ -134,50 +75,53 @@ class Tail:
         filtered: int | TextIO | None = None,
         turn: int = 0,
     ) -> None:
-        """Show the lines of a file, from its beginning, at `destination`.
+        """Show the lines of a file, from its beginning, at `destination`, each behind `prefix`.
 
-        Raises ``OSError`` if the file cannot be read, or there is no such destination.
-
-        Args:
-            source_path: Made if missing. The worker may still empty it.
-            destination: Descriptor, or a text stream that has none; may be closed afterwards.
-            prefix: Written before each line.
-            filters: Lines that contain one of them are also written to `filtered`, if given.
-            filtered: Destination of such lines.
-            turn: A file waits until those of lower turns that lead to the same place are shown.
+        The file is made if missing, and may be emptied meanwhile. Lines that contain one of
+        `filters` are also written to `filtered`, if given. A destination is a descriptor, or a
+        text stream that has none; it may be closed afterwards. A file waits until those of lower
+        turns that lead to the same place are shown. Raises ``OSError`` if the file cannot be read,
+        or there is no such destination.
         """
         fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             with self._lock:
-                assert not self._is_closing, "added to a tail that is closed"
-                source = _Source(
-                    path=source_path,
-                    fd=fd,
-                    watch=self._watch(fd),
-                    sink=self._sink(destination),
-                    prefix=prefix,
-                    needles=tuple(needle.encode() for needle in filters),
-                    filtered_sink=None if filtered is None else self._sink(filtered),
-                    turn=turn,
-                )
-                self._commands.append(lambda: self._sources.update({fd: source}))
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
-                    self._thread.start()
-                self._wake()
+                sinks = [self._sink(to) for to in (destination, filtered) if to is not None]
+                needles = tuple(needle.encode() for needle in filters)
+                watch = self._watch(fd)
+                self._begin(_File(source_path, fd, tuple(sinks), prefix, needles, turn, watch))
         except BaseException:
             os.close(fd)
             raise
 
+    def add_pipe(
+        self, make_path: Callable[[], Path], destination: int, *, is_shown: bool
+    ) -> StderrPipe:
+        """Return what a worker is to have as its standard error, shown at `destination`.
+
+        If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
+        """
+        pipe = StderrPipe(make_path, destination, self._wake)
+        try:
+            with self._lock:
+                pipe.sinks = (self._sink(destination),) if is_shown else ()
+                self._begin(pipe)
+        except BaseException:
+            pipe.finish()
+            raise
+        return pipe
+
     def finish(self, source_path: str) -> None:
         """Show a file to its end, also a last line without a line end, and close it; no wait."""
         with self._lock:
+            for source in self._sources:
+                if source.path == source_path:
+                    source.finish()
             if not self._is_closing:
-                self._commands.append(lambda: self._finish(source_path))
                 self._wake()
 
     def close(self, stall_s: float = STALL_S) -> bool:
-        """Finish all files, show them to their end, and give everything back.
+        """Finish all sources, show them to their end, and give everything back.
 
         Blocks until the destinations have taken all or, for ``stall_s``, nothing; returns whether
         they took all. Harmless if repeated.
@@ -194,7 +138,12 @@ class Tail:
                 pass  # after a signal; see `hurry`
             self._thread.join()
         if is_first:
-            self._release()
+            for sink in self._sinks.values():
+                sink.close()
+            if self._inotify is not None:
+                self._inotify.close()
+            os.close(self._wakeup_fd)
+            os.close(self._done_fd)
         return not self._lost_bytes
 
     def hurry(self) -> None:
@@ -207,122 +156,233 @@ class Tail:
         key = identity(destination)
         if key not in self._sinks:
             self._sinks[key] = Sink(destination)
-        self._sinks[key].users += 1
         return self._sinks[key]
 
-    def _watch(self, fd: int) -> int | None:
-        if self._inotify is None:
-            return None
+    def _watch(self, fd: int) -> Callable[[], None] | None:
         try:
+            self._inotify = self._inotify or Inotify()
             return self._inotify.watch(fd)
         except OSError as error:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
 
+    def _begin(self, source: _File | StderrPipe) -> None:
+        assert not self._is_closing, "added to a tail that is closed"
+        self._sources.append(source)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._wake()
+
     def _wake(self) -> None:
         os.eventfd_write(self._wakeup_fd, 1)
 
-    def _finish(self, path: str) -> None:
-        for source in self._sources.values():
-            if source.path == path:
-                source.finish()
+    # What follows runs in the thread.
 
     def _run(self) -> None:
         try:
-            self._follow()
+            while self._pass_on():
+                pass
         finally:
             os.eventfd_write(self._done_fd, 1)
 
-    def _follow(self) -> None:
-        while True:
-            with self._lock:
-                is_closing, sinks = self._is_closing, tuple(self._sinks.values())
-            while self._commands:
-                self._commands.popleft()()
-            if is_closing:
-                for source in self._sources.values():
-                    source.finish()
-            # Read first, then write: what comes of one round of chunks goes out together.
-            is_more = sum([source.step() for source in self._in_turn()]) > 0
-            is_held_up = any(sink.is_full for sink in sinks)
-            if sum(sink.flush() for sink in sinks):
-                self._progress_at = time.monotonic()
-                is_more = is_more or is_held_up
-            self._drop_ended()
-            sinks = tuple(sink for sink in sinks if not sink.is_closed)
-            if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
-                return
-            if is_closing and time.monotonic() >= self._progress_at + self._stall_s and not is_more:
-                self._give_up(sinks)
-                return
-            self._wait(sinks, 0.0 if is_more else self._timeout_s(is_closing=is_closing))
-
-    def _in_turn(self) -> list[_Source]:
-        """Return the files that wait for no other."""
-        first: dict[int, int] = {}
-        for source in self._sources.values():
-            for sink in source.sinks:
-                first[id(sink)] = min(source.turn, first.get(id(sink), source.turn))
-        return [
-            source
-            for source in self._sources.values()
-            if all(source.turn == first[id(sink)] for sink in source.sinks)
-        ]
-
-    def _timeout_s(self, *, is_closing: bool) -> float | None:
+    def _pass_on(self) -> bool:
+        """Pass on what there is, and wait for more; return whether there can be any."""
+        with self._lock:
+            is_closing, sources = self._is_closing, tuple(self._sources)
+            sinks = tuple(self._sinks.values())
         if is_closing:
-            return max(0.0, self._progress_at + self._stall_s - time.monotonic())
-        is_watched = all(source.watch is not None for source in self._sources.values())
-        return None if is_watched else LOOK_AGAIN_S
+            for source in sources:
+                source.finish()
+        # Read first, then write: what comes of one round of chunks goes out together.
+        is_more = sum([source.step() for source in _ready(sources)]) > 0
+        is_held_up = any(sink.is_full for sink in sinks)
+        # Without the lock: a destination on a slow disk must not hold up the callers.
+        if sum(sink.flush() for sink in sinks):
+            self._progress_at = time.monotonic()
+            is_more = is_more or is_held_up
+        self._drop_ended()
+        left_s = self._progress_at + self._stall_s - time.monotonic()
+        if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
+            return False
+        if is_closing and left_s <= 0 and not is_more:
+            self._give_up()
+            return False
+        if not is_more:
+            self._wait(left_s if is_closing else None)
+        return True
 
-    def _wait(self, sinks: Sequence[Sink], timeout_s: float | None) -> None:
-        """Sleep until a file has grown, a destination takes more, or a command has come."""
-        stalled = [sink for sink in sinks if not sink.is_idle]
-        for sink in stalled:
-            self._selector.register(sink, selectors.EVENT_WRITE)
-        ready = {key.fileobj for key, _ in self._selector.select(timeout_s)}
-        for sink in stalled:
-            self._selector.unregister(sink)
-        if self._wakeup_fd in ready:
+    def _wait(self, timeout_s: float | None) -> None:
+        """Sleep until a source has more, a destination takes more, or a call has come."""
+        poll = select.poll()
+        poll.register(self._wakeup_fd, select.POLLIN)
+        with self._lock:
+            if self._inotify is not None:
+                poll.register(self._inotify.fd, select.POLLIN)
+            for source in _ready(self._sources):
+                if source.pipe_fd >= 0:
+                    poll.register(source.pipe_fd, select.POLLIN)
+            for sink in self._sinks.values():
+                if not sink.is_idle:
+                    poll.register(sink.fd, select.POLLOUT)
+            if timeout_s is None and any(source.is_unwatched for source in self._sources):
+                timeout_s = LOOK_AGAIN_S
+        poll.poll(None if timeout_s is None else timeout_s * 1000)
+        with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
-        if self._inotify is not None and self._inotify in ready:
+        if self._inotify is not None:
             # Before the files are read, so that no write goes unnoticed.
             self._inotify.drain()
 
     def _drop_ended(self) -> None:
-        for source in [source for source in self._sources.values() if source.is_ended]:
-            self._drop(source)
         with self._lock:
+            for source in self._sources:
+                if source.is_ended:
+                    source.close()
+            self._sources = [source for source in self._sources if not source.is_ended]
+            used = {id(sink) for source in self._sources for sink in source.sinks}
             for key, sink in tuple(self._sinks.items()):
-                if not sink.users and sink.is_idle:
+                if id(sink) not in used and sink.is_idle:
                     self._sinks.pop(key).close()
 
-    def _drop(self, source: _Source) -> None:
-        del self._sources[source.fd]
+    def _give_up(self) -> None:
         with self._lock:
-            if self._inotify is not None and source.watch is not None:
-                self._inotify.unwatch(source.watch)
-            for sink in source.sinks:
-                sink.users -= 1
-        os.close(source.fd)
+            pending = sum(sink.pending_bytes for sink in self._sinks.values())
+            self._lost_bytes = pending + sum(source.left_bytes() for source in self._sources)
+            for source in self._sources:
+                source.close()
+            self._sources.clear()
+        _LOGGER.warning("the console takes no output: %d bytes are not shown", self._lost_bytes)
 
-    def _give_up(self, sinks: Sequence[Sink]) -> None:
-        for sink in sinks:
-            self._lost_bytes += sink.pending_bytes
-            sink.discard()
-        for source in tuple(self._sources.values()):
-            position = os.lseek(source.fd, 0, os.SEEK_CUR)
-            self._lost_bytes += os.fstat(source.fd).st_size - position + source.cutter.held_bytes
-            self._drop(source)
-        _LOGGER.warning(
-            "the console takes no output: %d bytes are only in the log files", self._lost_bytes
-        )
 
-    def _release(self) -> None:
-        for sink in self._sinks.values():
-            sink.close()
-        if self._inotify is not None:
-            self._inotify.close()
-        self._selector.close()
-        os.close(self._wakeup_fd)
-        os.close(self._done_fd)
+def _ready(sources: Sequence[_File | StderrPipe]) -> list[_File | StderrPipe]:
+    """Return the sources that wait for no other and for no destination."""
+    first: dict[int, int] = {}
+    for source in sources:
+        for sink in source.sinks:
+            first[id(sink)] = min(source.turn, first.get(id(sink), source.turn))
+    return [
+        source
+        for source in sources
+        if all(source.turn == first[id(sink)] and not sink.is_full for sink in source.sinks)
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """One followed file. Its lines go to the first sink, those with a needle to the second."""
+
+    pipe_fd: ClassVar[int] = -1
+
+    path: str
+    fd: int
+    sinks: tuple[Sink, ...]
+    prefix: bytes
+    needles: tuple[bytes, ...]
+    turn: int
+    unwatch: Callable[[], None] | None
+    cutter: LineCutter = field(default_factory=LineCutter)
+    position: int = 0
+    is_finished: bool = False
+    end_at: int | None = None
+    """Size of the file when it was finished; None if more may come."""
+    is_ended: bool = False
+
+    @property
+    def is_unwatched(self) -> bool:
+        return self.unwatch is None
+
+    def finish(self) -> None:
+        """Have it end with what is in the file now; from any thread."""
+        self.is_finished = True
+
+    def step(self) -> bool:
+        """Pass one chunk on; return whether there may be more to do at once."""
+        if self.is_finished and self.end_at is None:
+            self._restart_if_cut()
+            self.end_at = os.fstat(self.fd).st_size
+        if self.end_at is not None and self.position >= self.end_at:
+            self._emit(self.cutter.end())
+            self.is_ended = True
+            return False
+        chunk = os.read(self.fd, CHUNK_BYTES)
+        self.position += len(chunk)
+        if chunk:
+            self._emit(self.cutter.feed(chunk))
+            return True
+        return self._restart_if_cut()
+
+    def left_bytes(self) -> int:
+        """Return how many bytes of the file were not shown."""
+        return os.fstat(self.fd).st_size - self.position + self.cutter.held_bytes
+
+    def close(self) -> None:
+        if self.unwatch is not None:
+            self.unwatch()
+        os.close(self.fd)
+
+    def _restart_if_cut(self) -> bool:
+        """Go back to the beginning of a file that was cut, as log rotation does."""
+        size = os.fstat(self.fd).st_size
+        if size >= self.position:
+            return False
+        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
+        self.end_at = None if self.end_at is None else size
+        return True
+
+    def _emit(self, block: bytes) -> None:
+        self.sinks[0].add(prefixed(block, self.prefix))
+        for sink in self.sinks[1:]:
+            sink.add(prefixed(matching(block, self.needles), self.prefix))
+
+
+class Inotify:
+    """Watches open files for writes. Its descriptor is readable after one; see inotify(7).
+
+    Raises ``OSError`` if the system has no watcher left (``fs.inotify.max_user_instances``).
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._watchers: dict[int, int] = {}
+        self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise _last_error()
+
+    def watch(self, fd: int) -> Callable[[], None]:
+        """Watch the file open as `fd`; return what undoes that.
+
+        Raises ``OSError`` if the system has no watch left (``fs.inotify.max_user_watches``).
+        """
+        # By this path it is the very file that is open, whatever has its name meanwhile.
+        path = f"/proc/self/fd/{fd}".encode()
+        watch: int = self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY)
+        if watch < 0:
+            raise _last_error()
+        # The system knows one watch per file, however often it is asked for.
+        self._watchers[watch] = self._watchers.get(watch, 0) + 1
+        return partial(self._unwatch, watch)
+
+    def _unwatch(self, watch: int) -> None:
+        self._watchers[watch] -= 1
+        if not self._watchers[watch]:
+            del self._watchers[watch]
+            self._libc.inotify_rm_watch(self.fd, watch)
+
+    def drain(self) -> None:
+        """Take all notices, so that the descriptor is readable again only after a new write.
+
+        Which files they name is not looked at: asking every file costs less.
+        """
+        with suppress(BlockingIOError):
+            while os.read(self.fd, _NOTICES_BYTES):
+                pass
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.fd)
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"inotify: {os.strerror(number)}")

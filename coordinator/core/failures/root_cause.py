@@ -1,16 +1,15 @@
-"""Pure. Which failure explains a round, and which ones it explains."""
+"""Pure. Which failure explains a round, and which records are kept to tell."""
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
 from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import FailureRecord, FailureReport, Hang, HangKind
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from coordinator.core.model import FailureRecord, Hang, HangKind
 from drumbeat.format import one_line
 from drumbeat.violation import show_value
 
@@ -22,17 +21,22 @@ CANDIDATE_WINDOW_S = 0.001
 # by as much as its agent may take to end it, SIGKILL after SIGTERM included.
 HANG_END_S = 10.0
 
-# A report goes to every agent, so it holds few records; the rest is a number.
+# Of those that explain a round; a report goes to every agent, the rest is a number.
 CAUSES_SHOWN_MAX = 4
-VICTIMS_SHOWN_MAX = 16
-EARLIER_SHOWN_MAX = 8
-# Of a victim the report needs who and how, not every line.
-VICTIM_MESSAGE_CHARACTERS_MAX = 500
 # Of what a worker said at its end, in a reason that names several.
 CAUSE_CHARACTERS_MAX = 300
 
 # Of a table that is not bounded in bytes: one that an older coordinator kept.
 NO_LIMIT = 1 << 60
+
+_LIMITS_BROKEN = {
+    HangKind.TIMER: "timer {name} not released {limit}",
+    HangKind.SECTION: "section {name} not left {limit}",
+    HangKind.STARTUP: "no first heartbeat {limit} of its start",
+    HangKind.PROGRESS: "no further heartbeat {limit}",
+    HangKind.RUNTIME: "its interpreter gave no sign of life {limit}",
+    HangKind.EXIT: "its interpreter did not end {limit}",
+}
 
 
 def unhealed(
@@ -72,55 +76,6 @@ def root_causes(records: Iterable[FailureRecord], round_id: int) -> list[Failure
     return first + [r for r in hung if r.happened_at - hung[0].happened_at <= CANDIDATE_WINDOW_S]
 
 
-def make_report(
-    records: Iterable[FailureRecord],
-    round_id: int,
-    *,
-    world_size: int,
-    done: int = 0,
-    where: Standings = NOWHERE,
-    earlier: Sequence[str] = (),
-) -> FailureReport | None:
-    """Return the report of a round; ``None`` if nothing is known of it.
-
-    ``done`` workers had ended well before; ``where`` is who was where when it failed,
-    ``earlier`` what ended the rounds before.
-    """
-    of_round = [record for record in records if record.round_id == round_id]
-    if not of_round and not where.shown and not earlier:
-        return None
-    causes = root_causes(of_round, round_id)
-    explained = {(record.incarnation, record.sequence) for record in causes}
-    # A worker that restarts in process can have several. That it was stopped in the end is
-    # the least of what there is to say of it.
-    told = {_worker(record) for record in of_round if not record.is_victim}
-    victims = sorted(
-        (
-            record
-            for record in of_round
-            if (record.incarnation, record.sequence) not in explained
-            and not (record.is_victim and _worker(record) in told)
-        ),
-        key=lambda r: r.happened_at,
-    )
-    return FailureReport(
-        root_causes=tuple(causes[:CAUSES_SHOWN_MAX]),
-        victims=tuple(_shortened(record) for record in victims[:VICTIMS_SHOWN_MAX]),
-        # A round of which no record came may have ended in another way than by failing.
-        victims_count=max(0, world_size - done - len({_worker(cause) for cause in causes}))
-        if of_round or where.shown
-        else 0,
-        world_size=world_size,
-        standings=where.shown,
-        standings_count=where.count,
-        earlier=tuple(earlier[-EARLIER_SHOWN_MAX:]),
-    )
-
-
-def _worker(record: FailureRecord) -> tuple[str, int]:
-    return record.incarnation, record.worker.local_rank
-
-
 def describe(causes: Sequence[FailureRecord]) -> str:
     """Name the causes in one line."""
     shown = [_named(record) for record in causes[:CAUSES_SHOWN_MAX]]
@@ -135,28 +90,16 @@ def _named(record: FailureRecord) -> str:
     why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
     if record.has_never_run and why:
         return f"{who}: {why}"
-    if record.interruption is not None and record.hang is None:
-        return f"{who}: {record.interruption}{f': {why}' if why else ''}"
     if record.hang is not None:
         return f"{who} hung: {_limit_broken(record.hang)}"
+    if record.interruption is not None:
+        return f"{who}: {record.interruption}{f': {why}' if why else ''}"
     return f"{who} ({record.ending()}{f', {why}' if why else ''})"
 
 
 def _limit_broken(hang: Hang) -> str:
-    name, limit = show_value(hang.scope), f"within {hang.limit_s:g} s"
-    match hang.kind:
-        case HangKind.TIMER:
-            return f"timer {name} not released {limit}"
-        case HangKind.SECTION:
-            return f"section {name} not left {limit}"
-        case HangKind.STARTUP:
-            return f"no first heartbeat {limit} of its start"
-        case HangKind.PROGRESS:
-            return f"no further heartbeat {limit}"
-        case HangKind.RUNTIME:
-            return f"its interpreter gave no sign of life {limit}"
-        case HangKind.EXIT:
-            return f"its interpreter did not end {limit}"
+    limit = f"within {hang.limit_s:g} s"
+    return _LIMITS_BROKEN[hang.kind].format(name=show_value(hang.scope), limit=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +133,10 @@ def insert_most_telling(
 ) -> int:
     """Insert into a table that has this room: the least telling ones go.
 
-    The latest rounds come first, in them the latest iterations, in these the
-    earliest failures: what explains
-    the present outlives what explained the past. ``records`` stays in this order,
-    because a machine room can fail at once and each record must cost little.
-    Takes the bytes in the table, and returns those that are in it now.
+    The latest rounds come first, in them the latest iterations, in these the earliest
+    failures: what explains the present outlives what explained the past. ``records``
+    stays in this order, because a machine room can fail at once and each record must
+    cost little. Takes the bytes in the table, and returns those that are in it now.
     """
     insort(records, record, key=_telling)
     held += record.size_bytes
@@ -207,18 +149,3 @@ def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:
     # What happened in no iteration was healed by none.
     iteration = inf if record.interruption is None else record.iteration
     return (-record.round_id, -iteration, record.is_victim, record.happened_at)
-
-
-def _shortened(record: FailureRecord) -> FailureRecord:
-    return replace(
-        record,
-        message=record.message[:VICTIM_MESSAGE_CHARACTERS_MAX],
-        traceback="",
-        stderr_tail="",
-        explanation=record.explanation[:VICTIM_MESSAGE_CHARACTERS_MAX],
-        hang=_shortened_hang(record.hang) if record.hang is not None else None,
-    )
-
-
-def _shortened_hang(hang: Hang) -> Hang:
-    return replace(hang, stacks="", evidence=hang.evidence[:VICTIM_MESSAGE_CHARACTERS_MAX])

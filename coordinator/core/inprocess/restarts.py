@@ -11,9 +11,8 @@ from coordinator.core.inprocess.iterations import Address, Iterations
 from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord, told
 from coordinator.core.model import Round
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.leader import LeaderPort
-from coordinator.core.phases.rendezvous import GiveUp, Wait
+from coordinator.core.phases.phase import RunContext
+from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
 
 
 class InProcessRestarts:
@@ -28,7 +27,7 @@ class InProcessRestarts:
         self.review_at: float | None = None
         self._run = run
         self._round = current
-        self._leader_port = LeaderPort(run)
+        self._leader_port = LeaderPort(run.state)
         self._iterations: Iterations | None = None
         # Since when an iteration is waited for, and when that is logged next.
         self._waits_since = 0.0
@@ -128,7 +127,7 @@ class InProcessRestarts:
             leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
             self._run.members.presences[leader].master_port_spent = record.master_port
             self._run.tell([leader])
-            self._leader_port = LeaderPort(self._run)
+            self._leader_port = LeaderPort(self._run.state)
 
     def _log_wait(self, wait: Wait | None, now: float) -> None:
         """Log what an iteration waits for: more rarely, the longer it takes."""

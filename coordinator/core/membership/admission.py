@@ -1,8 +1,8 @@
-"""Pure. Whether an agent may take part in a run."""
+"""Pure. Whether an agent may take part in a run, and what it is called there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import fields, replace
 
 from coordinator.core.events import SessionOpened
@@ -44,32 +44,6 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     return rounds_error(event.beat, next_round_id=state.next_round_id)
 
 
-def spec_error(spec: RunSpec) -> InvalidRequest | None:
-    """Return what is impossible about a spec, ``None`` if nothing is."""
-    at_least, port = f"at least agents_min ({spec.agents_min})", spec.master_port
-    rules: list[tuple[str, float | None, bool, str]] = [
-        ("agents_min", spec.agents_min, spec.agents_min >= 1, "at least 1"),
-        ("agents_max", spec.agents_max, spec.agents_max >= spec.agents_min, at_least),
-        ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
-    ]
-    barrier = spec.exit_barrier_timeout_s
-    rules.append(("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"))
-    for name in (
-        "join_timeout",
-        "last_call",
-        "exit_barrier_timeout",
-        "shutdown_timeout",
-        "coordinator_grace",
-    ):
-        value = getattr(spec, f"{name}_s")
-        is_possible = value is None or 0 <= value <= DURATION_MAX_S
-        rules.append((name, value, is_possible, f"0 to {DURATION_MAX_S:g} seconds"))
-    broken = (
-        (f"spec.{name}", value, allowed) for name, value, holds, allowed in rules if not holds
-    )
-    return next((InvalidRequest(*each) for each in broken), None)
-
-
 def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
     """Return why a newcomer can't have held the round it names, ``None`` if it can.
 
@@ -81,6 +55,27 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
     return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
+def spec_error(spec: RunSpec) -> InvalidRequest | None:
+    """Return what is impossible about a spec, ``None`` if nothing is."""
+    least, most, port = spec.agents_min, spec.agents_max, spec.master_port
+    barrier = spec.exit_barrier_timeout_s
+    rules = [
+        ("agents_min", least, least >= 1, "at least 1"),
+        ("agents_max", most, most >= least, f"at least agents_min ({least})"),
+        ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
+        ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
+    ]
+    for field in fields(spec):
+        if field.name.endswith("_s") and (value := getattr(spec, field.name)) is not None:
+            is_possible = 0 <= value <= DURATION_MAX_S
+            allowed = f"0 to {DURATION_MAX_S:g} seconds"
+            rules.append((field.name.removesuffix("_s"), value, is_possible, allowed))
+    broken = (rule for rule in rules if not rule[2])
+    return next(
+        (InvalidRequest(f"spec.{name}", v, allowed) for name, v, _, allowed in broken), None
+    )
+
+
 def run_closed(run_id: str, state: RunState | None) -> RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None
@@ -90,37 +85,22 @@ def run_closed(run_id: str, state: RunState | None) -> RunClosed:
     return RunClosed(run_id, f"it {outcome}: {verdict.reason}")
 
 
-class Names:
-    """What the members of a run are called; no two alike."""
-
-    def __init__(self, members: Iterable[AgentIdentity]) -> None:
-        self._taken = {member.name for member in members}
-
-    def admit(self, agent: AgentIdentity) -> AgentIdentity:
-        """Return the agent with its name, numbered if another has it already: "node7#2"."""
-        name, number = agent.name, 1
-        while name in self._taken:
-            number += 1
-            name = f"{agent.name}#{number}"
-        self._taken.add(name)
-        return replace(agent, name=name)
-
-    def free(self, agent: AgentIdentity | None) -> None:
-        """Let the name of a member that is gone be used again."""
-        if agent is not None:
-            self._taken.discard(agent.name)
+def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:
+    """Return the agent with its name, numbered if another has it already: "node7#2"."""
+    name, number = agent.name, 1
+    while name in taken:
+        number += 1
+        name = f"{agent.name}#{number}"
+    return replace(agent, name=name)
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:
     """Return the fields in which an agent's spec differs from the run's, both values shown."""
     return tuple(
-        Difference(
-            field=field.name.removesuffix("_s"),  # as the protocol calls it
-            theirs=_shown(getattr(theirs, field.name)),
-            ours=_shown(getattr(ours, field.name)),
-        )
+        # Without the unit, as the protocol calls it.
+        Difference(field=field.name.removesuffix("_s"), theirs=_shown(their), ours=_shown(our))
         for field in fields(RunSpec)
-        if getattr(theirs, field.name) != getattr(ours, field.name)
+        if (their := getattr(theirs, field.name)) != (our := getattr(ours, field.name))
     )
 
 

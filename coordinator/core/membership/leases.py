@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.core.events import BeatReceived
-from coordinator.core.membership.clock_offset import Birth
 from coordinator.core.model import Beat, Desired, FailureRecord, GroupState, Pace
 from coordinator.core.progress.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
@@ -14,44 +14,47 @@ from drumbeat.deadlines import Deadlines
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.
 SUSPECT_INTERVALS = 1.5
+# Two clocks drift apart by some 20 µs a second: older messages must not count,
+# and among those of this long there is one that was quick.
+WINDOW_S = 30.0
+
+
+class Birth:
+    """The instant at which an agent began, as its quickest messages of late tell it.
+
+    A message says how long its agent has been running. Whatever it took on its
+    way makes the agent seem younger, so the earliest instant is the closest.
+    """
+
+    def __init__(self) -> None:
+        self._since = -math.inf
+        self._at = self._at_before = math.inf
+
+    def instant(self, uptime_s: float, *, now: float) -> float:
+        """Return when a message was sent that has this uptime and arrives ``now``."""
+        if now - self._since > WINDOW_S:
+            self._since, self._at_before, self._at = now, self._at, math.inf
+        self._at = min(self._at, now - uptime_s)
+        return min(self._at, self._at_before) + uptime_s
 
 
 @dataclass(slots=True, kw_only=True)
 class Presence:
-    """One member's connection.
-
-    ``session_id`` is ``None`` while the member has none, ``heard_at`` until it
-    was heard in this life of the coordinator. ``silent_since`` is when it was last
-    heard or opened its session, ``missed_until`` when the grace of a broken stream
-    ends. ``stalled_before`` is how long the coordinator had stood still by then, and
-    ``read_before`` what it was given to read what had come.
-    ``pushed`` is the desired state that this session was sent last.
-    ``master_port_spent`` is its latest port that a round has used. ``whereabouts``
-    are those of its workers. ``failure`` is the latest that a beat told in short,
-    placed on the coordinator's clock.
-    """
+    """One member's connection."""
 
     session_id: str | None = None
-    heard_at: float | None = None
-    silent_since: float = 0.0
-    missed_until: float = 0.0
+    heard_at: float | None = None  # in this life of the coordinator
+    silent_since: float = 0.0  # it was heard or opened its session
+    missed_until: float = 0.0  # end of the grace of a broken stream
+    # By then: how long the coordinator had stood still, and was given to read what had come.
     stalled_before: float = 0.0
     read_before: float = 0.0
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
-    pushed: Desired | None = None
-    master_port_spent: int = 0
+    pushed: Desired | None = None  # what this session was sent last
+    master_port_spent: int = 0  # its latest port that a round has used
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
-    failure: FailureRecord | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expiry:
-    """A member has to be given up. ``session_id`` is the session to end, if it has one."""
-
-    incarnation: str
-    session_id: str | None
-    reason: str
+    failure: FailureRecord | None = None  # the latest that a beat told in short
 
 
 class Membership:
@@ -73,8 +76,7 @@ class Membership:
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
         self.missed: set[str] = set()
-        self.latest_arrival = 0.0
-        """When the latest member was admitted."""
+        self.latest_arrival = 0.0  # when the latest member was admitted
         self._deadlines: Deadlines[str] = Deadlines()
         self._stalled_s = 0.0
         self._reading_s = 0.0
@@ -96,8 +98,7 @@ class Membership:
     def remember(self, incarnations: Iterable[str], *, until: float) -> None:
         """Expect members of an earlier life of the coordinator to come back."""
         for incarnation in incarnations:
-            self.presences[incarnation] = Presence()
-            self._miss(incarnation, until)
+            self._miss(incarnation, self.presences.setdefault(incarnation, Presence()), until)
 
     def expect_missed(self, *, until: float) -> None:
         """Give the missed this long, unless they have longer. Linear in them."""
@@ -118,11 +119,11 @@ class Membership:
 
     def detach(self, incarnation: str, session_id: str, *, until: float) -> bool:
         """Start the grace of a member whose stream broke; ``False`` if it has a newer one."""
-        presence = self.presences.get(incarnation)
-        if presence is None or presence.session_id != session_id:
+        presence = self.current(incarnation, session_id)
+        if presence is None:
             return False
         presence.session_id = None
-        self._miss(incarnation, until)
+        self._miss(incarnation, presence, until)
         return True
 
     def current(self, incarnation: str, session_id: str) -> Presence | None:
@@ -159,15 +160,13 @@ class Membership:
         presence = self.presences.get(incarnation)
         if presence is None or uptime_s is None:
             return now
-        presence.birth.sample(uptime_s, now=now)
-        return presence.birth.instant(uptime_s)
+        return presence.birth.instant(uptime_s, now=now)
 
     def forget(self, incarnation: str) -> None:
         """Drop what is known of a member."""
         self.presences.pop(incarnation, None)
-        self.connected.discard(incarnation)
-        self.suspects.discard(incarnation)
-        self.missed.discard(incarnation)
+        for group in (self.connected, self.suspects, self.missed):
+            group.discard(incarnation)
         self._deadlines.clear(incarnation)
 
     def stood_still(self, seconds: float) -> None:
@@ -194,10 +193,9 @@ class Membership:
         """Return when the next member becomes suspect or is given up."""
         return self._deadlines.next()
 
-    def pop_expired(self, *, now: float) -> list[Expiry]:
+    def pop_expired(self, *, now: float) -> list[str]:
         """Return the members whose lease or grace is over; note who has become suspect."""
-        due = self._deadlines.pop_due(now)
-        return [self._expiry(incarnation) for incarnation in due if self._is_over(incarnation, now)]
+        return [each for each in self._deadlines.pop_due(now) if self._is_over(each, now)]
 
     def _restart_lease(self, incarnation: str, presence: Presence, now: float) -> None:
         presence.silent_since = now
@@ -205,37 +203,27 @@ class Membership:
         self.suspects.discard(incarnation)
         self._deadlines.set(incarnation, now + self._suspect_s)
 
-    def _is_over(self, incarnation: str, now: float) -> bool:
-        """Return whether a member has to be given up; wait on if not."""
-        presence = self.presences[incarnation]
-        deaf_s = self._stalled_s - presence.stalled_before
-        deaf_s += min(self._reading_s - presence.read_before, self.pace.lease_s)
-        if presence.session_id is None:
-            until = presence.missed_until
-        else:
-            if now >= presence.silent_since + self._suspect_s + deaf_s:
-                self.suspects.add(incarnation)
-            is_suspect = incarnation in self.suspects
-            patience_s = self.pace.lease_s if is_suspect else self._suspect_s
-            until = presence.silent_since + patience_s
-        if now >= until + deaf_s:
-            return True
-        self._deadlines.set(incarnation, until + deaf_s)
-        return False
-
-    def _expiry(self, incarnation: str) -> Expiry:
-        session_id = self.presences[incarnation].session_id
-        if session_id is None:
-            reason = "its connection broke and it did not come back"
-        else:
-            reason = f"nothing was heard of it for {self.pace.lease_s:g} s"
-        return Expiry(incarnation=incarnation, session_id=session_id, reason=reason)
-
-    def _miss(self, incarnation: str, until: float) -> None:
-        presence = self.presences[incarnation]
+    def _miss(self, incarnation: str, presence: Presence, until: float) -> None:
         presence.missed_until = until
         presence.stalled_before, presence.read_before = self._stalled_s, self._reading_s
         self.connected.discard(incarnation)
         self.suspects.discard(incarnation)
         self.missed.add(incarnation)
         self._deadlines.set(incarnation, until)
+
+    def _is_over(self, incarnation: str, now: float) -> bool:
+        """Return whether a member has to be given up; wait on if not."""
+        presence = self.presences[incarnation]
+        deaf_s = self._stalled_s - presence.stalled_before
+        deaf_s += min(self._reading_s - presence.read_before, self.pace.lease_s)
+        until = presence.missed_until
+        if presence.session_id is not None:
+            until = presence.silent_since + self._suspect_s
+            if now >= until + deaf_s:
+                self.suspects.add(incarnation)
+            if incarnation in self.suspects:
+                until = presence.silent_since + self.pace.lease_s
+        if now >= until + deaf_s:
+            return True
+        self._deadlines.set(incarnation, until + deaf_s)
+        return False

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.leader import LeaderPort
-from coordinator.core.phases.phase import RunPhase
+from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.phases.ranks import next_order
-from coordinator.core.phases.rendezvous import Close, GiveUp, Rendezvous, Wait, close_round
+from coordinator.core.phases.rendezvous import (
+    Close,
+    GiveUp,
+    LeaderPort,
+    Rendezvous,
+    Wait,
+    close_round,
+)
 from coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -21,15 +26,14 @@ class Gathering(RunPhase):
         self._since = now
         self._quorum_since: float | None = None
         self._is_reforming = run.state.round is not None
-        self._leader_port = LeaderPort(run)
+        self._leader_port = LeaderPort(run.state)
         self._progress_at: float | None = None
 
     def connected(self, incarnation: str, *, now: float) -> None:
         if self._progress_at is None:
             self._progress_at = now + self.run.policy.progress_interval_s
 
-    def disconnected(self, incarnation: str, *, now: float) -> None:
-        self.connected(incarnation, now=now)
+    disconnected = connected
 
     def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
         self.connected(incarnation, now=now)

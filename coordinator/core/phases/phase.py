@@ -1,16 +1,110 @@
-"""Pure. What the phases of a run have in common."""
+"""Pure. What the phases of a run have in common, and what outlives them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from coordinator.core.effects import Instruct
-from coordinator.core.model import Beat
-from coordinator.core.phases.context import RunContext
+from coordinator.core import effects as fx
+from coordinator.core.failures.intake import SilentAtFailure
+from coordinator.core.failures.verdict import make_verdict
+from coordinator.core.membership.leases import Membership
+from coordinator.core.model import Beat, Desired, VerdictCause
 from coordinator.core.phases.rendezvous import Wait
-from coordinator.core.run.records import EndingStarted, RoundEnded, RoundStarted, RunEnded
+from coordinator.core.policy import Policy
+from coordinator.core.progress.adaptive_timeouts import Learning
+from coordinator.core.run.desired_state import desired_state
+from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
+from coordinator.core.run.state import RunState
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
+
+
+class RunContext:
+    """One for each run. Every change of the durable state goes through ``commit``.
+
+    ``done`` is how many workers of each participant of the current or last round exited
+    with 0 before they were told to stop.
+    """
+
+    def __init__(self, state: RunState, members: Membership, policy: Policy) -> None:
+        self.state, self.members, self.policy = state, members, policy
+        self.learning = Learning(policy.learning, state.limits or ())
+        self.silent = SilentAtFailure()
+        self.done: dict[str, int] = {}
+        self.effects: list[fx.Effect] = []
+        self._untold: set[str] = set()  # members that may not know their desired state
+        self._is_for_all = False
+
+    def commit(self, record: Record) -> None:
+        """Fold a record in, and journal it."""
+        self.state.apply(record)
+        self.effects.append(fx.Persist(run_id=self.state.key, record=record))
+
+    def decide(self, record: Record) -> None:
+        """Commit a record that the history calls a decision, and log that."""
+        self.effects += decided(self.state, record)
+
+    def log(self, decision: str, reason: str) -> None:
+        """Have a decision logged."""
+        run_id, round_id = self.state.run_id, self.state.round_id
+        self.effects.append(
+            fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
+        )
+
+    def ended(self, cause: VerdictCause, reason: str, *, now: float) -> RunEnded:
+        """Return the end of the run, with the report on its last round if that failed."""
+        verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
+        return RunEnded(verdict=verdict, at_s=now)
+
+    def port_of(self, incarnation: str) -> int:
+        """Return the port this agent holds for a round it leads; 0 if none, or a used one."""
+        port = self.members.presences[incarnation].beat.master_port
+        address = self.state.members[incarnation].address
+        return 0 if (address, port) in self.state.masters_spent else port
+
+    def tell(self, incarnations: Iterable[str]) -> None:
+        """Let these members know their desired state, if it is news to them."""
+        self._untold.update(incarnations)
+
+    def tell_all(self) -> None:
+        """Let all members know theirs. Linear in them."""
+        self._is_for_all = True
+
+    def take_effects(
+        self, wait: Wait | None, released: Mapping[str, str], *, now: float
+    ) -> list[fx.Effect]:
+        """Return the effects since the last call, desired states last.
+
+        ``wait`` is what the run waits for, ``released`` by the exit barrier, and why.
+        """
+        taken, self.effects = self.effects, []
+        if not self._untold and not self._is_for_all:
+            return taken  # as after most events
+        members, present = self.members, self.members.present_count
+        for incarnation in list(members.presences) if self._is_for_all else sorted(self._untold):
+            presence = members.presences.get(incarnation)
+            if presence is None or presence.session_id is None:
+                continue
+            why = released.get(incarnation)
+            wanted = desired_state(
+                self.state, incarnation, wait=wait, present=present, released=why, now=now
+            )
+            desired = Desired(state=wanted, master_port_spent=presence.master_port_spent)
+            if desired != presence.pushed:
+                presence.pushed = desired
+                taken.append(fx.Direct(session_id=presence.session_id, desired=desired))
+        self._untold, self._is_for_all = set(), False
+        return taken
+
+
+def decided(state: RunState, record: Record) -> list[fx.Effect]:
+    """Fold in a record that the history calls a decision; return what journals and logs it."""
+    state.apply(record)
+    entry, run_id = state.history[-1], state.run_id
+    log = fx.Decided(
+        run_id=run_id, decision=entry.decision, reason=entry.reason, round_id=entry.round_id
+    )
+    return [fx.Persist(run_id=state.key, record=record), log]
 
 
 class RunPhase:
@@ -56,7 +150,7 @@ class RunPhase:
         """
         return False
 
-    def instructions(self) -> list[Instruct]:
+    def instructions(self) -> list[fx.Instruct]:
         """Return what to tell workers that restart in process, once."""
         return []
 

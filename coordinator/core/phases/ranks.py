@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from coordinator.core.model import AgentIdentity, Seat
 
@@ -18,8 +19,7 @@ from coordinator.core.model import AgentIdentity, Seat
 def first_order(agents: Iterable[AgentIdentity]) -> list[AgentIdentity]:
     """Order agents that have no ranks yet: by host name, numbers as numbers, then as given.
 
-    Neighbouring hosts get neighbouring ranks, and a job that is started again
-    on the same hosts gets the same ones.
+    Neighbours get neighbouring ranks, and a job started again on the same hosts the same ones.
     """
     return sorted(agents, key=lambda agent: _natural(agent.host))
 
@@ -38,10 +38,8 @@ def next_order(
     Those who have a rank come before newcomers, newcomers in the order given;
     who is beyond ``agents_max`` stands by.
     """
-    survivors = [agent for agent in present if agent.incarnation in previous]
-    survivors.sort(key=lambda agent: previous[agent.incarnation])
-    newcomers = [agent for agent in present if agent.incarnation not in previous]
-    chosen = [*survivors, *newcomers][:agents_max]
+    ranked = sorted(present, key=lambda agent: previous.get(agent.incarnation, inf))
+    chosen = ranked[:agents_max]
     return group_order(chosen, previous) if previous else first_order(chosen)
 
 
@@ -55,20 +53,10 @@ def group_order(
     order, then newcomers in the order given.
     """
     size = len(agents)
-    seats: list[AgentIdentity | None] = [None] * size
-    movers: list[AgentIdentity] = []
-    newcomers: list[AgentIdentity] = []
-    for agent in agents:
-        rank = previous.get(agent.incarnation)
-        if rank is None:
-            newcomers.append(agent)
-        elif rank < size and seats[rank] is None:
-            seats[rank] = agent
-        else:
-            movers.append(agent)
-    movers.sort(key=lambda agent: previous[agent.incarnation])
-    fillers = iter([*movers, *newcomers])
-    return [seat if seat is not None else next(fillers) for seat in seats]
+    ranked = sorted(agents, key=lambda agent: previous.get(agent.incarnation, inf))
+    kept = {previous[a.incarnation]: a for a in ranked if previous.get(a.incarnation, size) < size}
+    fillers = (agent for agent in ranked if previous.get(agent.incarnation, size) >= size)
+    return [kept[rank] if rank in kept else next(fillers) for rank in range(size)]
 
 
 def assign_seats(order: Sequence[AgentIdentity]) -> dict[str, Seat]:
@@ -80,13 +68,14 @@ def assign_seats(order: Sequence[AgentIdentity]) -> dict[str, Seat]:
     role_ranks: Counter[str] = Counter()
     seats: dict[str, Seat] = {}
     for group_rank, agent in enumerate(order):
+        role = agent.role
         seats[agent.incarnation] = Seat(
             agent=agent,
             group_rank=group_rank,
             rank_first=rank,
-            role_rank_first=role_ranks[agent.role],
-            role_world_size=role_sizes[agent.role],
+            role_rank_first=role_ranks[role],
+            role_world_size=role_sizes[role],
         )
         rank += agent.local_world_size
-        role_ranks[agent.role] += agent.local_world_size
+        role_ranks[role] += agent.local_world_size
     return seats

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.model import RunSpec, VerdictCause
+from coordinator.core.run.state import RunState
 from drumbeat.format import are, count
 
 # Agents that lost their connection a moment ago, or are silent, are waited for, but
@@ -14,21 +15,15 @@ AWAITED_MAX_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """What counts for closing a round. Instants are the coordinator's clock.
+    """What counts for closing a round. Instants are the coordinator's clock."""
 
-    ``agents_present`` hold a session and were heard of late. ``agents_missed`` lost
-    theirs so recently that they may be back at once. ``agents_suspect`` hold one but
-    are silent. ``is_reforming`` says that a round has just ended and no new agent
-    is expected.
-    """
-
-    agents_present: int
-    agents_missed: int
-    agents_suspect: int = 0
+    agents_present: int  # hold a session and were heard of late
+    agents_missed: int  # lost theirs so recently that they may be back at once
+    agents_suspect: int = 0  # hold one but are silent
     since: float
-    quorum_since: float | None
+    quorum_since: float | None  # None: too few are connected
     latest_arrival: float
-    is_reforming: bool
+    is_reforming: bool  # a round has just ended, and no new agent is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,77 +61,73 @@ def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | 
     die at once the first one's end must not make a round with all the others.
     Source: torch elastic ``_RendezvousJoinOp``; differs: docs/adr/0004-closing-a-round.md.
     """
-    present, awaited = gathering.agents_present, gathering.agents_missed + gathering.agents_suspect
-    if awaited and present < spec.agents_max:
-        until = _awaited_until(spec, gathering, now=now)
-        if now < until:
-            return Wait(reason=_awaited(gathering), agents_wanted=awaited, until=until)
+    present, wanted = gathering.agents_present, spec.agents_min - gathering.agents_present
+    quorum_since = now if gathering.quorum_since is None else gathering.quorum_since
+    deadline = gathering.since + spec.join_timeout_s
     if present >= spec.agents_max:
         agents = count(spec.agents_max, "agent")
-        return Close(reason=f"{spec.agents_max} of {agents} {are(spec.agents_max)} there")
-    if present < spec.agents_min:
-        return _wait_for_quorum(spec, gathering, now=now)
+        return Close(f"{spec.agents_max} of {agents} {are(spec.agents_max)} there")
+    if awaited := gathering.agents_missed + gathering.agents_suspect:
+        until = deadline if now < deadline else deadline + AWAITED_MAX_S
+        until = quorum_since + AWAITED_MAX_S if wanted <= 0 else until
+        if now < until:
+            return Wait(reason=_awaited(gathering), agents_wanted=awaited, until=until)
+    if wanted > 0:
+        known = f"{present} of {count(spec.agents_min, 'agent')}"
+        if now >= deadline:
+            return GiveUp(f"join timeout: {known} after {spec.join_timeout_s:g} s")
+        reason = f"{known}, waiting for {wanted}"
+        return Wait(reason=reason, agents_wanted=wanted, until=deadline)
     if gathering.is_reforming:
         left = f"{count(present, 'agent')} {are(present)} left"
-        return Close(reason=f"{left}, {spec.agents_min} {are(spec.agents_min)} enough")
-    return _last_call(spec, gathering, now=now)
-
-
-def _quorum_since(gathering: Rendezvous, now: float) -> float:
-    return now if gathering.quorum_since is None else gathering.quorum_since
-
-
-def _join_deadline(spec: RunSpec, gathering: Rendezvous) -> float:
-    return gathering.since + spec.join_timeout_s
-
-
-def _awaited_until(spec: RunSpec, gathering: Rendezvous, *, now: float) -> float:
-    """Return until when missed and silent agents can hold up the round."""
-    if gathering.agents_present >= spec.agents_min:
-        return _quorum_since(gathering, now) + AWAITED_MAX_S
-    deadline = _join_deadline(spec, gathering)
-    return deadline if now < deadline else deadline + AWAITED_MAX_S
+        return Close(f"{left}, {spec.agents_min} {are(spec.agents_min)} enough")
+    return _last_call(spec, present, quorum_since, gathering.latest_arrival, now)
 
 
 def _awaited(gathering: Rendezvous) -> str:
     """Say which agents hold the round up."""
     missed, suspect = gathering.agents_missed, gathering.agents_suspect
-    total = gathering.agents_present + missed + suspect
+    total = count(gathering.agents_present + missed + suspect, "agent")
     if not suspect:
-        return f"{missed} of {count(total, 'agent')} lost their connection a moment ago"
+        return f"{missed} of {total} lost their connection a moment ago"
     lost = f" and {missed} lost their connection" if missed else ""
-    return f"{suspect} of {count(total, 'agent')} went silent{lost} a moment ago"
+    return f"{suspect} of {total} went silent{lost} a moment ago"
 
 
-def _wait_for_quorum(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Wait | GiveUp:
-    present, wanted = gathering.agents_present, spec.agents_min
-    deadline = _join_deadline(spec, gathering)
+def _last_call(
+    spec: RunSpec, present: int, quorum_since: float, latest: float, now: float
+) -> Close | Wait:
+    deadline = last_call_deadline(spec, first=quorum_since, latest=latest)
     if now >= deadline:
-        return GiveUp(
-            reason=f"join timeout: {present} of {count(wanted, 'agent')} "
-            f"after {spec.join_timeout_s:g} s"
-        )
-    return Wait(
-        reason=f"{present} of {count(wanted, 'agent')}, waiting for {wanted - present}",
-        agents_wanted=wanted - present,
-        until=deadline,
-    )
-
-
-def _last_call(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | Wait:
-    present, room = gathering.agents_present, spec.agents_max - gathering.agents_present
-    deadline = last_call_deadline(
-        spec, first=_quorum_since(gathering, now), latest=gathering.latest_arrival
-    )
-    if now >= deadline:
-        return Close(reason=f"last call is over with {present} of {spec.agents_max} agents")
-    return Wait(
-        reason=f"{count(present, 'agent')} {are(present)} enough, last call for {room} more",
-        agents_wanted=room,
-        until=deadline,
-    )
+        return Close(f"last call is over with {present} of {spec.agents_max} agents")
+    room = spec.agents_max - present
+    reason = f"{count(present, 'agent')} {are(present)} enough, last call for {room} more"
+    return Wait(reason=reason, agents_wanted=room, until=deadline)
 
 
 def last_call_deadline(spec: RunSpec, *, first: float, latest: float) -> float:
     """Return when a last call ends that began at ``first``, with the ``latest`` arrival."""
     return min(first + spec.last_call_s, latest + spec.last_call_quiet_s)
+
+
+class LeaderPort:
+    """Waits until the leader of one round or iteration holds a port for its rank 0.
+
+    ``awaited`` is the leader that holds none; each has its own time.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self.awaited: str | None = None
+        self._since = 0.0
+        self._state = state
+
+    def wait_for(self, leader: str, what: str, *, now: float) -> Wait | GiveUp:
+        """Wait for a port of this agent, which leads ``what``."""
+        if leader != self.awaited:
+            self.awaited, self._since = leader, now
+        host, limit_s = self._state.members[leader].name, self._state.spec.join_timeout_s
+        until = self._since + limit_s
+        if now >= until:
+            reason = f"{host}, which leads {what}, held no free port for {limit_s:g} s"
+            return GiveUp(reason, VerdictCause.PORT_MISSING)
+        return Wait(reason=f"waiting for a free port of {host}", agents_wanted=0, until=until)

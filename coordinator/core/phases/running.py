@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain, takewhile
 
 from coordinator.core.effects import Instruct
@@ -10,13 +9,12 @@ from coordinator.core.failures.intake import known_failures
 from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
-from coordinator.core.phases.context import RunContext
-from coordinator.core.phases.phase import RunPhase, Transition
+from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from coordinator.core.progress.stragglers import standings
-from coordinator.core.progress.worker_progress import NOWHERE, Standings
+from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
+from drumbeat.format import are
 
 
 class Running(RunPhase):
@@ -99,14 +97,14 @@ class Running(RunPhase):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
-        if self._failed and (unable := self._unable()):
+        # Of those that can't start the command; no restart would help.
+        founders, presences = self._failed & state.founders, self.members.presences
+        if unable := [i for i in founders if presences[i].beat.is_start_impossible]:
             reason = reasons.start_impossible(current, self._causes(), unable)
-            where = self._where(judged_at)
-            return self._fail(reason, where, now, cause=VerdictCause.START_IMPOSSIBLE)
+            return self._fail(VerdictCause.START_IMPOSSIBLE, reason, now, self._where(judged_at))
         if self._lost:
-            return self._end_round(
-                RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now
-            )
+            reason = reasons.round_lost(current, self._lost)
+            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
         if state.succeeded:
@@ -124,53 +122,53 @@ class Running(RunPhase):
         """Return what explains the failure of the round, as far as it is known. Linear."""
         return root_causes(known_failures(self.state, self.members), self._round.round_id)
 
-    def _unable(self) -> list[str]:
-        """Return failed members that can't start the command; no restart would help."""
-        presences, founders = self.members.presences, self.state.founders
-        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
-
-    def _unsure(self) -> Iterator[str]:
-        """Find participants that may be lost: their stream broke, or they are silent."""
-        return (
-            i for i in chain(self.members.missed, self.members.suspects) if i in self._round.seats
-        )
-
     def _where(self, now: float) -> Standings:
-        limit = self.run.policy.standings_shown_max
-        presences, rank_of = self.members.presences, self._inprocess.rank_of
-        return standings(self._round, presences, rank_of=rank_of, shown_max=limit, now=now)
+        """Return where the workers of the round stand. Linear in workers."""
+        presences, round_id = self.members.presences, self._round.round_id
+        found = [
+            Standing(rank=rank, host=seat.agent.name, progress=at)
+            for i, seat in self._round.seats.items()
+            if i in presences
+            for at in presences[i].whereabouts.in_round(round_id, now=now)
+            if (rank := self._inprocess.rank_of(i, at.local_rank)) is not None
+        ]
+        return most_telling(found, self.run.policy.standings_shown_max)
 
     def _review_failure(self, now: float, judged_at: float) -> Transition | None:
         """Judge a failed round, once it is known whether a machine died before it.
 
         A machine's death makes workers elsewhere fail, before its own lease is over.
         """
-        state, current = self.state, self._round
+        state, current, members = self.state, self._round, self.members
         self._failed_since = judged_at if self._failed_since is None else self._failed_since
         until = self._failed_since + self.run.policy.restart_grace_s
-        if judged_at < until and any(self._unsure()):
+        may_be_lost = chain(members.missed, members.suspects)
+        if judged_at < until and not current.seats.keys().isdisjoint(may_be_lost):
             if self._undecided is None:  # what it says is linear, so it is said once
-                unsure = list(self._unsure())
-                reason = reasons.undecided(current, self._causes(), self._failed, unsure)
+                unsure = current.seats.keys() & (members.missed | members.suspects)
+                what = reasons.round_failed(current, self._causes(), self._failed)
+                alive = f"{reasons.hosts(current, unsure)} {are(len(unsure))} alive"
+                reason = f"{what}; waiting to hear whether {alive}"
                 self._undecided = Wait(reason=reason, agents_wanted=0, until=until)
                 self.run.log("decision waits", reason)
             self.wait = self._undecided
             self._review_until(until)
             return None
-        where, why = self._where(judged_at), self._inprocess.give_up
+        where, why, causes = self._where(judged_at), self._inprocess.give_up, self._causes()
         if why is None:
-            what = reasons.round_failed(current, self._causes(), self._failed, where)
+            what = reasons.round_failed(current, causes, self._failed, where)
         elif len(state.given_up) == len(current.seats):
-            return self._end_round(RoundEnd.AGENT_LOST, reasons.all_lost(current, why), now)
+            reason = f"round {current.round_id} lost all hosts: {why}"
+            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
         else:
-            what = reasons.iterations_over(current, why, self._causes())
+            what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         allowed, used = state.spec.restarts_max, state.restarts_used
         in_process = state.iterations_restarted
         reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
         if used >= allowed:
-            return self._fail(reason, where, now)
-        self._note_silent(charged=1)
-        return self._end_round(RoundEnd.WORKER_FAILED, reason, now, where=where)
+            return self._fail(VerdictCause.WORKER_FAILED, reason, now, where)
+        self.run.silent.note(current, members, since=self._failed_since, charged=1)
+        return self._end_round(RoundEnd.WORKER_FAILED, reason, now, where)
 
     def _review_barrier(self, now: float) -> None:
         """Let go of those who have waited for the others as long as they may."""
@@ -204,23 +202,14 @@ class Running(RunPhase):
         return self._end_round(RoundEnd.AGENT_JOINED, reason, now)
 
     def _end_round(
-        self, cause: RoundEnd, reason: str, now: float, *, where: Standings = NOWHERE
+        self, cause: RoundEnd, reason: str, now: float, where: Standings = NOWHERE
     ) -> RoundEnded:
         round_id = self._round.round_id
         return RoundEnded(round_id=round_id, cause=cause, reason=reason, at_s=now, where=where)
 
     def _fail(
-        self,
-        reason: str,
-        where: Standings,
-        now: float,
-        *,
-        cause: VerdictCause = VerdictCause.WORKER_FAILED,
+        self, cause: VerdictCause, reason: str, now: float, where: Standings
     ) -> EndingStarted:
         """Say that no further round would help, or none is allowed."""
-        self._note_silent(charged=0)
+        self.run.silent.note(self._round, self.members, since=self._failed_since, charged=0)
         return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
-
-    def _note_silent(self, *, charged: int) -> None:
-        since = self._failed_since
-        self.run.silent.note(self._round, self.members, since=since, charged=charged)

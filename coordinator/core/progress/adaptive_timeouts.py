@@ -8,8 +8,8 @@ of samples has to be there first, a limit has a floor, and within a round it onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 HEARTBEAT = ""
 """Stands for the name of a section: the time between two heartbeats."""
@@ -70,101 +70,62 @@ class LearningRules:
     interval_s: float = 1.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What is known of one name: the limit in force, the one told, and the round so far."""
-
-    limit_s: float | None = None
-    told_s: float | None = None
-    settled_s: float | None = None
-    longest_s: float = 0.0
-    samples: int = 0
-
-
 class Learning:
     """Learns the limits of one run. ``due_at``: when what changed is to be told."""
 
-    def __init__(self, rules: LearningRules, limits: Iterable[LearnedLimit] = ()) -> None:
+    def __init__(self, rules: LearningRules, limits: Sequence[LearnedLimit] = ()) -> None:
         self.due_at: float | None = None
         self._rules = rules
-        self._known = {
-            limit.section: _Known(
-                limit_s=limit.limit_s,
-                told_s=limit.limit_s,
-                settled_s=limit.settled_s,
-                longest_s=limit.longest_s,
-                samples=limit.samples,
-            )
-            for limit in limits
-        }
+        # By section; of one that has no limit yet it is 0.
+        self._known = {limit.section: limit for limit in limits}
+        self._told = {limit.section: limit.limit_s for limit in limits}
 
     def observe(self, observations: Iterable[Observation], *, now: float) -> None:
         """Take in what a host says of the current round."""
-        for observation in observations:
-            known = self._of(observation.section)
+        for each in observations:
+            known = self._known.get(each.section)
             if known is None:
-                continue
-            known.longest_s = max(known.longest_s, observation.longest_s)
-            known.samples = max(known.samples, observation.samples)
-            if self._has_enough(observation.section, known):
-                known.limit_s = max(known.limit_s or 0.0, self._smoothed(known))
-            if self._is_news(known) and self.due_at is None:
+                sections = len(self._known) - (HEARTBEAT in self._known)
+                if each.section != HEARTBEAT and sections >= NAMES_MAX - 1:
+                    continue
+                known = LearnedLimit(section=each.section, limit_s=0.0)
+            longest_s = max(known.longest_s, each.longest_s)
+            known = replace(known, longest_s=longest_s, samples=max(known.samples, each.samples))
+            if self._has_enough(known):
+                known = replace(known, limit_s=max(known.limit_s, self._smoothed(known)))
+            self._known[each.section] = known
+            told_s = self._told.get(each.section, 0.0)
+            if known.limit_s > told_s * (1.0 + self._rules.growth_min) and self.due_at is None:
                 self.due_at = now + self._rules.interval_s
 
     def limits(self) -> tuple[LearnedLimit, ...]:
         """Return all limits in force, and count them as told."""
         self.due_at = None
-        for known in self._known.values():
-            known.told_s = known.limit_s
-        return tuple(
-            LearnedLimit(
-                section=section,
-                limit_s=known.limit_s,
-                settled_s=known.settled_s,
-                longest_s=known.longest_s,
-                samples=known.samples,
-            )
-            for section, known in sorted(self._known.items())
-            if known.limit_s is not None
-        )
+        in_force = tuple(known for _, known in sorted(self._known.items()) if known.limit_s)
+        self._told = {limit.section: limit.limit_s for limit in in_force}
+        return in_force
 
     def end_round(self) -> None:
         """Settle what the round has come to; the next one begins with that, and may lower it."""
-        for section, known in list(self._known.items()):
-            if self._has_enough(section, known):
-                known.settled_s = self._smoothed(known)
-            known.limit_s, known.longest_s, known.samples = known.settled_s, 0.0, 0
-            if known.settled_s is None:
-                del self._known[section]  # its place is free for another name
-        self.due_at = None
+        before, self._known, self.due_at = self._known, {}, None
+        for section, known in before.items():
+            settled_s = self._smoothed(known) if self._has_enough(known) else known.settled_s
+            if settled_s is not None:  # else its place is free for another name
+                self._known[section] = LearnedLimit(
+                    section=section, limit_s=settled_s, settled_s=settled_s
+                )
 
     def forget(self) -> None:
         """Forget everything."""
-        self._known, self.due_at = {}, None
+        self._known, self._told, self.due_at = {}, {}, None
 
-    def _of(self, section: str) -> _Known | None:
-        """Return what is known of a name, ``None`` if there is no room for one more."""
-        known = self._known.get(section)
-        if known is None:
-            sections = len(self._known) - (HEARTBEAT in self._known)
-            if section != HEARTBEAT and sections >= NAMES_MAX - 1:
-                return None
-            known = self._known[section] = _Known()
-        return known
+    def _has_enough(self, known: LearnedLimit) -> bool:
+        is_heartbeat, rules = known.section == HEARTBEAT, self._rules
+        return known.samples >= (rules.heartbeats_min if is_heartbeat else rules.sections_min)
 
-    def _has_enough(self, section: str, known: _Known) -> bool:
-        rules = self._rules
-        least = rules.heartbeats_min if section == HEARTBEAT else rules.sections_min
-        return known.samples >= least
-
-    def _smoothed(self, known: _Known) -> float:
+    def _smoothed(self, known: LearnedLimit) -> float:
         rules = self._rules
         calculated = max(rules.limit_min_s, rules.factor * known.longest_s)
         if known.settled_s is None:
             return calculated
         return rules.weight * known.settled_s + (1.0 - rules.weight) * calculated
-
-    def _is_news(self, known: _Known) -> bool:
-        if known.limit_s is None or known.told_s is None:
-            return known.limit_s is not None
-        return known.limit_s > known.told_s * (1.0 + self._rules.growth_min)

@@ -1,12 +1,18 @@
-"""Pure. Where workers stand, as far as they say so: the latest of each, and nothing older."""
+"""Pure. Where workers stand, as far as they say so, and who seems to hold the others up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 SCOPE_BYTES_MAX = 128
 """Of the name of an open timer or section, in UTF-8; enough to recognize it."""
+
+# Ranks named in one line; if more are behind, none in particular is.
+BEHIND_SHOWN_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +35,16 @@ class WorkerProgress:
 
     def aged(self, seconds: float) -> WorkerProgress:
         """Return the same, told ``seconds`` later."""
-        return replace(
-            self,
-            heartbeat_age_s=_older(self.heartbeat_age_s, seconds),
-            runtime_age_s=_older(self.runtime_age_s, seconds),
-            scope_age_s=_older(self.scope_age_s, seconds),
-        )
+        ages = ("heartbeat_age_s", "runtime_age_s", "scope_age_s")
+        known = {name: age for name in ages if (age := getattr(self, name)) is not None}
+        return replace(self, **{name: age + seconds for name, age in known.items()})
 
-
-def _older(age_s: float | None, seconds: float) -> float | None:
-    return None if age_s is None else age_s + seconds
+    @property
+    def steps(self) -> float:
+        """How far it has come: infinitely far if it counts no steps, it is not behind for it."""
+        if self.step is not None:
+            return self.step
+        return -math.inf if self.heartbeat_age_s is None else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,12 @@ class Standing:
     rank: int
     host: str
     progress: WorkerProgress
+
+    def __str__(self) -> str:
+        who, progress = f"rank {self.rank} on {self.host}", self.progress
+        if progress.step is not None:
+            return f"{who} at step {progress.step}"
+        return f"{who} before its first heartbeat" if progress.steps < 0 else who
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +99,44 @@ class Whereabouts:
             return []
         known = sorted(self._latest.items())
         return [worker.aged(max(0.0, now - since)) for _, (worker, since) in known]
+
+
+def most_telling(found: Sequence[Standing], shown_max: int) -> Standings:
+    """Keep so many of those found: the furthest behind, elsewhere than the others, silent."""
+    scope = _common_scope(found)
+
+    def lag(standing: Standing) -> tuple[float, bool, float, int]:
+        at = standing.progress
+        return at.steps, at.scope == scope, -(at.heartbeat_age_s or 0.0), standing.rank
+
+    shown = sorted(heapq.nsmallest(shown_max, found, key=lag), key=lambda each: each.rank)
+    return Standings(shown=tuple(shown), count=len(found))
+
+
+def furthest_behind(found: Sequence[Standing]) -> str:
+    """Name who is behind the others, e.g. "rank 3 on b at step 40"; empty if none is.
+
+    Behind are those with the lowest step; if all are equally far, those that are
+    not within the scope in which most of the others are. Of half or more nothing
+    is said.
+    """
+    steps = [standing.progress.steps for standing in found]
+    counted = [step for step in steps if math.isfinite(step)] or steps
+    least, most = min(steps, default=0.0), max(counted, default=0.0)
+    if least < most:
+        behind, where = [each for each in found if each.progress.steps == least], ""
+    elif scope := _common_scope(found):
+        behind = [each for each in found if each.progress.scope != scope]
+        where = f", not in {scope!r} as the others"
+    else:
+        return ""
+    if not behind or len(behind) > BEHIND_SHOWN_MAX or 2 * len(behind) >= len(found) > 2:
+        return ""
+    return ", ".join(map(str, behind)) + where
+
+
+def _common_scope(found: Sequence[Standing]) -> str:
+    """Return the scope that more than half of the workers are in; empty if there is none."""
+    scopes = Counter(standing.progress.scope for standing in found)
+    scope, count = scopes.most_common(1)[0] if scopes else ("", 0)
+    return scope if 2 * count > len(found) else ""

@@ -12,7 +12,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Verdict, VerdictCause
-from coordinator.core.phases.context import decided
+from coordinator.core.phases.phase import decided
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import RunEnded
 from coordinator.core.run.run import Run

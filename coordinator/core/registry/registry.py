@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
-from coordinator.core.model import AgentInfo
 from coordinator.core.policy import Policy
 from coordinator.core.registry.isolation import IsolatedRun, refuse
 from coordinator.core.run.records import RunCreated
@@ -37,8 +36,9 @@ _STANDING_BYTES = 512
 class AgentSession:
     """One session of one agent. ``run`` is the ``RunState.key`` of the one it serves, if any."""
 
-    info: AgentInfo
     run: str | None
+    version: str
+    labels: dict[str, str]
 
 
 class Registry:
@@ -126,7 +126,8 @@ class Registry:
                 effects = self._open(event, now)
                 run = self._of_agent(event.run_id, event.agent.incarnation)
                 key = run.state.key if run is not None else None
-                self.sessions[event.session_id] = AgentSession(info=event.info, run=key)
+                session = AgentSession(run=key, version=event.version, labels=event.labels)
+                self.sessions[event.session_id] = session
                 return effects
             case ev.FailureReported():
                 return self._take_failure(event, now)

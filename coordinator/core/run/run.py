@@ -11,14 +11,13 @@ from typing import assert_never
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.failures.intake import is_wanted, taken
-from coordinator.core.membership.admission import Names, refusal
+from coordinator.core.membership.admission import numbered, refusal
 from coordinator.core.membership.leases import Membership
 from coordinator.core.membership.pace import RunPace
 from coordinator.core.model import VerdictCause
-from coordinator.core.phases.context import RunContext
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
-from coordinator.core.phases.phase import RunPhase, Transition
+from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import differ
@@ -45,7 +44,7 @@ class Run:
         self.members.latest_arrival = now
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._policy = policy
-        self._names = Names(state.members.values())
+        self._names = {member.name for member in state.members.values()}  # no two alike
         self._context = RunContext(state, self.members, policy)
         if state.phase is not Phase.ENDED:
             until = now + policy.return_grace_s(self.members.pace)
@@ -126,7 +125,8 @@ class Run:
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            agent, seen = self._names.admit(event.agent), event.beat.rounds_seen
+            agent, seen = numbered(event.agent, self._names), event.beat.rounds_seen
+            self._names.add(agent.name)
             self._context.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now
         replaced = self.members.attach(incarnation, event.session_id, now=now)
@@ -167,10 +167,13 @@ class Run:
         due = self.next_deadline()
         if due is not None and now - due > self._policy.stall_s:
             self.members.stood_still(now - due)
-        for expiry in self.members.pop_expired(now=now):
-            if expiry.session_id is not None:
-                self._reject(expiry.session_id, StaleSession(expiry.reason))
-            self._remove(expiry.incarnation, expiry.reason, now)
+        for incarnation in self.members.pop_expired(now=now):
+            session_id = self.members.presences[incarnation].session_id
+            reason = "its connection broke and it did not come back"
+            if session_id is not None:
+                reason = f"nothing was heard of it for {self.members.pace.lease_s:g} s"
+                self._reject(session_id, StaleSession(reason))
+            self._remove(incarnation, reason, now)
         learned_at = self._learned_at()
         if learned_at is not None and now >= learned_at:
             self._tell_limits()
@@ -189,7 +192,8 @@ class Run:
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
         """Give a member up. In an ended run nothing depends on it any more."""
-        self._names.free(self.state.members.get(incarnation))
+        if (agent := self.state.members.get(incarnation)) is not None:
+            self._names.discard(agent.name)
         self.members.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def ports() -> Iterator[Ports]:
     reserved = Ports()
     yield reserved
-    reserved.close()
+    reserved.keep_only()
 
 
 def tcp(family: socket.AddressFamily = socket.AF_INET, *, reuse: bool = False) -> socket.socket:
@@ -72,13 +72,13 @@ def test_reserved_ports_differ_and_the_system_gives_out_none_of_them(ports: Port
             made.close()
 
 
-def test_a_released_port_is_free_again(ports: Ports) -> None:
-    port = ports.reserve()
-    ports.release(port)
-    ports.release(port)  # harmless
-    ports.release(1)  # never reserved
+def test_a_port_that_is_let_go_is_free_again(ports: Ports) -> None:
+    port, kept = ports.reserve(), ports.reserve()
+    ports.keep_only(frozenset({kept, 1}))
     with tcp() as newcomer:
         newcomer.bind(("", port))
+    with tcp() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", kept))
 
 
 def test_a_connection_to_a_reserved_port_is_refused(ports: Ports) -> None:

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, SessionLost
-from agent.core.group_state import Group, Residue
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import Exit
+from agent.core.round_workers import RoundWorkers
 from coordinator.core.effects import Kept
-from coordinator.core.failures.intake import is_wanted
-from coordinator.core.failures.silence import SilentAtFailure
+from coordinator.core.failures.intake import SilentAtFailure, is_wanted
 from coordinator.core.inprocess.iterations import Iterations
 from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.inprocess.roster import Roster
 from coordinator.core.membership import leases as membership
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import GroupState, VerdictCause
-from coordinator.core.phases.context import RunContext
+from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.running import Running
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import GroupSucceeded
@@ -139,25 +138,25 @@ def fences_itself(patch: pytest.MonkeyPatch) -> None:
 def starts_beside_the_living(patch: pytest.MonkeyPatch) -> None:
     """A new round does not wait for the old one's processes."""
 
-    def request_stop(self: Group) -> bool:
-        was_asked = original(self)
-        self._residue, self._alive = Residue.NONE, set()
-        return was_asked
+    def stop(self: RoundWorkers, *signum: int) -> list[AgentEffect]:
+        effects = original(self, *signum)
+        self._alive, self._has_processes, self.is_stopping = set(), False, False
+        return effects
 
-    original = Group.request_stop
-    patch.setattr(Group, "request_stop", request_stop)
+    original = RoundWorkers.stop
+    patch.setattr(RoundWorkers, "stop", stop)
 
 
 def forgets_the_supervisors_death(patch: pytest.MonkeyPatch) -> None:
     """What died with a supervisor is still waited for."""
-    patch.setattr(Group, "lose_all", lambda _self, _is_excused: [])
+    patch.setattr(RoundWorkers, "lost", lambda _self, _event, now: [])  # noqa: ARG005
 
 
 def guesses_the_verdict(patch: pytest.MonkeyPatch) -> None:
     """An agent whose workers are done and that is cut off claims success."""
 
     def end(self: AgentCore, error: object) -> None:
-        if self._group.state.value == GroupState.SUCCEEDED.value:
+        if self._workers.state.value == GroupState.SUCCEEDED.value:
             verdict = Exit(is_success=True, reason="")
             self._on_directive(DirectiveReceived(attempt=0, state=verdict))
         else:

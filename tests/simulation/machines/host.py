@@ -245,7 +245,7 @@ class Agent:
                 self._desk.order(effect)
             case fx.Finish():
                 self.finish = effect
-            case fx.ReleasePort() | fx.Tell():
+            case fx.Tell():
                 pass
 
     def _write(self, failure: Failure) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.retries import DELAY_FIRST_S, CoordinatorLink
+from agent.core.coordinator_link import DELAY_FIRST_S, CoordinatorLink
 from agent.errors import CoordinatorLost, CoordinatorUnreachable
-from tests.support.agents import PACE
+from tests.support.agents import PACE, POLICY
 
 
 def a_connection() -> CoordinatorLink:
-    return CoordinatorLink("head:1", join_timeout_s=600.0, grace_s=60.0)
+    return CoordinatorLink(POLICY)
 
 
 def test_the_first_attempt_is_made_at_once() -> None:
     connection = a_connection()
-    assert connection.begin(now=10.0) == 0.0
+    connection.begin(now=10.0)
     assert (connection.attempt, connection.deadline, connection.is_open) == (1, 610.0, False)
 
 

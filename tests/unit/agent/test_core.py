@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agent.core import effects as fx
+from agent.core.agent import SUPERVISOR_DEATHS_MAX
 from agent.core.events import (
     DeadlineReached,
-    PaceChanged,
     PortReserved,
     SessionLost,
     SessionWelcomed,
@@ -22,7 +22,6 @@ from agent.core.events import (
     WorkerStartFailed,
 )
 from agent.core.model import Exit, GroupState, Pace, Standby, Stop
-from agent.core.retries import SUPERVISOR_DEATHS_MAX
 from agent.errors import (
     CoordinatorLost,
     CoordinatorUnreachable,
@@ -335,7 +334,7 @@ def test_it_beats_at_the_pace_it_is_told() -> None:
     assert story.core.next_deadline() == NOW + 1.0
     assert story.feed(DeadlineReached(), after_s=1.0) == [beat()]
     slow = Pace(heartbeat_interval_s=4.0, reconnect_delay_max_s=2.0)
-    assert story.feed(PaceChanged(attempt=1, pace=slow)) == []
+    assert story.feed(SessionWelcomed(attempt=1, pace=slow)) == []
     assert story.core.next_deadline() == story.now + 4.0
 
 
@@ -346,21 +345,22 @@ def test_a_spent_port_is_held_until_the_next_one_is_spent() -> None:
     story = AgentStory().connected()
     first = story.feed(desired(an_assignment(0), spent=PORT))
     assert without(first, fx.Tell, fx.StartRound) == [
-        fx.ReservePort(),
+        fx.ReservePort(kept=frozenset({PORT, 29500})),
         beat(S.STARTING, 0, master_port=0, workers_alive=2),
     ]
     again = story.feed(PortReserved(port=PORT + 1))
     assert again == [beat(S.STARTING, 0, master_port=PORT + 1, workers_alive=2)]
     assert story.feed(desired(an_assignment(0), spent=PORT)) == [], "it is replaced already"
     second = story.feed(desired(an_assignment(1), spent=PORT + 1))
-    assert of(second, fx.ReleasePort) == [fx.ReleasePort(port=PORT)]
-    assert of(second, fx.ReservePort) == [fx.ReservePort()]
+    kept = frozenset({PORT + 1, 29500})
+    assert of(second, fx.ReservePort) == [fx.ReservePort(kept=kept)], "the first one is let go"
 
 
 def test_a_port_that_is_spent_before_it_is_held_is_replaced_when_it_is() -> None:
     story = AgentStory()
     story.feed(SessionWelcomed(attempt=1, pace=PACE), desired(Standby(reason="x"), spent=PORT))
-    assert of(story.feed(PortReserved(port=PORT)), fx.ReservePort) == [fx.ReservePort()]
+    reserve = fx.ReservePort(kept=frozenset({PORT}))
+    assert of(story.feed(PortReserved(port=PORT)), fx.ReservePort) == [reserve]
 
 
 # Signals.

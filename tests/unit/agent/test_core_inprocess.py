@@ -342,17 +342,16 @@ def test_the_port_of_the_round_outlives_those_of_its_iterations() -> None:
     lead = an_assignment(0, group_rank=0, master_port=PORT)
     story.feed(desired(lead, spent=PORT), PortReserved(port=PORT + 1))
     first = story.feed(desired(lead, spent=PORT + 1))
-    assert without(first, fx.SendBeat) == [fx.ReservePort()], "nothing is let go, nothing told"
+    both = fx.ReservePort(kept=frozenset({PORT, PORT + 1}))
+    assert without(first, fx.SendBeat) == [both], "nothing is let go, nothing told"
     story.feed(PortReserved(port=PORT + 2))
     second = story.feed(desired(lead, spent=PORT + 2))
-    assert without(second, fx.SendBeat) == [fx.ReleasePort(port=PORT + 1), fx.ReservePort()]
+    latest = fx.ReservePort(kept=frozenset({PORT, PORT + 2}))
+    assert without(second, fx.SendBeat) == [latest], "that of the iteration before is let go"
     story.feed(PortReserved(port=PORT + 3))
     next_lead = an_assignment(1, group_rank=0, master_port=PORT + 3)
     third = story.feed(desired(next_lead, spent=PORT + 3))
-    assert of(third, fx.ReleasePort) == [
-        fx.ReleasePort(port=PORT),
-        fx.ReleasePort(port=PORT + 2),
-    ]
+    assert of(third, fx.ReservePort) == [fx.ReservePort(kept=frozenset({PORT + 3}))]
 
 
 def test_a_death_after_completion_that_is_heard_of_late_is_a_failure() -> None:

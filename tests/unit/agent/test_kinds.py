@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.settings.kinds import FILTERS, RANKS
-from agent.workers.output.last_lines import BYTES_MAX, LINES_MAX, last_lines
+from agent.workers.output.lines import LAST_BYTES_MAX, LAST_LINES_MAX, last_lines
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_last_lines_are_what_a_terminal_leaves(data: bytes, text: str) -> None:
 
 
 def test_last_lines_have_a_limit() -> None:
-    lines = [f"line {number}" for number in range(LINES_MAX + 3)]
+    lines = [f"line {number}" for number in range(LAST_LINES_MAX + 3)]
     assert last_lines("\n".join(lines).encode()) == "\n".join(lines[3:])
-    assert last_lines(b"x" * BYTES_MAX + b"end") == "x" * (BYTES_MAX - 3) + "end"
+    assert last_lines(b"x" * LAST_BYTES_MAX + b"end") == "x" * (LAST_BYTES_MAX - 3) + "end"

@@ -72,7 +72,7 @@ def test_only_the_last_round_counts() -> None:
 def test_a_failed_run_has_its_root_causes() -> None:
     outcome = recorder(verdict=FAILED).outcome(fx.Finish(exit_code=1, report=REPORT))
     assert outcome == Outcome(
-        exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True
+        exit_code=1, reason="round 0 failed", root_causes=(CAUSE,), is_verdict=True, round_id=0
     )
 
 

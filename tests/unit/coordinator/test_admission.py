@@ -14,7 +14,6 @@ from coordinator.core.model import (
     AgentIdentity,
     Beat,
     GroupState,
-    RunPurpose,
     RunSpec,
     Verdict,
     VerdictCause,
@@ -31,7 +30,8 @@ SPEC = a_spec(1, 4)
 def hello(agent: AgentIdentity, spec: RunSpec = SPEC, round_id: int | None = None) -> SessionOpened:
     beat = Beat(state=GroupState.IDLE, round_id=round_id)
     return SessionOpened(
-        purpose=RunPurpose(run_id="run", spec=spec),
+        run_id="run",
+        spec=spec,
         session_id="s",
         agent=agent,
         beat=beat,
@@ -70,7 +70,7 @@ def test_one_incarnation_is_one_process() -> None:
 def test_a_full_table_refuses_the_next() -> None:
     error = refusal(a_state(), hello(an_agent("b")), agents_max=1)
     assert isinstance(error, LimitReached)
-    assert (error.limit_name, error.limit) == ("agents_per_run_max", 1)
+    assert error.args == ("agents_per_run_max", 1)
 
 
 def test_a_newcomer_may_have_held_a_round_far_above_what_is_known_but_not_any() -> None:
@@ -92,7 +92,8 @@ def test_an_absurd_round_neither_founds_a_run_nor_harms_one() -> None:
         effects = story.registry.handle(
             replace(
                 hello(an_agent(name), story.spec, round_id=2**53),
-                purpose=RunPurpose(run_id=run_id, spec=story.spec),
+                run_id=run_id,
+                spec=story.spec,
             ),
             now=story.now,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.membership.admission import Names
+from coordinator.core.membership.admission import numbered
 from tests.support.world import Story, a_story, an_agent
 
 
@@ -19,12 +19,9 @@ def history(story: Story) -> str:
 
 
 def test_a_name_that_is_taken_gets_the_next_number() -> None:
-    names = Names([an_agent("a", name="node7#3")])
-    admitted = [names.admit(an_agent(each, host="node7")) for each in "bcd"]
-    assert [agent.name for agent in admitted] == ["node7", "node7#2", "node7#4"]
-    names.free(admitted[1])
-    names.free(None)
-    assert names.admit(an_agent("e", name="node7")).name == "node7#2"
+    assert numbered(an_agent("b", host="node7"), {"node7#3"}).name == "node7"
+    assert numbered(an_agent("c", host="node7"), {"node7", "node7#3"}).name == "node7#2"
+    assert numbered(an_agent("d", host="node7"), {"node7", "node7#2", "node7#3"}).name == "node7#4"
 
 
 def test_agents_of_one_host_are_told_apart_in_reasons() -> None:

@@ -14,8 +14,7 @@ from coordinator.core.model import (
     VerdictCause,
 )
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
-from coordinator.wire.exit_message import EXIT_BYTES_MAX
-from coordinator.wire.failure import verdict_message
+from coordinator.wire.failure import EXIT_BYTES_MAX, verdict_message
 from coordinator.wire.session import desired_message
 from drumbeat.v1 import session_pb2
 from tests.support.world import a_record, a_story

@@ -8,16 +8,18 @@ import pytest
 
 from coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
-    EARLIER_SHOWN_MAX,
     HANG_END_S,
-    VICTIM_MESSAGE_CHARACTERS_MAX,
-    VICTIMS_SHOWN_MAX,
     TableRoom,
     describe,
     insert_most_telling,
-    make_report,
     root_causes,
     unhealed,
+)
+from coordinator.core.failures.verdict import (
+    EARLIER_SHOWN_MAX,
+    VICTIM_MESSAGE_CHARACTERS_MAX,
+    VICTIMS_SHOWN_MAX,
+    make_report,
 )
 from coordinator.core.inprocess.records import IterationPhase, IterationState
 from coordinator.core.model import FailureRecord, Hang, HangKind

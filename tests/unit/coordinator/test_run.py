@@ -15,7 +15,6 @@ from coordinator.core.model import (
     Desired,
     GroupState,
     Release,
-    RunPurpose,
     Standby,
     Stop,
 )
@@ -404,7 +403,8 @@ def test_rounds_that_an_agent_has_held_are_not_numbered_again() -> None:
     """Goal: a coordinator without memory fences old rounds. Method: an agent that holds one."""
     story = a_story(1)
     opened = SessionOpened(
-        purpose=RunPurpose(run_id=RUN, spec=story.spec),
+        run_id=RUN,
+        spec=story.spec,
         session_id="s1",
         agent=an_agent("a"),
         beat=Beat(state=GroupState.RUNNING, round_id=5, master_port=1),

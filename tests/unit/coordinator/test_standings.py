@@ -8,8 +8,12 @@ import pytest
 
 from coordinator.core.model import Hang, HangKind
 from coordinator.core.policy import Policy
-from coordinator.core.progress.stragglers import BEHIND_SHOWN_MAX, furthest_behind
-from coordinator.core.progress.worker_progress import Standing, WorkerProgress
+from coordinator.core.progress.worker_progress import (
+    BEHIND_SHOWN_MAX,
+    Standing,
+    WorkerProgress,
+    furthest_behind,
+)
 from coordinator.core.run.records import EndingStarted, RoundEnded
 from tests.support.world import Story, a_running_story
 

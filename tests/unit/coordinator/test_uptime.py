@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.membership.clock_offset import WINDOW_S, Birth
+from coordinator.core.membership.leases import WINDOW_S, Birth
 
 
 def test_the_quickest_message_counts() -> None:
     birth = Birth()
-    birth.sample(10.0, now=110.5)
-    birth.sample(11.0, now=111.001)
-    birth.sample(12.0, now=119.0)
-    assert birth.instant(12.0) == pytest.approx(112.001)
+    birth.instant(10.0, now=110.5)
+    birth.instant(11.0, now=111.001)
+    assert birth.instant(12.0, now=119.0) == pytest.approx(112.001)
 
 
 def test_what_was_said_long_ago_is_forgotten() -> None:
@@ -20,8 +19,7 @@ def test_what_was_said_long_ago_is_forgotten() -> None:
     birth = Birth()
     now, uptime = 0.0, 0.0
     for _ in range(5):
-        birth.sample(uptime, now=now)
+        birth.instant(uptime, now=now)
         now += WINDOW_S + 1
         uptime += WINDOW_S
-    birth.sample(uptime, now=now)
-    assert now - birth.instant(uptime) <= 1.0
+    assert now - birth.instant(uptime, now=now) <= 1.0

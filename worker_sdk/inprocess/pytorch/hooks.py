@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from worker_sdk.inprocess import environment
@@ -43,8 +44,9 @@ class AbortTorchDistributed(Abort):
         if distributed is None:
             return state
         if distributed.is_initialized():
-            Kept.groups += distributed.distributed_c10d._world.pg_names  # noqa: SLF001
-            _abort_groups(list(distributed.distributed_c10d._world.pg_names))  # noqa: SLF001
+            groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
+            Kept.groups += groups
+            _abort_groups(groups)
             gloo.shut_down_gloo()
             _destroy(distributed)
         host, port = environment.master()
@@ -52,24 +54,24 @@ class AbortTorchDistributed(Abort):
             gloo.shut_down_to(host, port)
         return state
 
-    def settle(self) -> None:
-        """Leave torch as it was before its first group; once the main thread has come out.
 
-        It may have made a group while the others were aborted. And one that it failed
-        to make has been counted: the next would have another name than on the other workers.
-        """
-        distributed = _distributed()
-        if distributed is None:
-            return
-        if distributed.is_initialized():
-            _destroy(distributed)
-        else:
-            distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
+def settle() -> None:
+    """Leave torch as it was before its first group; once the main thread has come out.
 
-    def let_go(self) -> None:
-        """Forget the last group; once no worker is in its iteration any more."""
-        gloo.Kept.close()
-        Kept.groups.clear()
+    It may have made a group while the others were aborted. And one that it failed
+    to make has been counted: the next would have another name than on the other workers.
+    """
+    distributed = _distributed()
+    if distributed is not None and distributed.is_initialized():
+        _destroy(distributed)
+    elif distributed is not None:
+        distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
+
+
+def let_go() -> None:
+    """Forget the last groups; once no worker is in their iteration any more."""
+    gloo.Kept.close()
+    Kept.groups.clear()
 
 
 class CudaHealthCheck(HealthCheck):
@@ -83,14 +85,12 @@ class CudaHealthCheck(HealthCheck):
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return state
-        device = environment.local_rank_if_any()
+        device = environment.local_rank()
         if device is None or device >= torch.cuda.device_count():
             device = torch.cuda.current_device()
-        run_threaded(
-            lambda: torch.cuda.synchronize(device), self.timeout_s, name="cuda health check"
-        )
-        # What went wrong may be told only by the call after the one that waited.
-        torch.cuda.synchronize(device)
+        wait = partial(torch.cuda.synchronize, device)
+        run_threaded(wait, self.timeout_s, name="cuda health check")
+        wait()  # what went wrong may be told only by the call after the one that waited
         return state
 
 

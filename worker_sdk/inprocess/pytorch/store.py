@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONNECT_TIMEOUT_S = 1.0
-RETRY_FIRST_S = 0.002
-RETRY_LONGEST_S = 0.05
+RETRY_FIRST_S, RETRY_MAX_S = 0.002, 0.05
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """As torch's; that of the group counts, if it has one."""
 
@@ -57,8 +56,9 @@ def _wait(host: str, port: int, timeout_s: float) -> None:
     wait_s = RETRY_FIRST_S
     while time.monotonic() < deadline:
         try:
-            return socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
+            socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
         except OSError:
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, RETRY_LONGEST_S)
-    return None
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+        else:
+            return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,8 @@ class Link:
 
         Raises ``RestartError`` if the agent does not answer, or the worker's part is over.
         """
+        if self.is_ended:
+            raise RestartError("this worker has ended its part in this round")
         if self._is_greeted:
             return
         greeted = self.attachment.greeting(GREETING_TIMEOUT_S)
@@ -100,26 +101,3 @@ class BoardLimits:
     def is_suspended(self) -> bool:
         """Return whether the main thread is in a section, which has a limit of its own."""
         return self._main.sections > 0
-
-
-class Current:
-    """The link of this process, once it was asked for; a forked child has none."""
-
-    link: Link | None = None
-    pid = 0
-
-
-def why_none() -> str:
-    """Say why this process has no link."""
-    if not runtime.has_agent():
-        return "no agent, as there is under `agent join`"
-    return "the agent watches another process of this worker, not this one"
-
-
-def of_process() -> Link | None:
-    """Return the link of this process, ``None`` if no agent listens to it; for the main thread."""
-    if Current.link is None or Current.pid != os.getpid():
-        if not runtime.is_attached():
-            return None
-        Current.link, Current.pid = Link(runtime.attachment(), BoardLimits()), os.getpid()
-    return Current.link

@@ -9,28 +9,37 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment
-from worker_sdk.inprocess.arguments import call_with, parameters_of, with_values
+from worker_sdk.inprocess.arguments import call_with, with_instance
 from worker_sdk.inprocess.errors import HealthCheckError
 from worker_sdk.inprocess.restart.interrupt import Atomic, Gate
 from worker_sdk.inprocess.restart.progress import Progress
 from worker_sdk.inprocess.state import Mode, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from functools import partial
 
-    from worker_sdk.inprocess.arguments import Arguments
-    from worker_sdk.inprocess.hooks import Abort, Finalize, HealthCheck, Initialize
-    from worker_sdk.inprocess.ranks import RankPolicy
-    from worker_sdk.inprocess.settings import Limits, Timing
+    from worker_sdk.inprocess.hooks import (
+        Abort,
+        Finalize,
+        HealthCheck,
+        Initialize,
+        RetryController,
+    )
+    from worker_sdk.inprocess.ranks import RankAssignment, RankFilter
+    from worker_sdk.inprocess.restart.agent_link import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a ``Wrapper`` was given, checked."""
 
-    timing: Timing
-    limits: Limits
-    policy: RankPolicy
+    timing: dict[str, float]
+    """In seconds, under the names that users know."""
+    limits: RetryController
+    rules: list[RankAssignment]
+    """Those that the coordinator applies."""
+    local_filter: RankFilter | None
+    """The user's own."""
     initialize: Initialize | None
     abort: Abort | None
     finalize: Finalize | None
@@ -86,30 +95,30 @@ class CallWrapper:
         """
         return self._atomic
 
-    def invoke(self, function: Callable[..., Any], arguments: Arguments) -> Any:
-        """Call ``function`` with its arguments, and with this object where it takes it."""
-        names = parameters_of(function, CallWrapper)
-        args, kwargs = with_values(function, arguments, names, self)
-        return function(*args, **kwargs)
+    def invoke(self, function: partial[Any]) -> Any:
+        """Call ``function``, with this object where it takes it."""
+        return with_instance(function, self)()
 
 
 class Current:
-    """The call that this process is in."""
+    """What this process is in; a forked child is in nothing."""
 
+    link: Link | None = None
+    """Made by the first call of a wrapper, if an agent listens to this process."""
     call: CallWrapper | None = None
 
     @classmethod
     def leave_to_parent(cls) -> None:
-        """In a forked child: it is in no call, and no monitor would ever release the lock."""
+        """In a forked child: no monitor would ever release the lock."""
         if cls.call is not None:
             cls.call.atomic().lock = threading.RLock()
-            cls.call = None
+        cls.call = cls.link = None
 
 
 os.register_at_fork(after_in_child=Current.leave_to_parent)
 
 
-def run_once(plan: Plan, function: Callable[..., Any], arguments: Arguments) -> Any:
+def run_once(plan: Plan, function: partial[Any]) -> Any:
     """Call the function as it would be in one iteration, without an agent that restarts it."""
     state = environment.initial_state()
     state = replace(
@@ -117,4 +126,4 @@ def run_once(plan: Plan, function: Callable[..., Any], arguments: Arguments) -> 
     )
     plan.prepare(state)
     closed = Gate(lambda: None, lambda: None)
-    return CallWrapper(state, Progress(), Atomic(closed)).invoke(function, arguments)
+    return CallWrapper(state, Progress(), Atomic(closed)).invoke(function)

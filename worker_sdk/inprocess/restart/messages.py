@@ -11,7 +11,7 @@ from worker_sdk.errors import error_file
 from worker_sdk.inprocess import ranks
 
 if TYPE_CHECKING:
-    from worker_sdk.inprocess.settings import Limits, Timing
+    from worker_sdk.inprocess.restart.call_wrapper import Plan
 
 Kind = iteration_pb2.InterruptionKind
 
@@ -20,19 +20,17 @@ TRACEBACK_BYTES_MAX = 48 * 1024
 """Less than a failure record holds: the whole message must pass a limit of 64 KiB."""
 
 
-def spec(
-    policy: ranks.RankPolicy, timing: Timing, limits: Limits, world_size: int
-) -> iteration_pb2.InprocessSpec:
+def spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on; no group is larger than ``world_size``."""
-    rules = (_rule(rule, world_size) for rule in policy.rules)
+    rules = (_rule(rule, world_size) for rule in plan.rules)
     return iteration_pb2.InprocessSpec(
         rules=[rule for rule in rules if rule is not None],
-        world_size_min=limits.world_size_min,
-        active_world_size_min=limits.active_world_size_min,
-        iterations_max=limits.iterations_max or 0,
-        last_call_wait=_duration(timing.last_call_wait),
-        barrier_timeout=_duration(timing.barrier_timeout),
-        completion_timeout=_duration(timing.completion_timeout),
+        world_size_min=plan.limits.min_world_size,
+        active_world_size_min=plan.limits.min_active_world_size,
+        iterations_max=plan.limits.max_iterations or 0,
+        last_call_wait=_duration(plan.timing["last_call_wait"]),
+        barrier_timeout=_duration(plan.timing["barrier_timeout"]),
+        completion_timeout=_duration(plan.timing["completion_timeout"]),
     )
 
 

@@ -8,6 +8,7 @@ thread: it does so as soon as that thread executes Python. That is the automatic
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from worker_sdk.inprocess.restart.agent_link import BoardLimits
-    from worker_sdk.inprocess.settings import Timing
 
 
 STALL_S = 1.0
@@ -36,20 +36,18 @@ class Progress:
 
     def start(self) -> None:
         """Begin anew: pings are not expected before the first."""
-        self.ping_at: float | None = None
+        self.ping_at = math.inf
         self.auto_at = monotonic()
 
     @property
     def since(self) -> float:
         """The oldest instant at which all expected signs had been given."""
-        ping_at = self.ping_at
-        return self.auto_at if ping_at is None else min(self.auto_at, ping_at)
+        return min(self.auto_at, self.ping_at)
 
     def excuse(self, time_s: float) -> None:
         """Leave out a time in which no sign could be given."""
         self.auto_at += time_s
-        if self.ping_at is not None:
-            self.ping_at += time_s
+        self.ping_at += time_s
 
 
 class _Sign:
@@ -90,12 +88,13 @@ UNINTERRUPTIBLE.add(_give_sign.__code__)
 class Ticker:
     """A thread that asks for signs, judges the soft timeout and moves the agent's limits.
 
+    The monitor can't do so: it waits for atomic code, and runs the user's ``abort``.
     ``on_silence`` is called once per iteration, on this thread, when the soft timeout is over.
     """
 
     def __init__(
         self,
-        timing: Timing,
+        timing: dict[str, float],
         limits: BoardLimits,
         progress: Progress,
         on_silence: Callable[[], None],
@@ -105,17 +104,15 @@ class Ticker:
         self._progress = progress
         self._on_silence = on_silence
         self._lock = threading.Lock()
-        self._is_running = False
-        self._is_judging = False
+        self._is_running = self._is_judging = self._is_stopped = False
         self._armed_since: float | None = None
         self._changed = threading.Event()
-        self._is_stopped = False
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
 
     def start(self) -> None:
         """Start the thread; from here on the heartbeat is kept."""
         _Sign.receiver = self._progress
-        self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+        self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
         self._thread.start()
 
     def run(self, *, is_judging: bool) -> None:
@@ -149,24 +146,24 @@ class Ticker:
         since = self._progress.since
         if since != self._armed_since:
             self._armed_since = since
-            left_s = max(since + self._timing.hard_timeout - monotonic(), 0.001)
-            self._limits.arm(HARD_SCOPE, left_s, self._timing.termination_grace_time)
+            left_s = max(since + self._timing["hard_timeout"] - monotonic(), 0.001)
+            self._limits.arm(HARD_SCOPE, left_s, self._timing["termination_grace_time"])
 
     def _tick(self) -> None:
         due = monotonic()
-        while not self._is_stopped:
+        while True:
             self._changed.wait(max(due - monotonic(), 0))
             self._changed.clear()
             if self._is_stopped:
                 return
             now = monotonic()
-            self._limits.arm(HEARTBEAT_SCOPE, self._timing.heartbeat_timeout)
+            self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
             with self._lock:
                 due = now + self._step(now, now - due)
 
     def _step(self, now: float, lateness_s: float) -> float:
         """Do what is due; return for how long nothing else is."""
-        interval_s = self._timing.progress_watchdog_interval
+        interval_s = self._timing["progress_watchdog_interval"]
         if not self._is_running:
             return interval_s
         if lateness_s > STALL_S:
@@ -177,7 +174,7 @@ class Ticker:
         self._arm()
         if not self._is_judging:
             return interval_s
-        left_s = self._progress.since + self._timing.soft_timeout - now
+        left_s = self._progress.since + self._timing["soft_timeout"] - now
         if left_s > 0:
             return min(interval_s, left_s)
         self._is_judging = False

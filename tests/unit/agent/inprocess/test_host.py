@@ -14,6 +14,7 @@ from agent.core.inprocess.model import InprocessReport
 from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
 from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
+from tests.support.agents import POLICY
 from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
@@ -38,7 +39,9 @@ class Story:
     """A host's part in round 0, with a clock that the test moves."""
 
     def __init__(self, workers: int = 2, *, is_started: bool = True) -> None:
-        self.host = HostIterations(workers, shutdown_timeout_s=GRACE_S)
+        self.host = HostIterations(
+            replace(POLICY, local_world_size=workers, shutdown_timeout_s=GRACE_S)
+        )
         self.host.begin_round(0)
         self.now = 100.0
         self.faults: list[Fault] = []

@@ -14,7 +14,7 @@ from coordinator.wire.failure import failure_reported, verdict_message
 from coordinator.wire.inprocess import (
     GROUP_BYTES_MAX,
     GROUP_CHARACTERS_MAX,
-    ITERATION_MAX,
+    ID_MAX,
     RULES_MAX,
     directive_message,
     report_of,
@@ -69,14 +69,14 @@ def fault(local_rank: int = 0, **fields: Any) -> iteration_pb2.Interruption:
 
 def test_a_report_is_read_as_it_was_written() -> None:
     beat = a_beat(
-        iteration=ITERATION_MAX,
+        iteration=ID_MAX,
         terminated=[fault(1, kind=KILLED, message="gone")],
         interruptions=[fault(2, message="x" * 1000), fault(0)],
         spec=a_spec(),
         groups=["a", "", "b"],
     )
     assert report_of(beat, 3) == InprocessReport(
-        iteration=ITERATION_MAX,
+        iteration=ID_MAX,
         step=InprocessStep.ENTERED,
         terminated=(Interruption(local_rank=1, kind=InterruptionKind.TERMINATED, message="gone"),),
         interruptions=(
@@ -117,7 +117,7 @@ def test_a_beat_without_a_report_says_nothing() -> None:
     assert report_of(session_pb2.Beat(), 4) is None
 
 
-@pytest.mark.parametrize("fields", [{"step": 0}, {"step": 99}, {"iteration": ITERATION_MAX + 1}])
+@pytest.mark.parametrize("fields", [{"step": 0}, {"step": 99}, {"iteration": ID_MAX + 1}])
 def test_a_report_that_says_nothing_known_is_left_out(fields: dict[str, Any]) -> None:
     assert report_of(a_beat(**fields), 2) is None
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_left_out_of_a_spec() -> None:
         barrier_timeout=Duration(),
         completion_timeout=Duration(seconds=-1),
         last_call_wait=Duration(seconds=2**40),
-        iterations_max=ITERATION_MAX + 1,
+        iterations_max=ID_MAX + 1,
     )
     read = report_of(a_beat(spec=spec), 1)
     assert read is not None
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_left_out_of_a_spec() -> None:
     assert read.spec.barrier_timeout_s == InprocessSpec().barrier_timeout_s
     assert read.spec.completion_timeout_s == InprocessSpec().completion_timeout_s
     assert read.spec.last_call_wait_s == DURATION_MAX_S
-    assert read.spec.iterations_max == ITERATION_MAX
+    assert read.spec.iterations_max == ID_MAX
 
 
 def test_nobody_needs_to_wait_for_interruptions_of_others() -> None:
@@ -238,5 +238,5 @@ def test_a_record_keeps_what_it_did_to_which_iteration_both_ways() -> None:
 
 def test_a_record_of_an_unknown_kind_is_of_a_worker_that_ended() -> None:
     assert read(a_record(interruption=99, iteration=5)).interruption is InterruptionKind.TERMINATED
-    late = read(a_record(interruption=EXCEPTION, iteration=ITERATION_MAX + 1))
+    late = read(a_record(interruption=EXCEPTION, iteration=ID_MAX + 1))
     assert (late.interruption, late.iteration) == (None, 0)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.workers.output.last_lines import BYTES_MAX
-from agent.workers.output.stderr_relay import StderrRelay
+from agent.workers.output.lines import LAST_BYTES_MAX
+from agent.workers.output.stderr import StderrPipe
+from agent.workers.output.tail import Tail
 from agent.workers.supervisor.process import open_output
 from tests.support.waiting import MS
 
@@ -41,28 +42,31 @@ def write(path: str, data: bytes) -> None:
     os.close(fd)
 
 
+def opened(tail: Tail, folder: Path, local_rank: int, screen: int, *, shown: bool) -> StderrPipe:
+    return tail.add_pipe(lambda: folder / f"stderr_{local_rank}", screen, is_shown=shown)
+
+
 def test_what_a_worker_wrote_last_is_known_when_it_is_gone(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
-    paths = [relay.add(rank, is_shown=rank == 0) for rank in (0, 1)]
-    for rank, path in enumerate(paths):
-        write(path, b"line %d\nend" % rank)
-        assert relay.last_lines(rank) == f"line {rank}\nend"
-        assert relay.last_lines(rank) == f"line {rank}\nend"
-    assert relay.last_lines(2) == ""
-    relay.close(DEADLINE_S)
+    tail = Tail()
+    stderrs = [opened(tail, tmp_path, rank, pipe[1], shown=rank == 0) for rank in (0, 1)]
+    for rank, stderr in enumerate(stderrs):
+        write(stderr.path, b"line %d\nend" % rank)
+        assert stderr.last_lines() == f"line {rank}\nend"
+        assert stderr.last_lines() == f"line {rank}\nend"
+    assert tail.close(DEADLINE_S)
     assert os.read(pipe[0], 4096) == b"line 0\nend"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rounds_follow_one_another(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
+    tail = Tail()
     for number in range(3):
-        write(relay.add(0, is_shown=True), b"round %d\n" % number)
-        relay.end_round()
-        assert relay.last_lines(0) == ""
-    relay.close(DEADLINE_S)
+        stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
+        write(stderr.path, b"round %d\n" % number)
+        stderr.finish()
+    assert tail.close(DEADLINE_S)
     assert os.read(pipe[0], 4096) == b"round 0\nround 1\nround 2\n"
 
 
@@ -71,48 +75,53 @@ def test_a_worker_waits_for_a_reader_and_nothing_is_lost(
 ) -> None:
     """As it would if it wrote there itself; its end is remembered all the same."""
     data = b"%07d\n" * 1_000_000 % tuple(range(1_000_000))
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
-    writer = threading.Thread(target=write, args=(relay.add(0, is_shown=True), data))
+    tail = Tail()
+    stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
+    writer = threading.Thread(target=write, args=(stderr.path, data))
     writer.start()
     received = bytearray()
     while len(received) < len(data):
         received += os.read(pipe[0], 1 << 20)
     assert received == data
     writer.join()
-    assert relay.last_lines(0) == "\n".join(f"{number:07}" for number in range(999_950, 1_000_000))
-    relay.close(DEADLINE_S)
+    assert stderr.last_lines() == "\n".join(f"{number:07}" for number in range(999_950, 1_000_000))
+    assert tail.close(DEADLINE_S)
 
 
 def test_a_worker_that_is_not_shown_waits_for_no_reader(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
-    write(relay.add(0, is_shown=False), b"x" * 20_000_000)
-    assert len(relay.last_lines(0)) == BYTES_MAX
-    relay.close(DEADLINE_S)
+    tail = Tail()
+    stderr = opened(tail, tmp_path, 0, pipe[1], shown=False)
+    write(stderr.path, b"x" * 20_000_000)
+    assert len(stderr.last_lines()) == LAST_BYTES_MAX
+    assert tail.close(DEADLINE_S)
 
 
 def test_a_destination_that_takes_nothing_is_given_up(
     tmp_path: Path, pipe: tuple[int, int]
 ) -> None:
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
-    write(relay.add(0, is_shown=True), b"x" * 500_000)
-    assert relay.last_lines(0).endswith("xxx")
-    relay.close(10 * MS)
+    tail = Tail()
+    stderr = opened(tail, tmp_path, 0, pipe[1], shown=True)
+    write(stderr.path, b"x" * 500_000)
+    assert stderr.last_lines().endswith("xxx")
+    assert not tail.close(10 * MS)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_destination_that_is_gone_holds_no_worker_up(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
-    relay = StderrRelay(lambda: tmp_path, write_fd)
+    tail = Tail()
+    stderr = opened(tail, tmp_path, 0, write_fd, shown=True)
     os.close(read_fd)
-    write(relay.add(0, is_shown=True), b"x" * 20_000_000)
-    relay.close(DEADLINE_S)
+    write(stderr.path, b"x" * 20_000_000)
+    assert tail.close(DEADLINE_S)
     os.close(write_fd)
 
 
-def test_without_workers_there_is_nothing_to_do(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    relay = StderrRelay(lambda: tmp_path, pipe[1])
-    relay.end_round()
-    relay.close(DEADLINE_S)
+def test_what_cannot_be_shown_leaves_nothing(tmp_path: Path) -> None:
+    tail = Tail()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        StderrRelay(lambda: tmp_path, 987)
+        opened(tail, tmp_path, 0, 987, shown=True)
+    assert list(tmp_path.iterdir()) == []
+    assert tail.close(DEADLINE_S)
