@@ -9,7 +9,6 @@ import time
 import uuid
 from collections import OrderedDict
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -31,9 +30,9 @@ from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
-from agent.session.convert import failure_message
+from agent.session.convert import Identity, failure_message
 from agent.session.reporter import Reporter
-from agent.session.session import Identity, Session
+from agent.session.session import Session
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Transport, TransportError
 from agent.settings.config import AgentConfig
@@ -71,18 +70,13 @@ def run(config: AgentConfig) -> int:
 
 async def drive(config: AgentConfig, transport: Transport) -> int:
     """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
-    incarnation = uuid.uuid4().hex
     with closing(PrivateDirectory()) as directory:
         devices = await find_devices(
             inherited_environment().get(VISIBLE_DEVICES),
             numa_mode=config.numa_binding,
             is_memory_awaited=config.gpu_memory_wait > 0,
         )
-        spool = Spool(directory, config.run_id, incarnation, is_on_disk=not config.is_standalone)
-        output = WorkerOutput(config, directory)
-        driver = Driver(
-            config, transport, incarnation=incarnation, output=output, spool=spool, devices=devices
-        )
+        driver = Driver(config, transport, directory, devices)
         try:
             finish = await driver.run()
         finally:
@@ -102,27 +96,20 @@ async def drive(config: AgentConfig, transport: Transport) -> int:
         return finish.exit_code
 
 
-class EventQueue:
-    """Hands events out in the order in which they came.
+class EventQueue(OrderedDict[object, Event]):
+    """Events in the order in which they came.
 
     What a worker says of its iterations is state: a later step takes the place of one of the same
     worker that still waits. So a worker that talks without end fills one place.
     """
 
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[object, Event] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def put(self, event: Event) -> None:
         """Add an event at the end, or put a step where an earlier one waits."""
-        key = event.worker if isinstance(event, WorkerStep) else object()
-        self._waiting[key] = event
+        self[event.worker if isinstance(event, WorkerStep) else object()] = event
 
     def take(self) -> Event:
         """Return the first event, and forget it. Raises ``KeyError`` if there is none."""
-        return self._waiting.popitem(last=False)[1]
+        return self.popitem(last=False)[1]
 
 
 class Driver:
@@ -132,23 +119,20 @@ class Driver:
         self,
         config: AgentConfig,
         transport: Transport,
-        *,
-        incarnation: str,
-        output: WorkerOutput,
-        spool: Spool,
+        directory: PrivateDirectory,
         devices: HostDevices,
     ) -> None:
-        self._config = config
-        self._transport = transport
+        self._config, self._transport = config, transport
+        output = WorkerOutput(config, directory)
         host, now = socket.gethostname(), time.monotonic()
-        self._identity = Identity(
-            incarnation=incarnation,
+        self._identity = identity = Identity(
+            incarnation=uuid.uuid4().hex,
             host=host,
-            address="",  # found with the first session
             # The coordinator tells by it which run of its name this agent means.
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
+        self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
         self._core = AgentCore(
             AgentPolicy(
                 coordinator=config.coordinator or "within this process",
@@ -162,24 +146,22 @@ class Driver:
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(config.nproc_per_node)
         self._history = History(
-            host=config.name or host,
-            local_world_size=config.nproc_per_node,
-            now=now,
+            host=config.name or host, local_world_size=config.nproc_per_node, now=now
         )
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
         self._mistake: BaseException | None = None
         self._ports = Ports()
-        began_at = self._identity.began_at
-        self._reporter = Reporter(spool, incarnation=incarnation, began_at=began_at)
+        is_on_disk = not config.is_standalone
+        spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
+        self._reporter = Reporter(spool, identity)
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
         self._session: Session | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None
-        self._random = random.Random(incarnation)  # noqa: S311 - jitter
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> fx.Finish:
         """Drive the core until it finishes."""
@@ -286,23 +268,14 @@ class Driver:
     async def _hold_session(self, effect: fx.OpenSession) -> None:
         try:
             if not self._identity.address:  # found once
-                address = self._config.local_addr or await self._transport.address()
-                self._identity = replace(self._identity, address=address)
+                self._identity.address = self._config.local_addr or await self._transport.address()
         except TransportError as error:
             self._submit(SessionLost(attempt=effect.attempt, reason=error.reason))
             return
         self._session = Session(
-            attempt=effect.attempt,
-            config=self._config,
-            identity=self._identity,
-            beat=effect.beat,
-            on_event=self._submit,
-            watchdog=self._workers.watchdog,
+            effect, self._config, self._identity, self._submit, self._workers.watchdog
         )
-        delay_max_s, reporter = effect.delay_max_s, self._reporter
-        await self._session.run(
-            self._transport, reporter, delay_max_s=delay_max_s, random=self._random
-        )
+        await self._session.run(self._transport, self._reporter, self._random)
 
     def _reserve_port(self) -> int:
         """Return a port that is held from now on; 0 if the host has none left."""

@@ -1,36 +1,35 @@
-"""Shell. Protobuf messages to the agent's values and back. Nothing else sees a message."""
+"""Shell. The agent's values as messages, and workers' messages, checked, as values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.model import (
-    Assignment,
-    Beat,
-    DesiredState,
-    Exit,
-    Failure,
-    GroupState,
-    Pace,
-    Standby,
-    Stop,
-)
-from agent.session.convert_inprocess import report_message
+from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
+from agent.core.model import Beat, Failure, GroupState
 from agent.settings.config import AgentConfig
+from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing
 from agent.workers.devices.gpus import Gpu
 from agent.workers.failures.exit_status import signal_name
-from agent.workers.failures.verdict import read_report
 from drumbeat import VERSION
-from drumbeat.inprocess import InterruptionKind
-from drumbeat.mapping import MessageMapping, duration, seconds_of
-from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
+from drumbeat.inprocess import (
+    InprocessStep,
+    Interruption,
+    InterruptionKind,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
+from drumbeat.mapping import Check, MessageMapping, duration, enum_table
+from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
+from drumbeat.violation import InvalidField
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.board.layout import decode_name, encode_name
-
-NOTHING_OBSERVED: Mapping[str, tuple[int, float]] = {}
 
 COUNT_MAX = 2**63 - 1
 # Of the one line that a beat has of a failure.
@@ -38,9 +37,14 @@ HEADLINE_CHARACTERS_MAX = 300
 AGE_MAX_S = 10 * 365 * 24 * 3600.0
 """What a worker says of itself may be any number; the protocol's durations end somewhere."""
 
-_PACE = MessageMapping(Pace, session_pb2.Pace)
-_ASSIGNMENT = MessageMapping(Assignment, session_pb2.Assignment)
-_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+# Of what a worker says of an iteration.
+MESSAGE_BYTES_MAX = 4 * 1024
+TRACEBACK_BYTES_MAX = 64 * 1024
+GROUP_BYTES_MAX = 128
+SPEC_BYTES_MAX = 40 * 1024
+"""Enough for 16 rules, with sizes of groups of 16,383 workers each."""
+ITERATION_MAX = 2**63 - 1
+
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
 _BEAT = MessageMapping(
     Beat,
@@ -61,77 +65,113 @@ _RECORD = MessageMapping(
     parts={"interruption": InterruptionKind},
     given=("rank", "local_rank", "group_rank", "role_rank", "happened_at", "round_id", "hang"),
 )
+_INTERRUPTION = MessageMapping(
+    Interruption,
+    iteration_pb2.Interruption,
+    parts={"kind": InterruptionKind},
+    given=("traceback",),
+)
 
 
-def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
-    """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    match message.WhichOneof("kind"):
-        case "standby":
-            return _STANDBY.read(message.standby)
-        case "run":
-            return _ASSIGNMENT.read(message.run)
-        case "stop":
-            return Stop(reason=message.stop.reason)
-        case "exit":
-            verdict = message.exit.verdict
-            report = None if verdict.is_success else read_report(message.exit)
-            return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
-        case "release":
-            return Exit(is_success=True, reason=message.release.reason, is_released=True)
-        case _:
-            return None
+def _few_bytes(most: int) -> Check:
+    def check(path: str, value: str) -> str:
+        length = len(value.encode("utf-8", "replace"))
+        if length > most:
+            raise InvalidField(path, length, f"at most {most} bytes")
+        return value
+
+    return check
 
 
-def pace_from(message: session_pb2.Pace) -> Pace:
-    """Read a pace."""
-    return _PACE.read(message)
+_SAID_OF_ITSELF = MessageMapping(
+    Interruption,
+    iteration_pb2.Interruption,
+    parts={"kind": InterruptionKind},
+    checks={
+        "message": _few_bytes(MESSAGE_BYTES_MAX),
+        "traceback": _few_bytes(TRACEBACK_BYTES_MAX),
+    },
+    given=("local_rank",),
+)
+_REPORT = MessageMapping(
+    InprocessReport,
+    inprocess_pb2.InprocessReport,
+    parts={
+        "step": InprocessStep,
+        "terminated": _INTERRUPTION,
+        "interruptions": _INTERRUPTION,
+    },
+    given=("spec",),
+)
+
+_BEGIN = MessageMapping(IterationBegin, worker_pb2.WorkerBegin, given=("seats",))
+_DURATIONS = (
+    "join_timeout", "last_call", "exit_barrier_timeout", "shutdown_timeout", "coordinator_grace",
+)  # fmt: skip
+
+# What a worker can know of itself; the others are for agents and the coordinator to say.
+_SAID = frozenset(
+    {
+        InterruptionKind.EXCEPTION,
+        InterruptionKind.BASE_EXCEPTION,
+        InterruptionKind.SOFT_TIMEOUT,
+        InterruptionKind.UNHEALTHY,
+    }
+)
+_SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED, InterruptionKind.EXITED}
+
+kind_from = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind).get
+"""Reads a kind, ``None`` if there is none or it is of a later version."""
 
 
-def limits_from(message: session_pb2.LearnedLimits) -> dict[str, float]:
-    """Read the limits that were learned, by section; "" between heartbeats."""
-    return {each.section: seconds_of(each.limit) for each in message.limits}
+@dataclass(slots=True, kw_only=True)
+class Identity:
+    """Who this agent is to the coordinator, for the life of the process.
+
+    ``began_at`` is the instant from which its uptime counts, monotonic seconds; ``term`` the
+    highest of a coordinator that has welcomed it, 0 before.
+    """
+
+    incarnation: str
+    host: str
+    address: str = ""
+    began_at: float = 0.0
+    gpus: tuple[Gpu, ...] = ()
+    term: int = 0
+
+
+# To the coordinator.
 
 
 def spec_message(config: AgentConfig) -> common_pb2.RunSpec:
     """Write what the run is, as this agent was told."""
-    barrier = config.exit_barrier_timeout
+    given = {name: getattr(config, name) for name in _DURATIONS}
     return common_pb2.RunSpec(
         agents_min=config.min_nodes,
         agents_max=config.max_nodes,
         restarts_max=config.max_restarts,
-        join_timeout=duration(config.join_timeout),
-        last_call=duration(config.last_call),
-        exit_barrier_timeout=None if barrier is None else duration(barrier),
-        shutdown_timeout=duration(config.shutdown_timeout),
-        coordinator_grace=duration(config.coordinator_grace),
         master_addr=config.master_addr,
         master_port=config.master_port,
+        **{name: duration(value) for name, value in given.items() if value is not None},
     )
 
 
 def hello_message(
-    config: AgentConfig,
-    beat: session_pb2.Beat,
-    *,
-    host: str,
-    address: str,
-    term: int = 0,
-    gpus: Iterable[Gpu] = (),
+    config: AgentConfig, identity: Identity, beat: session_pb2.Beat
 ) -> session_pb2.Hello:
     """Write who this agent is, and that it comes to take part in its run."""
-    purpose = session_pb2.RunPurpose(run_id=config.run_id, spec=spec_message(config))
     return session_pb2.Hello(
-        run=purpose,
+        run=session_pb2.RunPurpose(run_id=config.run_id, spec=spec_message(config)),
         version=VERSION,
         labels=dict(label.split("=", 1) for label in config.labels),
-        term=term,
-        host=host,
+        term=identity.term,
+        host=identity.host,
         name=config.name,
-        address=address,
+        address=identity.address,
         role=config.role,
         local_world_size=config.nproc_per_node,
         beat=beat,
-        gpus=map(GPU.write, gpus),
+        gpus=map(GPU.write, identity.gpus),
     )
 
 
@@ -139,7 +179,7 @@ def beat_message(
     beat: Beat,
     *,
     standings: Iterable[Standing] = (),
-    observations: Mapping[str, tuple[int, float]] = NOTHING_OBSERVED,
+    observations: Mapping[str, tuple[int, float]] = MappingProxyType({}),
     now: float = 0.0,
     host: str = "",
 ) -> session_pb2.Beat:
@@ -161,20 +201,25 @@ def beat_message(
 
 def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.FailureRecord:
     """Write what names a failure in one line; its record has the rest."""
-    message = failure_message(failure, run_id="", incarnation="", host=host, role="")
-    for name in ("fence", "traceback", "stderr_tail", "explanation"):
-        message.ClearField(name)
+    headline = failure.message.strip().partition("\n")[0][:HEADLINE_CHARACTERS_MAX]
+    brief = replace(failure, message=headline, traceback="", stderr_tail="", explanation="")
+    message = failure_message(brief, host=host)
+    message.ClearField("fence")
     if message.HasField("hang"):
         message.hang.ClearField("stacks")
         message.hang.ClearField("evidence")
-    lines = failure.message.strip().splitlines()
-    message.message = lines[0][:HEADLINE_CHARACTERS_MAX] if lines else ""
     message.age.CopyFrom(duration(max(0.0, now - failure.happened_at)))
     return message
 
 
 def failure_message(
-    failure: Failure, *, run_id: str, incarnation: str, host: str, role: str, name: str = ""
+    failure: Failure,
+    *,
+    host: str,
+    run_id: str = "",
+    incarnation: str = "",
+    role: str = "",
+    name: str = "",
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
     record: failure_pb2.FailureRecord = _RECORD.write(
@@ -190,12 +235,12 @@ def failure_message(
             role=role,
         ),
         signal_name=signal_name(failure.exit_code),
-        hang=None if failure.hang is None else hang_message(failure.hang),
+        hang=None if failure.hang is None else _hang_message(failure.hang),
     )
     return record
 
 
-def hang_message(hang: Hang) -> failure_pb2.Hang:
+def _hang_message(hang: Hang) -> failure_pb2.Hang:
     """Write what was found of a worker that hung; its ages are those at that time."""
     message: failure_pb2.Hang = _HANG.write(
         replace(hang, elapsed_s=max(0.0, hang.elapsed_s)),
@@ -223,3 +268,94 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
         scope_age=age(standing.scope_since),
         scopes_open=standing.scopes_open,
     )
+
+
+def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
+    """Write what this host's workers do, without tracebacks."""
+    message: inprocess_pb2.InprocessReport = _REPORT.write(report)
+    if report.spec is not None:
+        message.spec.MergeFromString(report.spec)
+        message.spec.SetInParent()  # also if all of it is left at zero
+    return message
+
+
+# Of and to a worker.
+
+
+def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep | None:
+    """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
+    if message.iteration > ITERATION_MAX:
+        raise InvalidField("step.iteration", message.iteration, "below 2**63")
+    kind = message.WhichOneof("kind")
+    step = partial(WorkerStep, worker=worker, iteration=message.iteration)
+    match kind:
+        case "entered":
+            group = _few_bytes(GROUP_BYTES_MAX)("step.entered.group", message.entered.group)
+            return step(kind=kind, spec=_spec_from(message.entered.spec), group=group)
+        case "interrupted" | "terminated":
+            content, path = getattr(message, kind), f"step.{kind}.interruption"
+            if content.HasField("interruption"):
+                known = _SAID if kind == "interrupted" else _SAID_AT_THE_END
+                why = _interruption_from(content.interruption, worker.local_rank, known, path)
+                return step(kind=kind, interruption=why)
+            if kind == "terminated":
+                raise InvalidField(path, None, "an interruption")
+            return step(kind=kind)
+        case "completed":
+            return step(kind=kind)
+        case _:
+            return None
+
+
+def _interruption_from(
+    message: iteration_pb2.Interruption,
+    local_rank: int,
+    known: frozenset[InterruptionKind],
+    path: str,
+) -> Interruption:
+    """Read what a worker says of itself; its token tells better which one it is."""
+    why = _SAID_OF_ITSELF.read(message, path, local_rank=local_rank)
+    if why.kind not in known:
+        raise InvalidField(f"{path}.kind", message.kind, "what a worker can know of itself")
+    return why
+
+
+def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
+    """Check the size of what is handed on; the coordinator knows what it means."""
+    encoded = message.SerializeToString(deterministic=True)
+    if len(encoded) > SPEC_BYTES_MAX:
+        raise InvalidField("step.entered.spec", len(encoded), f"at most {SPEC_BYTES_MAX} bytes")
+    return encoded
+
+
+def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
+    """Write what a worker shall do."""
+    message = worker_pb2.WorkerOrder(iteration=order.iteration)
+    match order.kind:
+        case IterationBegin(seats=(seat,)) as begin:
+            own = seat._asdict()
+            del own["local_rank"]
+            message.begin.CopyFrom(_BEGIN.write(begin, **own))
+        case IterationInterrupt(reason=reason):
+            message.interrupt.reason = reason
+        case Abort(reason=reason):
+            message.abort.reason = reason
+        case IterationComplete():
+            message.complete.SetInParent()
+    return message
+
+
+def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
+    """Write where a program begins, after what the worker said and was told last.
+
+    A worker may be several programs, one after the other.
+    """
+    if step is None:
+        return worker_pb2.Greeted()
+    told = order if order is not None and order.iteration >= step.iteration else None
+    left, is_complete = "", told is not None and isinstance(told.kind, IterationComplete)
+    if told is not None and isinstance(told.kind, Abort):
+        left = f"no iteration follows: {told.kind.reason}"
+    elif step.kind == "terminated" and step.interruption and not is_complete:
+        left = f"it has left this round's iterations: {step.interruption.message}"
+    return worker_pb2.Greeted(next_iteration=step.iteration + 1, left=left)

@@ -95,10 +95,9 @@ class GrpcConnection:
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``."""
         try:
-            response: query_pb2.GetReportResponse = await self._queries.GetReport(request)
+            return (await self._queries.GetReport(request)).verdict
         except grpc.aio.AioRpcError as error:
             raise _transport_error(error) from error
-        return response.verdict
 
     async def close(self) -> None:
         """Close the channel and every call on it."""
@@ -153,14 +152,13 @@ async def _write(call: grpc.aio.StreamStreamCall[Q, R], requests: AsyncGenerator
 
 def _transport_error(error: grpc.aio.AioRpcError) -> TransportError:
     """Put a status into our words: the one place where that happens."""
-    detail = common_pb2.ErrorDetail()
+    detail, status = common_pb2.ErrorDetail(), error.code().name
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_KEY and isinstance(value, bytes):
             detail.ParseFromString(value)
-    refusal = ""
-    if detail.refusal in common_pb2.Refusal.values():
+    reason, refusal = error.details() or status, ""
+    if detail.refusal in common_pb2.Refusal.values():  # else of a later version
         refusal = common_pb2.Refusal.Name(detail.refusal).removeprefix("REFUSAL_")
-    reason = error.details() or error.code().name
     if refusal in ("", "UNSPECIFIED"):
-        reason = f"{error.code().name.lower().replace('_', ' ')}: {reason}"
+        reason = f"{status.lower().replace('_', ' ')}: {reason}"
     return TransportError(reason, refusal)

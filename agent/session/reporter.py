@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator
 
 import structlog
 
+from agent.session.convert import Identity
 from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connection, TransportError
 from drumbeat.mapping import duration
-from drumbeat.v1 import failure_pb2, session_pb2
+from drumbeat.v1 import session_pb2
 
 log = structlog.get_logger()
 
@@ -20,19 +21,13 @@ RETRY_S = 1.0
 
 
 class Reporter:
-    """Holds what is not delivered. ``deliver`` is called anew with each session.
+    """Holds what is not delivered. ``deliver`` is called anew with each session."""
 
-    ``began_at`` is the instant from which this agent's uptime counts, monotonic seconds.
-    """
-
-    def __init__(self, spool: Spool, *, incarnation: str, began_at: float) -> None:
+    def __init__(self, spool: Spool, identity: Identity) -> None:
         self._spool = spool
-        self._incarnation = incarnation
-        self._began_at = began_at
-        self._pending: dict[tuple[str, int], Spooled] = {}
+        self._identity = identity
+        self._pending = {spooled.key: spooled for spooled in spool.adopt()}
         self._changed = asyncio.Event()
-        for spooled in spool.adopt():
-            self._pending[spooled.key] = spooled
 
     def write(self, spooled: Spooled) -> None:
         """Keep a record and deliver it as soon as there is a session."""
@@ -53,7 +48,7 @@ class Reporter:
                     # It would be refused for ever; the ones behind it shall arrive.
                     key = next(iter(self._pending))
                     log.warning("failure record refused", reason=error.reason, sequence=key[1])
-                    self._acknowledged(key)
+                    self._forget(key)
                     continue
                 log.debug("failure stream ended", reason=error.reason)
             await asyncio.sleep(RETRY_S)
@@ -63,9 +58,9 @@ class Reporter:
         self._spool.close()
 
     def _take(self, response: session_pb2.ReportFailuresResponse) -> None:
-        self._acknowledged((response.incarnation, response.sequence))
+        self._forget((response.incarnation, response.sequence))
 
-    def _acknowledged(self, key: tuple[str, int]) -> None:
+    def _forget(self, key: tuple[str, int]) -> None:
         if self._pending.pop(key, None) is not None:
             self._spool.remove(key)
 
@@ -76,15 +71,11 @@ class Reporter:
             for key, spooled in list(self._pending.items()):
                 if key not in sent:
                     sent.add(key)
-                    yield self._request(spooled)
+                    now = time.monotonic()
+                    request = session_pb2.ReportFailuresRequest(record=spooled.record)
+                    age_s = max(0.0, now - spooled.happened_at)
+                    request.record.age.CopyFrom(duration(age_s))
+                    if key[0] == self._identity.incarnation:
+                        request.uptime.CopyFrom(duration(now - self._identity.began_at))
+                    yield request
             await self._changed.wait()
-
-    def _request(self, spooled: Spooled) -> session_pb2.ReportFailuresRequest:
-        now = time.monotonic()
-        record = failure_pb2.FailureRecord()
-        record.CopyFrom(spooled.record)
-        record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
-        request = session_pb2.ReportFailuresRequest(record=record)
-        if record.fence.incarnation == self._incarnation:
-            request.uptime.CopyFrom(duration(now - self._began_at))
-        return request

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
+from agent.core.effects import OpenSession
 from agent.core.events import (
     DirectiveReceived,
     Event,
@@ -20,19 +19,25 @@ from agent.core.events import (
     SessionLost,
     SessionWelcomed,
 )
-from agent.core.model import Beat
+from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.errors import AgentError, RunRefused, SpecRefused
-from agent.session import convert
-from agent.session.convert_inprocess import directive_from
+from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.reporter import Reporter
 from agent.session.transport import Connection, Transport, TransportError
 from agent.settings.config import AgentConfig
-from agent.watchdog.hang import Standing
-from agent.workers.devices.gpus import Gpu
-from agent.workers.failures.verdict import complete, is_to_be_completed
-from drumbeat.mapping import duration
+from agent.watchdog.runner import Watchdog
+from agent.workers.failures.verdict import complete, is_to_be_completed, read_report
+from drumbeat.inprocess import (
+    DirectiveKind,
+    InprocessDirective,
+    InprocessSeat,
+    IterationBegin,
+    IterationComplete,
+    IterationInterrupt,
+)
+from drumbeat.mapping import MessageMapping, duration, seconds_of
 from drumbeat.tasks import until_one_ends
-from drumbeat.v1 import common_pb2, session_pb2
+from drumbeat.v1 import common_pb2, inprocess_pb2, session_pb2
 
 log = structlog.get_logger()
 
@@ -45,56 +50,28 @@ _FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
     "INVALID": RunRefused,
 }
 
-
-@dataclass(slots=True, kw_only=True)
-class Identity:
-    """Who this agent is to the coordinator, for the life of the process.
-
-    ``began_at`` is the instant from which its uptime counts, monotonic seconds; ``term`` the
-    highest of a coordinator that has welcomed it, 0 before.
-    """
-
-    incarnation: str
-    host: str
-    address: str
-    began_at: float
-    gpus: tuple[Gpu, ...] = ()
-    term: int = 0
-
-
-class WorkersSeen(Protocol):
-    """What the watchdog knows of the workers, and wants to know of the run."""
-
-    def standings(self, round_id: int | None) -> list[Standing]:
-        """Return where the workers of a round stand."""
-        ...
-
-    def observations(self, round_id: int | None) -> Mapping[str, tuple[int, float]]:
-        """Return how many times each thing took, and the longest."""
-        ...
-
-    def learned(self, limits: Mapping[str, float]) -> None:
-        """Take what the run has learned."""
-        ...
+PACE = MessageMapping(Pace, session_pb2.Pace)
+_ASSIGNMENT = MessageMapping(Assignment, session_pb2.Assignment)
+_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+_BEGIN = MessageMapping(IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 
 
 class Session:
-    """One stream. Events go to ``on_event`` with ``attempt``; ``SessionLost`` is the last."""
+    """One stream. Events go to ``on_event`` with the attempt; ``SessionLost`` is the last."""
 
     def __init__(
         self,
-        *,
-        attempt: int,
+        opening: OpenSession,
         config: AgentConfig,
         identity: Identity,
-        beat: Beat,
         on_event: Callable[[Event], None],
-        watchdog: WorkersSeen,
+        watchdog: Watchdog,
     ) -> None:
-        self._attempt = attempt
+        self._attempt = opening.attempt
+        self._delay_max_s = opening.delay_max_s
+        self._beat = opening.beat
         self._config = config
         self._identity = identity
-        self._beat = beat
         self._on_event = on_event
         self._watchdog = watchdog
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
@@ -124,11 +101,9 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(
-        self, transport: Transport, reporter: Reporter, *, delay_max_s: float, random: Random
-    ) -> None:
+    async def run(self, transport: Transport, reporter: Reporter, random: Random) -> None:
         """Open the session after a random delay and hold it until it ends."""
-        await asyncio.sleep(random.uniform(0, delay_max_s))
+        await asyncio.sleep(random.uniform(0, self._delay_max_s))
         connection = transport.connect()
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
@@ -182,13 +157,13 @@ class Session:
                 elif not self._cut_exit.done():
                     self._cut_exit.set_result(response.desired)
             case "pace":
-                pace = convert.pace_from(response.pace)
+                pace = PACE.read(response.pace)
                 self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
-                self._watchdog.learned(convert.limits_from(response.limits))
+                learned = response.limits.limits
+                self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
             case "inprocess":
-                directive = directive_from(response.inprocess)
-                if directive is not None:
+                if (directive := directive_from(response.inprocess)) is not None:
                     self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
                 else:
                     self._pass_over("what workers shall do in an iteration")
@@ -196,14 +171,12 @@ class Session:
                 self._pass_over("a kind of directive")
 
     def _take_desired(self, message: session_pb2.DesiredState) -> None:
-        state = convert.desired_from(message)
+        state, spent = desired_from(message), message.master_port_spent
         if state is None:
             self._pass_over("a kind of desired state")
         else:
-            spent = message.master_port_spent
-            self._on_event(
-                DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
-            )
+            attempt = self._attempt
+            self._on_event(DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent))
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         term = welcome.term or 1
@@ -212,20 +185,12 @@ class Session:
             raise TransportError(f"a coordinator answers that was deposed: {terms}", "DEPOSED")
         self._identity.term = term
         self._session_id = welcome.session_id
-        pace = convert.pace_from(welcome.pace)
+        pace = PACE.read(welcome.pace)
         self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
         self._welcomed.set()
 
     async def _requests(self) -> AsyncGenerator[session_pb2.AgentReport, None]:
-        identity = self._identity
-        hello = convert.hello_message(
-            self._config,
-            self._beat_message(),
-            host=identity.host,
-            address=identity.address,
-            term=identity.term,
-            gpus=identity.gpus,
-        )
+        hello = hello_message(self._config, self._identity, self._beat_message())
         yield session_pb2.AgentReport(fence=self._fence(), uptime=self._uptime(), hello=hello)
         while self._goodbye is None:
             await self._changed.wait()
@@ -242,7 +207,7 @@ class Session:
         standings = self._watchdog.standings(round_id)
         observed = (round_id, dict(self._watchdog.observations(round_id)))
         is_news, self._observed = observed != self._observed, observed
-        return convert.beat_message(
+        return beat_message(
             self._beat,
             standings=standings,
             observations=observed[1] if is_news else {},
@@ -276,3 +241,47 @@ class Session:
             return None
         kind = _FINAL_REFUSALS.get(refusal)
         return kind(self._config.run_id, reason) if kind is not None else None
+
+
+def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
+    """Read a desired state; ``None`` if it is of a kind this agent does not know."""
+    match message.WhichOneof("kind"):
+        case "standby":
+            return _STANDBY.read(message.standby)
+        case "run":
+            return _ASSIGNMENT.read(message.run)
+        case "stop":
+            return Stop(reason=message.stop.reason)
+        case "exit":
+            verdict = message.exit.verdict
+            report = None if verdict.is_success else read_report(message.exit)
+            return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+        case "release":
+            return Exit(is_success=True, reason=message.release.reason, is_released=True)
+        case _:
+            return None
+
+
+def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
+    """Read what workers shall do; ``None`` if it is of a kind this agent does not know."""
+    kind: DirectiveKind
+    match message.WhichOneof("kind"):
+        case "begin":
+            kind = _BEGIN.read(message.begin, seats=tuple(map(_seat_from, message.begin.seats)))
+        case "interrupt":
+            kind = IterationInterrupt(reason=message.interrupt.reason)
+        case "complete":
+            kind = IterationComplete()
+        case _:
+            return None
+    return InprocessDirective(
+        round_id=message.round_id,
+        iteration=message.iteration,
+        kind=kind,
+        terminated=tuple(message.terminated),
+    )
+
+
+def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:
+    seat = InprocessSeat(*(getattr(message, name) for name in InprocessSeat._fields))
+    return seat if message.HasField("active_rank") else seat._replace(active_rank=None)

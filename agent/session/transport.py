@@ -16,8 +16,7 @@ class TransportError(Exception):
 
     def __init__(self, reason: str, refusal: str = "") -> None:
         super().__init__(reason, refusal)
-        self.reason = reason
-        self.refusal = refusal
+        self.reason, self.refusal = reason, refusal
 
     def __str__(self) -> str:
         return self.reason
@@ -36,7 +35,6 @@ class Connection(Protocol):
         Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
         Raises ``TransportError`` for what becomes of the call itself.
         """
-        ...
 
     async def report(
         self,
@@ -44,7 +42,6 @@ class Connection(Protocol):
         take: Callable[[session_pb2.ReportFailuresResponse], None],
     ) -> None:
         """Do the same with ``AgentService.ReportFailures``."""
-        ...
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Call ``QueryService.GetReport``. Raises ``TransportError``."""
@@ -52,7 +49,6 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """End whatever is under way."""
-        ...
 
 
 class Transport(Protocol):

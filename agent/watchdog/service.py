@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from agent.core.inprocess.model import WorkerOrder, WorkerStep
-from agent.session.convert_inprocess import greeting, order_message, step_from
+from agent.session.convert import greeting, order_message, step_from
 from agent.watchdog.calls import Calls, Refusal, WorkerIsGone
 from agent.watchdog.core.messages import HeartbeatReceived, TimerAcquired, TimerReleased
 from agent.watchdog.core.model import WorkerKey

@@ -11,24 +11,19 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from worker_sdk.inprocess.restart.machine import (
     RETRY_FIRST_S,
     Act,
-    Answer,
-    Cause,
     Effect,
     Enter,
     Event,
     Left,
     Notice,
-    Ordered,
+    Order,
     Phase,
-    Raise,
     Send,
-    Silent,
     Word,
     WorkerIteration,
 )
 
 CLEANUP_S = 60.0
-CAUSE = Cause("it failed", "the cause")
 
 
 class IterationMachine(RuleBasedStateMachine):
@@ -40,7 +35,7 @@ class IterationMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.main = "outside"
         self.iteration = -1
-        self.answers: list[Answer] = []
+        self.answers: list[Order] = []
         self.sent: list[Send] = []
         self.is_locked = False
         self.is_lock_due = False
@@ -61,7 +56,7 @@ class IterationMachine(RuleBasedStateMachine):
                                  for s in self.sent)  # fmt: skip
                 assert not is_earlier or effect.step == "interrupted", "it goes back"
                 self.sent.append(effect)
-            case Answer():
+            case Order():
                 assert self.main == "waits", "an answer that the main thread does not wait for"
                 assert not self.is_locked, "the main thread would wait for atomic code"
                 self.answers.append(effect)
@@ -76,7 +71,7 @@ class IterationMachine(RuleBasedStateMachine):
             case Act.ABORT:
                 assert self.is_locked, "atomic code may run"
                 self.aborts += 1
-            case Raise():
+            case Act.RAISE:
                 assert self.is_locked, "atomic code may be torn"
                 assert self.main == "inside", "it would be raised outside of the function"
                 self.raises += 1
@@ -92,17 +87,18 @@ class IterationMachine(RuleBasedStateMachine):
     @rule(is_failure=st.booleans())
     def leave(self, *, is_failure: bool) -> None:
         self.main = "waits"
-        self.deliver(Left(CAUSE if is_failure else None))
+        self.deliver(Left("it failed", "the cause") if is_failure else Left())
 
-    @rule(word=st.sampled_from([*Word, None]), behind=st.integers(0, 1))
-    def order(self, word: Word | None, behind: int) -> None:
+    @rule(word=st.sampled_from(Word), behind=st.integers(0, 1))
+    def order(self, word: Word, behind: int) -> None:
         """Late and repeated orders come as well; those of the future do not."""
         if word is not Word.LOST and (word is not Word.ABORT or behind):
-            self.deliver(Ordered(self.iteration - behind, word, "a reason"))
+            self.deliver(Order(self.iteration - behind, word, "a reason"))
 
-    @rule(behind=st.integers(0, 1))
-    def silence(self, behind: int) -> None:
-        self.deliver(Silent(self.iteration - behind, CAUSE))
+    @precondition(lambda self: self.main == "inside")
+    @rule()
+    def silence(self) -> None:
+        self.deliver(Order(self.iteration, Word.INTERRUPT, "silence", "the cause"))
 
     @precondition(lambda self: self.is_lock_due)
     @rule()
@@ -119,7 +115,7 @@ class IterationMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.iteration > 3)
     @rule()
     def agent_is_lost(self) -> None:
-        self.deliver(Notice.AGENT_LOST)
+        self.deliver(Order(-1, Word.LOST))
         assert self.core.phase not in (Phase.ENTERING, Phase.COMPLETED), "it waits for ever"
 
     @precondition(lambda self: self.core.next_deadline() is not None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import typing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def call_with(function: Callable[..., Any], *offered: Any) -> Any:
@@ -25,38 +24,32 @@ def call_with(function: Callable[..., Any], *offered: Any) -> Any:
     return function(*offered[: sum(kind in _POSITIONAL for kind in kinds)])
 
 
-def parameters_of(function: Callable[..., Any], wanted: type) -> tuple[str, ...]:
-    """Return the parameters annotated with ``wanted``, or with a union that has it.
+def with_instance(call: partial[Any], instance: object) -> partial[Any]:
+    """Give ``instance`` for each parameter annotated with its class, or with a union that has it.
 
     Annotations that are texts are understood if their names can be resolved, or if
-    they are plainly the name of the type.
+    they are plainly the name of the class.
     """
     try:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(call.func)
     except (TypeError, ValueError):
-        return ()
+        return call
     try:
-        hints = typing.get_type_hints(inspect.unwrap(function))
+        hints = typing.get_type_hints(inspect.unwrap(call.func))
     except Exception:  # noqa: BLE001 - annotations may say anything
         hints = {}
-    return tuple(
+    wanted = type(instance)
+    names = [
         name
-        for name, parameter in parameters.items()
+        for name, parameter in signature.parameters.items()
         if _is_or_has(hints.get(name, parameter.annotation), wanted)
-    )
-
-
-def with_values(
-    function: Callable[..., Any], arguments: Arguments, names: tuple[str, ...], value: object
-) -> Arguments:
-    """Return the arguments with ``value`` for ``names``; raises ``TypeError`` if they don't fit."""
+    ]
     if not names:
-        return arguments
-    args, kwargs = arguments
-    kwargs = {name: given for name, given in kwargs.items() if name not in names}
-    bound = inspect.signature(function).bind_partial(*args, **kwargs)
-    bound.arguments.update(dict.fromkeys(names, value))
-    return bound.args, bound.kwargs
+        return call
+    others = {name: given for name, given in call.keywords.items() if name not in names}
+    bound = signature.bind_partial(*call.args, **others)
+    bound.arguments.update(dict.fromkeys(names, instance))
+    return partial(call.func, *bound.args, **bound.kwargs)
 
 
 def _is_or_has(annotation: object, wanted: type) -> bool:

@@ -18,14 +18,9 @@ def initial_state() -> State:
     return State(rank=rank, world_size=size, initial_rank=rank, initial_world_size=size)
 
 
-def local_rank() -> int:
-    """Return which worker of its host this is."""
-    return _number(context.LOCAL_RANK, 0)
-
-
-def local_rank_if_any() -> int | None:
-    """Return the same, ``None`` if the environment does not say."""
-    return local_rank() if context.LOCAL_RANK in os.environ else None
+def local_rank() -> int | None:
+    """Return which worker of its host this is, ``None`` if the environment does not say."""
+    return _number(context.LOCAL_RANK, 0) if context.LOCAL_RANK in os.environ else None
 
 
 def master() -> tuple[str, int]:
@@ -39,15 +34,17 @@ def apply(state: State, begin: worker_pb2.WorkerBegin) -> None:
     A worker that stands by finds its rank among all, in case its hooks want to know.
     """
     is_active = state.active_rank is not None
-    rank = state.active_rank if is_active else state.rank
-    size = state.active_world_size if is_active else state.world_size
-    os.environ[context.RANK], os.environ[context.WORLD_SIZE] = str(rank), str(size)
+    variables = {
+        context.RANK: state.active_rank if is_active else state.rank,
+        context.WORLD_SIZE: state.active_world_size if is_active else state.world_size,
+    }
     if begin.role_world_size:
-        os.environ[context.ROLE_RANK] = str(begin.role_rank)
-        os.environ[context.ROLE_WORLD_SIZE] = str(begin.role_world_size)
+        variables[context.ROLE_RANK] = begin.role_rank
+        variables[context.ROLE_WORLD_SIZE] = begin.role_world_size
     if begin.master_addr:
         os.environ[context.MASTER_ADDR] = begin.master_addr
-        os.environ[context.MASTER_PORT] = str(begin.master_port)
+        variables[context.MASTER_PORT] = begin.master_port
+    os.environ.update({name: str(number) for name, number in variables.items()})
 
 
 def _number(name: str, default: int) -> int:

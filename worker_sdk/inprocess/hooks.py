@@ -6,12 +6,15 @@ The exception that a hook is called with is what the function raised here, or ``
 from __future__ import annotations
 
 import abc
+import sys
 import threading
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from worker_sdk.inprocess import errors
+from worker_sdk.inprocess import environment, errors
 from worker_sdk.inprocess.arguments import call_with
-from worker_sdk.inprocess.settings import Duration, Limits, count, seconds
+from worker_sdk.inprocess.settings import Duration, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +81,13 @@ class Composed:
         for instance in instances:
             if isinstance(instance, type):
                 raise TypeError(f"Compose takes instances, not the class {instance.__name__}")
-        common = _common_class(instances)
+        common = next(
+            candidate
+            for candidate in type(instances[0]).__mro__
+            if all(isinstance(instance, candidate) for instance in instances)
+            and candidate is not Composed
+            and candidate.__flags__ & _SUBCLASSABLE
+        )
         bases = (cls,) if common is object else (cls, common)
         # What the common class needs to be made has no meaning here, so its own are left out.
         contents = {"__new__": object.__new__, "__init__": lambda *_: None}
@@ -91,10 +100,9 @@ class Composed:
         last = arguments[0] if arguments else None
         for instance in reversed(self.instances):
             result = call_with(instance, *arguments)
-            if result is None:
-                continue
-            last = result
-            arguments = result if isinstance(result, tuple) else (result, *arguments[1:])
+            if result is not None:
+                last = result
+                arguments = result if isinstance(result, tuple) else (result, *arguments[1:])
         return last
 
 
@@ -121,7 +129,8 @@ class RetryController(Initialize):
 
     Under an agent the limits are kept before an iteration begins: it then does not
     begin, and the round ends as if a worker had failed. Elsewhere an iteration beyond
-    the limits raises ``RestartAbort``.
+    the limits raises ``RestartAbort``. ``max_iterations`` are those of one call, the first
+    included.
     """
 
     def __init__(
@@ -130,23 +139,21 @@ class RetryController(Initialize):
         min_world_size: int = 1,
         min_active_world_size: int = 1,
     ) -> None:
-        self.limits: Limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
+        is_limited = max_iterations is not None
+        self.max_iterations = count("max_iterations", max_iterations) if is_limited else None
+        self.min_world_size = count("min_world_size", min_world_size)
+        self.min_active_world_size = count("min_active_world_size", min_active_world_size)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""
-        limits, active = self.limits, state.active_world_size or 0
-        if limits.iterations_max is not None and state.iteration >= limits.iterations_max:
-            beyond = f"iteration {state.iteration} is beyond max_iterations={limits.iterations_max}"
-        elif state.world_size < limits.world_size_min:
-            beyond = (
-                f"world_size {state.world_size} is below min_world_size={limits.world_size_min}"
-            )
-        elif active < limits.active_world_size_min:
-            least = f"min_active_world_size={limits.active_world_size_min}"
-            beyond = f"active_world_size {active} is below {least}"
-        else:
-            return state
-        raise errors.RestartAbort(beyond)
+        most, number = self.max_iterations, state.iteration
+        if most is not None and number >= most:
+            raise errors.RestartAbort(f"iteration {number} is beyond max_iterations={most}")
+        for name in ("world_size", "active_world_size"):
+            size, least = getattr(state, name) or 0, getattr(self, f"min_{name}")
+            if size < least:
+                raise errors.RestartAbort(f"{name} {size} is below min_{name}={least}")
+        return state
 
 
 class ThreadedFinalize(Finalize):
@@ -161,12 +168,11 @@ class ThreadedFinalize(Finalize):
     ) -> None:
         self.timeout_s = seconds("timeout", timeout)
         self.fn = fn
-        self.args = tuple(args)
-        self.kwargs = dict(kwargs or {})
+        self.args, self.kwargs = tuple(args), dict(kwargs or {})
 
     def __call__(self, state: State) -> State:
         """Run it, and raise ``TimeoutError`` if it takes too long."""
-        run_threaded(lambda: self.fn(*self.args, **self.kwargs), self.timeout_s, name="finalize")
+        _run_threaded(partial(self.fn, *self.args, **self.kwargs), self.timeout_s, name="finalize")
         return state
 
 
@@ -181,20 +187,37 @@ class FaultCounter(HealthCheck):
 
     def __call__(self, state: State) -> State:
         """Count a fault of this worker's own."""
-        if state.fn_exception is not None:
-            self.faults_count += 1
-            if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
-                raise errors.FaultCounterExceeded(
-                    f"{self.faults_count} faults, more than max_rank_faults={self.max_rank_faults}"
-                )
+        self.faults_count += state.fn_exception is not None
+        faults, most = self.faults_count, self.max_rank_faults
+        if state.fn_exception is not None and most is not None and faults > most:
+            raise errors.FaultCounterExceeded(f"{faults} faults, more than max_rank_faults={most}")
         return state
 
 
-def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
+class CudaHealthCheck(HealthCheck):
+    """Fails if the GPU of this worker is not done within ``timeout``, or reports an error."""
+
+    def __init__(self, timeout: Duration = timedelta(seconds=30)) -> None:
+        self.timeout_s = seconds("timeout", timeout)
+
+    def __call__(self, state: State) -> State:
+        """Wait for the GPU; nothing to do where none is used."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return state
+        device = environment.local_rank()
+        if device is None or device >= torch.cuda.device_count():
+            device = torch.cuda.current_device()
+        wait = partial(torch.cuda.synchronize, device)
+        _run_threaded(wait, self.timeout_s, name="cuda health check")
+        wait()  # what went wrong may be told only by the call after the one that waited
+        return state
+
+
+def _run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
     """Run ``function`` on a daemon thread, and raise what it raises.
 
-    Raises:
-        TimeoutError: It took longer; the thread is left to itself.
+    After ``timeout_s`` raises ``TimeoutError``, and leaves the thread to itself.
     """
     raised: list[BaseException] = []
 
@@ -211,12 +234,3 @@ def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str)
         raise errors.TimeoutError(f"{name} took longer than {timeout_s:g} s")
     if raised:
         raise raised.pop()
-
-
-def _common_class(instances: tuple[Any, ...]) -> type:
-    candidates = type(instances[0]).__mro__
-    for candidate in candidates:
-        is_common = all(isinstance(instance, candidate) for instance in instances)
-        if is_common and candidate is not Composed and candidate.__flags__ & _SUBCLASSABLE:
-            return candidate
-    return object

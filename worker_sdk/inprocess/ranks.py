@@ -8,8 +8,8 @@ each worker on what only all of them know together.
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
@@ -57,9 +57,7 @@ class FilterCountGroupedByKey(RankAssignment):
             raise TypeError(f"condition must be callable, not {condition!r}")
         if not callable(key_or_fn) and not isinstance(key_or_fn, str):
             raise TypeError(f"key_or_fn must be a string or callable, not {key_or_fn!r}")
-        self.key_or_fn = key_or_fn
-        self.condition = condition
-        self.timeout = timeout
+        self.key_or_fn, self.condition, self.timeout = key_or_fn, condition, timeout
 
     def group_of(self, state: State) -> str:
         """Return the name of the worker's group, cut to what fits on the wire."""
@@ -88,7 +86,7 @@ class RankFilter(RankAssignment):
 
 
 class _LowestRanks(RankFilter):
-    """Has as many call the function as ``_count`` says, those with the lowest ranks."""
+    """Has as many call the function as ``_count`` says, by default all: those of lowest ranks."""
 
     def __call__(self, state: State) -> State:
         """Mark whether this one does."""
@@ -103,15 +101,12 @@ class _LowestRanks(RankFilter):
             active_world_size=size,
         )
 
-    def _count(self, world_size: int, available: int) -> int:
-        raise NotImplementedError
+    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
+        return world_size
 
 
 class ActivateAllRanks(_LowestRanks):
     """All call the function."""
-
-    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
-        return world_size
 
 
 class MaxActiveWorldSize(_LowestRanks):
@@ -122,9 +117,8 @@ class MaxActiveWorldSize(_LowestRanks):
             count("max_active_world_size", max_active_world_size)
         self.max_active_world_size = max_active_world_size
 
-    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
-        most = self.max_active_world_size
-        return available if most is None else min(available, most)
+    def _count(self, world_size: int, available: int) -> int:
+        return min(available, self.max_active_world_size or world_size)
 
 
 class ActiveWorldSizeDivisibleBy(_LowestRanks):
@@ -140,65 +134,30 @@ class ActiveWorldSizeDivisibleBy(_LowestRanks):
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
 
 
-@dataclass(frozen=True, slots=True)
-class RankPolicy:
-    """All the rules of a wrapper."""
-
-    rules: tuple[RankAssignment, ...]
-    """Those that the coordinator applies, in this order."""
-    local_filter: RankFilter | None
-    """The user's own, for each worker to apply to its own state."""
-
-    def group_of(self, state: State) -> str:
-        """Return the worker's group; empty if no rule asks for it."""
-        filters = (rule for rule in self.rules if isinstance(rule, FilterCountGroupedByKey))
-        return next((rule.group_of(state) for rule in filters), "")
-
-    def filtered(self, state: State) -> State:
-        """Return the state after the user's own filter; raises ``TypeError``, ``ValueError``."""
-        if self.local_filter is None:
-            return state
-        result = call_with(self.local_filter, state)
-        if not isinstance(result, State):
-            raise TypeError(f"rank_filter must return a State, not {result!r}")
-        if (result.active_rank == 0) != (result.rank == 0):
-            raise ValueError(
-                f"rank_filter gave rank {result.rank} the active_rank {result.active_rank};"
-                " active rank 0 must be rank 0, and rank 0 must be active"
-            )
-        return result
-
-
 _FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
 _RULES = (ShiftRanks, FillGaps, FilterCountGroupedByKey, *_FILTERS)
 _ALLOWED = ", ".join(rule.__name__ for rule in _RULES) + ", and Compose of these"
 
 
-def policy(assignment: RankAssignment, rank_filter: RankFilter | None) -> RankPolicy:
-    """Return what the arguments of these names mean; raises ``TypeError``, ``ValueError``."""
+def rules_of(
+    assignment: RankAssignment, rank_filter: RankFilter | None
+) -> tuple[list[RankAssignment], RankFilter | None]:
+    """Return the rules for the coordinator to apply, in this order, and the user's own filter.
+
+    Raises ``TypeError``, ``ValueError``.
+    """
     if not isinstance(assignment, RankAssignment):
         raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
     if rank_filter is not None and not isinstance(rank_filter, RankFilter):
         raise TypeError(f"rank_filter must be a RankFilter, not {rank_filter!r}")
-    rules = [_checked_rule(part) for part in flattened(assignment)]
-    _check_order(rules)
+    rules: list[Any] = list(flattened(assignment))
     # The exact classes: a subclass may do anything, and the coordinator would not ask it.
-    parts = list(flattened(rank_filter))
-    if all(type(part) in _FILTERS for part in parts):
-        return RankPolicy((*rules, *map(_checked_rule, parts)), None)
-    return RankPolicy(tuple(rules), rank_filter)
-
-
-def _checked_rule(part: object) -> RankAssignment:
-    if isinstance(part, RankAssignment) and type(part) in _RULES:
-        return part
-    raise TypeError(
-        f"rank_assignment can't hold a {type(part).__name__}: rules are applied by the"
-        f" coordinator, which runs no code of the user's. Allowed: {_ALLOWED}"
-    )
-
-
-def _check_order(rules: list[RankAssignment]) -> None:
+    for rule in rules:
+        if type(rule) not in _RULES:
+            raise TypeError(
+                f"rank_assignment can't hold a {type(rule).__name__}: rules are applied by the"
+                f" coordinator, which runs no code of the user's. Allowed: {_ALLOWED}"
+            )
     closing = [at for at, rule in enumerate(rules) if isinstance(rule, ShiftRanks | FillGaps)]
     grouping = [at for at, rule in enumerate(rules) if isinstance(rule, FilterCountGroupedByKey)]
     if len(grouping) > 1:
@@ -208,3 +167,30 @@ def _check_order(rules: list[RankAssignment]) -> None:
             "rank_assignment must hold ShiftRanks or FillGaps, applied after"
             " FilterCountGroupedByKey (in Compose: to the left of it)"
         )
+    filters: list[Any] = list(flattened(rank_filter))
+    if all(type(each) in _FILTERS for each in filters):
+        return [*rules, *filters], None
+    return rules, rank_filter
+
+
+def group_of(rules: list[RankAssignment], state: State) -> str:
+    """Return the worker's group; empty if no rule asks for it."""
+    for rule in rules:
+        if isinstance(rule, FilterCountGroupedByKey):
+            return rule.group_of(state)
+    return ""
+
+
+def filtered(state: State, rank_filter: RankFilter | None) -> State:
+    """Return the state after the user's own filter; raises ``TypeError``, ``ValueError``."""
+    if rank_filter is None:
+        return state
+    result = call_with(rank_filter, state)
+    if not isinstance(result, State):
+        raise TypeError(f"rank_filter must return a State, not {result!r}")
+    if (result.active_rank == 0) != (result.rank == 0):
+        raise ValueError(
+            f"rank_filter gave rank {result.rank} the active_rank {result.active_rank};"
+            " active rank 0 must be rank 0, and rank 0 must be active"
+        )
+    return result

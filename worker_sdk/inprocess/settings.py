@@ -1,17 +1,20 @@
-"""Pure. The numbers a ``Wrapper`` is given, and how they must relate."""
+"""Pure. The durations and counts that a user gives, checked."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+import itertools
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Duration = timedelta | float
 """A ``timedelta``, or seconds."""
 
 DURATION_MAX_S = 365 * 24 * 3600.0
 
-# The left one must be below the right one.
+# Durations of a `Wrapper`: the left one must be below the right one.
 _BELOW = (
     ("soft_timeout", "hard_timeout"),
     ("hard_timeout", "barrier_timeout"),
@@ -22,84 +25,35 @@ _BELOW = (
     ("monitor_thread_interval", "soft_timeout"),
     ("progress_watchdog_interval", "soft_timeout"),
 )
+_ALSO = ("completion_timeout", "last_call_wait", "termination_grace_time")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """All durations, in seconds, under the names the user knows them by."""
-
-    monitor_thread_interval: float
-    monitor_process_interval: float
-    heartbeat_interval: float
-    progress_watchdog_interval: float
-    soft_timeout: float
-    hard_timeout: float
-    heartbeat_timeout: float
-    barrier_timeout: float
-    completion_timeout: float
-    last_call_wait: float
-    termination_grace_time: float
-
-    @classmethod
-    def checked(cls, given: dict[str, Duration]) -> Timing:
-        """Return them in seconds; raises ``TypeError`` and ``ValueError``."""
-        values = {
-            name: seconds(name, given[name], is_0_allowed=name == "last_call_wait")
-            for name in (field.name for field in fields(cls))
-        }
-        for less, more in _BELOW:
-            if not values[less] < values[more]:
-                raise ValueError(
-                    f"{less} must be below {more}, but {less} is {values[less]:g} s"
-                    f" and {more} is {values[more]:g} s"
-                )
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a restart in process is no longer worth it."""
-
-    iterations_max: int | None = None
-    """Iterations of one call, the first included; ``None``: any number."""
-    world_size_min: int = 1
-    active_world_size_min: int = 1
-
-    @classmethod
-    def checked(cls, max_iterations: int | None, min_world: int, min_active: int) -> Limits:
-        """Return the limits a user gave; raises ``TypeError`` and ``ValueError``."""
-        if max_iterations is not None:
-            count("max_iterations", max_iterations)
-        return cls(
-            iterations_max=max_iterations,
-            world_size_min=count("min_world_size", min_world),
-            active_world_size_min=count("min_active_world_size", min_active),
-        )
-
-    def stricter(self, other: Limits) -> Limits:
-        """Return the limits that hold where both do."""
-        iterations = [n for n in (self.iterations_max, other.iterations_max) if n is not None]
-        return Limits(
-            iterations_max=min(iterations, default=None),
-            world_size_min=max(self.world_size_min, other.world_size_min),
-            active_world_size_min=max(self.active_world_size_min, other.active_world_size_min),
-        )
+def timing(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return a wrapper's durations in seconds; raises ``TypeError`` and ``ValueError``."""
+    names = [*dict.fromkeys(itertools.chain(*_BELOW)), *_ALSO]
+    values = {
+        name: seconds(name, given[name], is_0_allowed=name == "last_call_wait") for name in names
+    }
+    for less, more in _BELOW:
+        if not values[less] < values[more]:
+            raise ValueError(
+                f"{less} must be below {more}, but {less} is {values[less]:g} s"
+                f" and {more} is {values[more]:g} s"
+            )
+    return values
 
 
 def seconds(name: str, value: object, *, is_0_allowed: bool = False) -> float:
     """Return a duration in seconds; raises ``TypeError`` and ``ValueError``."""
-    if isinstance(value, timedelta):
-        given = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        given = float(value)
-    else:
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
-    is_allowed = 0 <= given <= DURATION_MAX_S and (given > 0 or is_0_allowed)
-    if math.isnan(given) or not is_allowed:
+    # Written so that what is not a number is refused.
+    if not (0 < given <= DURATION_MAX_S or (given == 0 and is_0_allowed)):
         least = "at least" if is_0_allowed else "above"
         limit = f"{least} 0 s and at most {DURATION_MAX_S:g} s"
         raise ValueError(f"{name} must be {limit}, not {value!r}")
-    return given
+    return float(given)
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:

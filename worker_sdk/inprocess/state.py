@@ -24,7 +24,7 @@ Status = Mode
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A worker's place in an iteration. Hooks are given it and can't change it."""
+    """A worker's place in an iteration."""
 
     rank: int
     """Among all workers that take part."""

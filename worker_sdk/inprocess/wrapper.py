@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import sys
-from dataclasses import fields
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from worker_sdk import runtime
+from worker_sdk.inprocess import ranks
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import (
     Abort,
@@ -20,16 +22,15 @@ from worker_sdk.inprocess.hooks import (
     RetryController,
     flattened,
 )
-from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
-from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks, policy
-from worker_sdk.inprocess.restart import agent_link
-from worker_sdk.inprocess.restart.call_wrapper import Current, Plan, run_once
-from worker_sdk.inprocess.settings import Limits, Timing
+from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
+from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
+from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
+from worker_sdk.inprocess.restart.progress import BoardLimits
+from worker_sdk.inprocess.settings import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_sdk.inprocess.arguments import Arguments
     from worker_sdk.inprocess.settings import Duration
 
 log = logging.getLogger("worker_sdk")
@@ -62,10 +63,9 @@ _HOOKS: dict[str, Any] = {
     "finalize": Finalize,
     "health_check": HealthCheck,
 }
-_DEFAULT_ABORT = AbortTorchDistributed()
-_DEFAULT_RANKS = ShiftRanks()
 
 
+@dataclass(kw_only=True, eq=False)
 class Wrapper:
     """Restarts a function on all workers of a run when it fails on one of them.
 
@@ -74,87 +74,67 @@ class Wrapper:
     interrupted anywhere, all clean up and begin the next one, without those that are
     lost. Without an agent the function is simply called.
 
-    Args:
-        initialize: Runs before the function in each iteration.
-        abort: Frees a main thread that waits for other workers.
-        finalize: Cleans up after an interrupted iteration.
-        health_check: Says whether this worker can go on.
-        rank_assignment: How the ranks of lost workers are filled.
-        rank_filter: Which workers call the function, and which stand by.
-        monitor_thread_interval, monitor_process_interval, heartbeat_interval,
-        monitor_process_logfile: Accepted; nothing is polled, and the agent has a log.
-        progress_watchdog_interval: How often the main thread is asked for a sign.
-        soft_timeout: Without progress for so long, the iteration is interrupted.
-        hard_timeout: Without progress for so long, the process is ended.
-        heartbeat_timeout: An interpreter that runs no other thread for so long is ended.
-        barrier_timeout: How long the others wait for this worker after an interruption.
-        completion_timeout: How long workers that completed wait for the others.
-        last_call_wait: How long further interruptions are recorded with the first.
-        termination_grace_time: Time from SIGTERM to SIGKILL at the hard timeout, if the
-            agent's own is not shorter.
-        enabled: If not, the function is returned as it is.
-        max_iterations: Iterations of one call, the first included, before the round of
-            processes ends.
-        min_world_size: With fewer workers, the round of processes ends.
-        min_active_world_size: The same, for workers that call the function.
-
-    Durations are timedeltas, or seconds. Raises ``TypeError`` and ``ValueError`` that name
-    the argument.
+    The arguments are described in docs/inprocess.md. Durations are timedeltas, or seconds. Raises
+    ``TypeError`` and ``ValueError`` that name the argument. What it was given is there to look
+    at, not to change.
     """
 
-    def __init__(  # noqa: PLR0913 - these are the names users know
-        self,
-        *,
-        initialize: Initialize | None = None,
-        abort: Abort | None = _DEFAULT_ABORT,
-        finalize: Finalize | None = None,
-        health_check: HealthCheck | None = None,
-        rank_assignment: RankAssignment = _DEFAULT_RANKS,
-        rank_filter: RankFilter | None = None,
-        monitor_thread_interval: Duration = timedelta(seconds=1),
-        monitor_process_interval: Duration = timedelta(seconds=1),
-        heartbeat_interval: Duration = timedelta(seconds=1),
-        progress_watchdog_interval: Duration = timedelta(seconds=1),
-        soft_timeout: Duration = timedelta(seconds=60),
-        hard_timeout: Duration = timedelta(seconds=90),
-        heartbeat_timeout: Duration = timedelta(seconds=30),
-        barrier_timeout: Duration = timedelta(seconds=120),
-        completion_timeout: Duration = timedelta(seconds=120),
-        last_call_wait: Duration = timedelta(seconds=1),
-        termination_grace_time: Duration = timedelta(seconds=5),
-        monitor_process_logfile: str | None = None,
-        enabled: bool = True,
-        max_iterations: int | None = None,
-        min_world_size: int = 1,
-        min_active_world_size: int = 1,
-        **others: Any,
-    ) -> None:
-        given = dict(locals())
-        for name in others:
-            instead = _INSTEAD.get(name, "Wrapper() got an unexpected keyword argument {name!r}")
-            raise TypeError(instead.format(name=name))
-        for name, kind in _HOOKS.items():
-            if given[name] is not None and not isinstance(given[name], kind):
-                raise TypeError(
-                    f"{name} must be an instance of {kind.__name__}, not {given[name]!r}"
-                )
-        if not isinstance(enabled, bool):
-            raise TypeError(f"enabled must be True or False, not {enabled!r}")
-        _check_path(monitor_process_logfile)
-        self.enabled = enabled
-        durations = {field.name: given[field.name] for field in fields(Timing)}
-        hooks = {name: given[name] for name in _HOOKS}
-        # As they were given, under the names that users know; to look at, not to change.
-        vars(self).update(durations | hooks)
-        self.rank_assignment, self.rank_filter = rank_assignment, rank_filter
-        limits = Limits.checked(max_iterations, min_world_size, min_active_world_size)
-        for part in flattened(initialize):
-            if isinstance(part, RetryController):
-                limits = limits.stricter(part.limits)
+    initialize: Initialize | None = None
+    abort: Abort | None = AbortTorchDistributed()  # noqa: RUF009 - it has no state
+    finalize: Finalize | None = None
+    health_check: HealthCheck | None = None
+    rank_assignment: RankAssignment = ShiftRanks()  # noqa: RUF009
+    rank_filter: RankFilter | None = None
+    monitor_thread_interval: Duration = timedelta(seconds=1)
+    monitor_process_interval: Duration = timedelta(seconds=1)
+    heartbeat_interval: Duration = timedelta(seconds=1)
+    progress_watchdog_interval: Duration = timedelta(seconds=1)
+    soft_timeout: Duration = timedelta(seconds=60)
+    hard_timeout: Duration = timedelta(seconds=90)
+    heartbeat_timeout: Duration = timedelta(seconds=30)
+    barrier_timeout: Duration = timedelta(seconds=120)
+    completion_timeout: Duration = timedelta(seconds=120)
+    last_call_wait: Duration = timedelta(seconds=1)
+    termination_grace_time: Duration = timedelta(seconds=5)
+    monitor_process_logfile: str | None = None
+    enabled: bool = True
+    max_iterations: int | None = None
+    min_world_size: int = 1
+    min_active_world_size: int = 1
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Say what to write instead of an argument that users know from elsewhere."""
+        for name in given.keys() & _INSTEAD.keys():
+            raise TypeError(_INSTEAD[name].format(name=name))
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        hooks = {name: getattr(self, name) for name in _HOOKS}
+        for name, hook in hooks.items():
+            if hook is not None and not isinstance(hook, _HOOKS[name]):
+                kind = _HOOKS[name].__name__
+                raise TypeError(f"{name} must be an instance of {kind}, not {hook!r}")
+        if not isinstance(self.enabled, bool):
+            raise TypeError(f"enabled must be True or False, not {self.enabled!r}")
+        logfile = self.monitor_process_logfile
+        if not isinstance(logfile, str | None):
+            raise TypeError(f"monitor_process_logfile must be a path, not {logfile!r}")
+        if logfile is not None and not os.path.isabs(logfile):  # noqa: PTH117
+            raise ValueError(f"monitor_process_logfile must be an absolute path, not {logfile!r}")
+        limits = [
+            RetryController(self.max_iterations, self.min_world_size, self.min_active_world_size),
+            *(part for part in flattened(self.initialize) if isinstance(part, RetryController)),
+        ]
+        rules, local_filter = ranks.rules_of(self.rank_assignment, self.rank_filter)
         self._plan = Plan(
-            timing=Timing.checked(durations),
-            limits=limits,
-            policy=policy(rank_assignment, rank_filter),
+            timing=timing(vars(self)),
+            limits=RetryController(
+                min((n for each in limits if (n := each.max_iterations) is not None), default=None),
+                max(each.min_world_size for each in limits),
+                max(each.min_active_world_size for each in limits),
+            ),
+            rules=rules,
+            local_filter=local_filter,
             **hooks,
         )
 
@@ -178,20 +158,31 @@ class Wrapper:
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return _run(plan, fn, (args, kwargs))
+            return _run(plan, functools.partial(fn, *args, **kwargs))
 
         return wrapped
 
 
-def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
+# What help() shows, instead of that of `__new__`.
+_SIGNATURE = inspect.signature(Wrapper.__init__)
+Wrapper.__signature__ = _SIGNATURE.replace(  # type: ignore[attr-defined]
+    parameters=list(_SIGNATURE.parameters.values())[1:]
+)
+
+
+def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
-        return Current.call.invoke(fn, arguments)
-    link = agent_link.of_process()
-    if link is None:
-        name = getattr(fn, "__name__", fn)
-        log.warning("%s: %s is called once, without restarts", agent_link.why_none(), name)
-        return run_once(plan, fn, arguments)
+        return Current.call.invoke(function)
+    if Current.link is None and runtime.is_attached():
+        Current.link = Link(runtime.attachment(), BoardLimits())
+    if Current.link is None:
+        why = "no agent, as there is under `agent join`"
+        if runtime.has_agent():
+            why = "the agent watches another process of this worker, not this one"
+        name = getattr(function.func, "__name__", function.func)
+        log.warning("%s: %s is called once, without restarts", why, name)
+        return run_once(plan, function)
     if sys.platform != "linux":
         raise RestartError(
             f"in-process restart needs Linux, this is {sys.platform}; with enabled=False the"
@@ -200,13 +191,4 @@ def _run(plan: Plan, fn: Callable[..., Any], arguments: Arguments) -> Any:
     # Not before there is an agent: others need no messages.
     from worker_sdk.inprocess.restart.call import Call  # noqa: PLC0415
 
-    return Call(plan, link, fn, arguments).run()
-
-
-def _check_path(path: str | None) -> None:
-    if path is None:
-        return
-    if not isinstance(path, str):
-        raise TypeError(f"monitor_process_logfile must be a path, not {path!r}")
-    if not Path(path).is_absolute():
-        raise ValueError(f"monitor_process_logfile must be an absolute path, not {path!r}")
+    return Call(plan, Current.link, function).run()

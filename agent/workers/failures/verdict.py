@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from agent.session.convert_inprocess import kind_from
+from agent.session.convert import kind_from
 from agent.session.transport import Connection, TransportError
 from agent.workers.failures.report import FailedWorker, FailureReport, Position
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2

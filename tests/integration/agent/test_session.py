@@ -8,31 +8,35 @@ import random
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
 
+from agent.core.effects import OpenSession
 from agent.core.events import Event, SessionLost, SessionWelcomed
 from agent.core.model import Beat, GroupState
 from agent.runtime.private_directory import PrivateDirectory
+from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcTransport
 from agent.session.reporter import Reporter
-from agent.session.session import Identity, Session
+from agent.session.session import Session
 from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
 from coordinator.client import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed
+from drumbeat.mapping import duration
 from drumbeat.v1 import session_pb2
-from tests.support.fake_coordinator import DEADLINE_S, fake_coordinator
+from tests.support.fake_coordinator import DEADLINE_S, PACE, fake_coordinator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     from agent.watchdog.hang import Standing
+    from agent.watchdog.runner import Watchdog
 
 BEAT = Beat(
     state=GroupState.IDLE, round_id=None, master_port=4000, failures_written=0, workers_alive=0
@@ -45,6 +49,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.limits: Mapping[str, float] = {}
 
     def standings(self, _round_id: int | None) -> list[Standing]:
         if self.error is not None:
@@ -55,7 +60,7 @@ class Watched:
         return {}
 
     def learned(self, limits: Mapping[str, float]) -> None:
-        pass
+        self.limits = limits
 
 
 class Scene:
@@ -68,18 +73,11 @@ class Scene:
             coordinator=f"127.0.0.1:{port}", run_id="r", program=Program("program", "true")
         )
         identity = Identity(incarnation="i", host="h", address="127.0.0.1", began_at=0.0)
-        self.session = Session(
-            attempt=1,
-            config=config,
-            identity=identity,
-            beat=BEAT,
-            on_event=self.events.put_nowait,
-            watchdog=self.watched,
-        )
+        opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
+        watchdog = cast("Watchdog", self.watched)
+        self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
         transport = GrpcTransport(f"127.0.0.1:{port}")
-        self.task = asyncio.create_task(
-            self.session.run(transport, reporter, delay_max_s=0.0, random=random.Random(0))
-        )
+        self.task = asyncio.create_task(self.session.run(transport, reporter, random.Random(0)))
 
     async def event(self, kind: type[Event]) -> Any:
         """Return the next event, which is of this kind."""
@@ -93,7 +91,7 @@ class Scene:
 def reporter(tmp_path: Path) -> Iterator[Reporter]:
     with closing(PrivateDirectory([str(tmp_path)])) as directory:
         spool = Spool(directory, "run", "i")
-        made = Reporter(spool, incarnation="i", began_at=time.monotonic())
+        made = Reporter(spool, Identity(incarnation="i", host="h", began_at=time.monotonic()))
         yield made
         made.close()
 
@@ -107,6 +105,20 @@ async def a_session(port: int, reporter: Reporter) -> AsyncIterator[Scene]:
         scene.task.cancel()
         with suppress(asyncio.CancelledError, ValueError):
             await scene.task
+
+
+async def test_learned_limits_are_read_in_seconds(reporter: Reporter) -> None:
+    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+        session = await head.session()
+        await scene.event(SessionWelcomed)
+        limits = [
+            session_pb2.LearnedLimit(limit=duration(3.0)),
+            session_pb2.LearnedLimit(section="save", limit=duration(4.5)),
+        ]
+        session.say(limits=session_pb2.LearnedLimits(limits=limits))
+        session.say(pace=PACE)
+        await scene.event(SessionWelcomed)
+        assert scene.watched.limits == {"": 3.0, "save": 4.5}
 
 
 async def test_an_error_in_what_the_agent_says_is_raised_and_not_taken_for_a_cancel(

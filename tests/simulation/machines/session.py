@@ -13,8 +13,7 @@ from agent.core.events import (
 )
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session import convert
-from agent.session.convert_inprocess import directive_from
-from agent.session.session import WELCOME_TIMEOUT_S
+from agent.session.session import PACE, WELCOME_TIMEOUT_S, desired_from, directive_from
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
 from tests.simulation.machines.network import End
@@ -86,9 +85,8 @@ class SimSession:
     def hello(self) -> session_pb2.AgentReport:
         """Return its first message."""
         host = self._agent.host
-        hello = convert.hello_message(
-            host.config, self._beat_message(), host=host.name, address=host.address
-        )
+        identity = convert.Identity(incarnation="", host=host.name, address=host.address)
+        hello = convert.hello_message(host.config, identity, self._beat_message())
         return session_pb2.AgentReport(fence=self._fence(), hello=hello)
 
     def _send(self, message: session_pb2.AgentReport) -> None:
@@ -136,12 +134,12 @@ class SimSession:
         match message.WhichOneof("kind"):
             case "welcome":
                 self._session_id = message.welcome.session_id
-                pace = convert.pace_from(message.welcome.pace)
+                pace = PACE.read(message.welcome.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
                 self.send_records()
             case "desired":
                 desired, spent = message.desired, message.desired.master_port_spent
-                state = convert.desired_from(desired)
+                state = desired_from(desired)
                 assert state is not None, message
                 agent.submit(
                     DirectiveReceived(attempt=self._attempt, state=state, master_port_spent=spent)
@@ -151,7 +149,7 @@ class SimSession:
                 assert directive is not None, message
                 agent.submit(InprocessDirected(attempt=self._attempt, directive=directive))
             case "pace":
-                pace = convert.pace_from(message.pace)
+                pace = PACE.read(message.pace)
                 agent.submit(SessionWelcomed(attempt=self._attempt, pace=pace))
 
     def _lost(self, reason: str, refusal: str = "") -> None:

@@ -14,6 +14,7 @@ from agent.core.model import (
     Stop,
 )
 from agent.session import convert
+from agent.session.session import PACE, desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.report import FailedWorker, FailureReport
@@ -66,13 +67,13 @@ MESSAGE_RUN = session_pb2.Assignment(
     ],
 )
 def test_every_desired_state_is_read(message: session_pb2.DesiredState, state: object) -> None:
-    assert convert.desired_from(message) == state
+    assert desired_from(message) == state
 
 
 def test_a_failed_verdict_comes_with_its_report() -> None:
     verdict = failure_pb2.Verdict(is_success=False, reason="round 0 failed")
     message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
-    read = convert.desired_from(message)
+    read = desired_from(message)
     assert isinstance(read, Exit)
     assert read.report == FailureReport(reason="round 0 failed")
 
@@ -88,7 +89,7 @@ def test_a_failed_verdict_names_its_root_causes() -> None:
     )
     verdict = failure_pb2.Verdict(report=failure_pb2.FailureReport(root_causes=[record]))
     message = session_pb2.DesiredState(exit=session_pb2.Exit(verdict=verdict))
-    read = convert.desired_from(message)
+    read = desired_from(message)
     assert isinstance(read, Exit)
     assert read.report is not None
     assert read.report.root_causes == (
@@ -99,13 +100,13 @@ def test_a_failed_verdict_names_its_root_causes() -> None:
 
 
 def test_a_kind_of_a_later_version_is_nothing() -> None:
-    assert convert.desired_from(session_pb2.DesiredState()) is None
+    assert desired_from(session_pb2.DesiredState()) is None
 
 
 def test_a_pace_is_read_in_seconds() -> None:
     message = session_pb2.Pace(heartbeat_interval=duration(0.25), reconnect_delay_max=duration(4))
     pace = Pace(heartbeat_interval_s=0.25, reconnect_delay_max_s=4.0)
-    assert convert.pace_from(message) == pace
+    assert PACE.read(message) == pace
 
 
 @pytest.mark.parametrize("barrier", [None, 20.0])

@@ -114,13 +114,3 @@ def test_impossible_instants_are_still_durations() -> None:
     assert message.heartbeat_age == duration(0.0)
     assert message.runtime_age == duration(convert.AGE_MAX_S)
     assert message.scope == "é" * 64
-
-
-def test_learned_limits_are_read_in_seconds() -> None:
-    message = session_pb2.LearnedLimits(
-        limits=[
-            session_pb2.LearnedLimit(limit=duration(3.0)),
-            session_pb2.LearnedLimit(section="save", limit=duration(4.5)),
-        ]
-    )
-    assert convert.limits_from(message) == {"": 3.0, "save": 4.5}

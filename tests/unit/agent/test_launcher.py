@@ -9,7 +9,7 @@ from agent.core.effects import Finish
 from agent.core.model import Exit
 from agent.runtime.parent_error_file import cause_of, tell_launcher
 from agent.runtime.private_directory import PrivateDirectory
-from agent.session.convert import desired_from
+from agent.session.session import desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
 from agent.workers.output.files import WorkerOutput

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.core.model import Exit
-from agent.session.convert import desired_from
+from agent.session.session import desired_from
 from agent.session.transport import TransportError
 from agent.workers.failures.report import render_report
 from agent.workers.failures.verdict import complete, is_to_be_completed

@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _SELF = Path("/proc/self")
-_LOOP_THREAD = "gloo_tcp_loop"
+_LOOP_THREAD = "gloo_tcp_loop\n"
 _EVENTPOLL = "anon_inode:[eventpoll]"
 _MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(/.*)")
 _FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
@@ -72,11 +72,21 @@ class Kept:
 
 def shut_down_gloo() -> int:
     """Shut the connections of all gloo groups down; return how many there were."""
-    if not any(name.strip() == _LOOP_THREAD for name in _told("task", "comm")):
+    if _LOOP_THREAD not in _texts(task / "comm" for task in (_SELF / "task").iterdir()):
         return 0
+    descriptors: set[int] = set()
     with _objects_of_torch() as is_of_torch:
-        descriptors = {fd for fd, served_by in _watched() if is_of_torch(served_by)}
-    found = [each for each in map(_connection, descriptors) if each is not None]
+        for told in _texts(_SELF / "fdinfo" / str(fd) for fd in _descriptors(_EVENTPOLL)):
+            flags = _FLAGS.search(told)
+            if flags and not int(flags[1], 8) & os.O_CLOEXEC:  # as gloo makes its own
+                watched = _WATCHED.findall(told)
+                descriptors.update(int(fd) for fd, data in watched if is_of_torch(int(data, 16)))
+    found = []
+    for each in _tcp_sockets(descriptors):
+        if _peer(each) is None:
+            each.close()  # to end a listener would make gloo end all
+        else:
+            found.append(each)
     Kept.connections += found
     _wait_until_quiet(found)
     return sum(_shut_down(connection, socket.SHUT_RD) for connection in found)
@@ -93,15 +103,15 @@ def shut_down_to(host: str, port: int) -> int:
     except (OSError, UnicodeError):
         found = []
     hosts = {_plain(str(place[0])) for *_, place in found}
-    sockets = [each for each in map(_tcp_socket, _descriptors("socket:")) if each is not None]
-    is_ours = any(_is_listener(each) and each.getsockname()[1] == port for each in sockets)
     count = 0
-    for each in sockets:
-        with each:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in _tcp_sockets(_descriptors("socket:"))]
+        here = [each for each in sockets if each.getsockname()[1] == port]
+        is_ours = any(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for each in here)
+        for each in sockets:
             peer = _peer(each)
             is_client = peer is not None and peer[1] == port and peer[0] in hosts
-            is_accepted = is_ours and peer is not None and each.getsockname()[1] == port
-            if is_client or is_accepted:
+            if is_client or (is_ours and peer is not None and each in here):
                 count += _shut_down(each, socket.SHUT_RDWR)
     return count
 
@@ -134,21 +144,11 @@ def _objects_of_torch() -> Iterator[Callable[[int], bool]]:
         yield is_of_torch
 
 
-def _watched() -> Iterator[tuple[int, int]]:
-    """Yield what epoll instances watch that may be gloo's: descriptors, what is told with each."""
-    polls = set(map(str, _descriptors(_EVENTPOLL)))
-    for told in _told("fdinfo", "", polls):
-        flags = _FLAGS.search(told)
-        if flags and not int(flags[1], 8) & os.O_CLOEXEC:
-            yield from ((int(fd), int(data, 16)) for fd, data in _WATCHED.findall(told))
-
-
-def _told(folder: str, file: str, names: set[str] | None = None) -> Iterator[str]:
-    """Yield what the kernel tells of each thread or descriptor; some may be gone meanwhile."""
-    for path in (_SELF / folder).iterdir():
-        if names is None or path.name in names:
-            with contextlib.suppress(OSError):
-                yield (path / file).read_text()
+def _texts(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield what the kernel tells of threads or descriptors; some may be gone meanwhile."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            yield path.read_text()
 
 
 def _descriptors(kind: str) -> Iterator[int]:
@@ -158,31 +158,19 @@ def _descriptors(kind: str) -> Iterator[int]:
                 yield int(link.name)
 
 
-def _tcp_socket(descriptor: int) -> socket.socket | None:
-    """Return another descriptor of a TCP socket, ``None`` if it is something else."""
-    try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return None
-        found = socket.fromfd(descriptor, -1, -1)
-    except OSError:  # it is closed meanwhile
-        return None
-    if found.family in (socket.AF_INET, socket.AF_INET6):
-        return found
-    found.close()
-    return None
-
-
-def _connection(descriptor: int) -> socket.socket | None:
-    """Return the same for one that is connected: a listener's end would make gloo end all."""
-    found = _tcp_socket(descriptor)
-    if found is not None and _peer(found) is None:
-        found.close()
-        return None
-    return found
-
-
-def _is_listener(each: socket.socket) -> bool:
-    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+def _tcp_sockets(descriptors: Iterable[int]) -> Iterator[socket.socket]:
+    """Yield another descriptor of each that is a TCP socket, for the caller to close."""
+    for descriptor in descriptors:
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            found = socket.fromfd(descriptor, -1, -1)
+        except OSError:  # it is closed meanwhile
+            continue
+        if found.family in (socket.AF_INET, socket.AF_INET6):
+            yield found
+        else:
+            found.close()
 
 
 def _peer(connection: socket.socket) -> tuple[str, int] | None:
@@ -211,12 +199,12 @@ def _wait_until_quiet(connections: list[socket.socket]) -> None:
 
 def _is_busy(connection: socket.socket) -> bool:
     """Return whether there are bytes that were not read, or not sent."""
+    if _peer(connection) is None:
+        return False
     try:
-        connection.getpeername()
-        queues = [fcntl.ioctl(connection, queue, bytes(4)) for queue in _QUEUES]
+        return any(any(fcntl.ioctl(connection, queue, bytes(4))) for queue in _QUEUES)
     except OSError:  # not connected any more
         return False
-    return any(map(any, queues))
 
 
 def _shut_down(connection: socket.socket, how: int) -> bool:

@@ -12,30 +12,40 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.worker.v1 import worker_pb2
-from worker_sdk.inprocess import environment, errors
+from google.protobuf.duration_pb2 import Duration
+
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
+from worker_sdk.errors import error_file
+from worker_sdk.inprocess import environment, ranks
 from worker_sdk.inprocess.arguments import call_with
+from worker_sdk.inprocess.errors import (
+    HealthCheckError,
+    RankShouldRestart,
+    RestartAbort,
+    RestartError,
+)
 from worker_sdk.inprocess.hooks import flattened
-from worker_sdk.inprocess.pytorch import store
-from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
-from worker_sdk.inprocess.restart import garbage, messages
+from worker_sdk.inprocess.pytorch import process_groups
+from worker_sdk.inprocess.restart import garbage, machine
 from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current
-from worker_sdk.inprocess.restart.machine import Cause, Word
-from worker_sdk.inprocess.restart.messages import Kind
+from worker_sdk.inprocess.restart.machine import Word
 from worker_sdk.inprocess.restart.monitor import Monitor
-from worker_sdk.inprocess.restart.progress import Progress, Ticker
-from worker_sdk.inprocess.state import Mode, State
+from worker_sdk.inprocess.restart.progress import Ticker
+from worker_sdk.inprocess.state import Mode
 from worker_sdk.interpreter.main_thread import main_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from functools import partial
 
-    from worker_sdk.inprocess.arguments import Arguments
-    from worker_sdk.inprocess.restart.agent_link import Link
-    from worker_sdk.inprocess.restart.call_wrapper import Plan
-    from worker_sdk.inprocess.restart.machine import Answer
+    from worker_sdk.inprocess.restart.call_wrapper import Link, Plan
 
 log = logging.getLogger("worker_sdk")
+
+Kind = iteration_pb2.InterruptionKind
+
+MESSAGE_BYTES_MAX = 4 * 1024
+TRACEBACK_BYTES_MAX = 48 * 1024
+"""Less than a failure record holds: the whole message must pass a limit of 64 KiB."""
 
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 
@@ -43,27 +53,23 @@ _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 class Call:
     """The iterations of one call under an agent; made and run by the main thread."""
 
-    def __init__(
-        self, plan: Plan, link: Link, function: Callable[..., Any], arguments: Arguments
-    ) -> None:
-        _check_may_start(link)
+    def __init__(self, plan: Plan, link: Link, function: partial[Any]) -> None:
+        _check_may_start()
+        link.begin()
         self._plan = plan
         self._link = link
         self._function = function
-        self._arguments = arguments
-        self._local_rank = environment.local_rank()
+        self._local_rank = environment.local_rank() or 0
         self._first = environment.initial_state()
-        self._spec = messages.spec(plan.policy, plan.timing, plan.limits, self._first.world_size)
-        self._torch_aborts = [
-            part for part in flattened(plan.abort) if isinstance(part, AbortTorchDistributed)
-        ]
-        self._is_unhealthy = False
+        self._spec = _spec(plan, self._first.world_size)
+        self._aborts_torch = any(
+            isinstance(part, process_groups.AbortTorchDistributed) for part in flattened(plan.abort)
+        )
         self._remains: list[BaseException] = []
         """What the function raised here in the iteration that was interrupted."""
-        self._monitor = Monitor(link, self._abort, cleanup_s=plan.timing.soft_timeout)
-        progress = Progress()
-        self._ticker = Ticker(plan.timing, link.limits, progress, self._on_silence)
-        self._call = CallWrapper(self._first, progress, self._monitor.atomic)
+        self._monitor = Monitor(link, self._abort, cleanup_s=plan.timing["soft_timeout"])
+        self._ticker = Ticker(plan.timing, link.limits, self._on_silence)
+        self._call = CallWrapper(self._first, self._monitor.atomic)
 
     def run(self) -> Any:
         """Return what the function returned in the iteration that all completed."""
@@ -78,7 +84,7 @@ class Call:
             raise
         finally:
             Current.call = None
-            self._forget_groups()
+            process_groups.let_go()
             self._ticker.close()
             self._monitor.close()
 
@@ -86,8 +92,9 @@ class Call:
         count = 0
         while True:
             number = self._link.iteration
-            group = self._plan.policy.group_of(self._call.state)
-            answer = self._monitor.enter(number, worker_pb2.Entered(spec=self._spec, group=group))
+            group = ranks.group_of(self._plan.rules, self._call.state)
+            entered = worker_pb2.Entered(spec=self._spec, group=group)
+            answer = self._monitor.ask(machine.Enter(number, entered))
             self._link.iteration = number + 1
             _check_goes_on(answer)
             if answer.word is Word.BEGIN:
@@ -100,111 +107,108 @@ class Call:
 
     def _run_iteration(self, begin: worker_pb2.WorkerBegin, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
-        self._forget_groups()  # all are here
-        state = self._plan.policy.filtered(_placed(self._first, begin, count))
+        process_groups.let_go()  # all are here
+        is_active = begin.HasField("active_rank")
+        state = replace(
+            self._first,
+            rank=begin.rank,
+            world_size=begin.world_size,
+            active_rank=begin.active_rank if is_active else None,
+            active_world_size=begin.active_world_size,
+            iteration=count,
+            mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
+        )
+        state = ranks.filtered(state, self._plan.local_filter)
         environment.apply(state, begin)
         self._call._state = state  # noqa: SLF001 - it is ours
         self._ticker.run(is_judging=True)
-        with store.awaited_in_python() if self._torch_aborts else contextlib.nullcontext():
-            outcome = self._monitor.gate.run(self._body)
+        with (
+            process_groups.store_awaited_in_python()
+            if self._aborts_torch
+            else contextlib.nullcontext()
+        ):
+            value, error = self._monitor.gate.run(self._body)
         self._ticker.pause()
-        error, cause = outcome.error, None
+        left = machine.Left()
         if error is not None:
             _drop_our_frames(error)
-            if not isinstance(error, Exception | errors.RankShouldRestart):
+            if not isinstance(error, Exception | RankShouldRestart):
                 raise error
-            cause = self._cause(Kind.INTERRUPTION_KIND_EXCEPTION, error)
-        answer = self._monitor.leave(cause)
+            kind = Kind.INTERRUPTION_KIND_EXCEPTION
+            cause = _interruption(kind, self._local_rank, error)
+            left = machine.Left(cause.message, worker_pb2.Interrupted(interruption=cause))
+        answer = self._monitor.ask(left)
         if answer.word is Word.COMPLETE:
-            return True, outcome.value
+            return True, value
         _check_goes_on(answer)
         log.info("iteration %d is interrupted: %s", count, answer.reason)
         self._link.limits.clear()
         self._ticker.run(is_judging=False)
         self._clean_up(error if isinstance(error, Exception) else None)
         self._ticker.pause()
-        self._call._state = replace(state, fn_exception=None)  # noqa: SLF001
         if error is not None:
             self._remains.append(error)
         return False, None
 
     def _body(self) -> Any:
-        state = self._call.state
-        self._plan.prepare(state)
-        if state.mode is not Mode.ACTIVE:
+        self._plan.prepare(self._call.state)
+        if self._call.state.mode is not Mode.ACTIVE:
             return None  # a spare: it waits with those that completed
-        return self._call.invoke(self._function, self._arguments)
+        return self._call.invoke(self._function)
 
     def _abort(self) -> None:
         if self._plan.abort is not None:
             call_with(self._plan.abort, self._call.state, None)
 
-    def _forget_groups(self) -> None:
-        for part in self._torch_aborts:
-            part.let_go()
-
-    def _cause(self, kind: Kind.ValueType, error: BaseException | str, stack: str = "") -> Cause:
-        content = messages.interruption(kind, self._local_rank, error, stack)
-        return Cause(content.message, content)
-
     def _on_silence(self) -> None:
-        """The soft timeout is over; on the ticker's thread."""
-        text = "no progress within the soft timeout"
-        cause = self._cause(Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, text, _stack_of_user())
-        self._monitor.silent(cause)
+        """The soft timeout is over; on the ticker's thread, while the main thread can't leave."""
+        # Where the main thread is, without our own frames around the user's.
+        entries = takewhile(lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack())
+        stack = "".join(reversed([str(entry) for entry in entries]))
+        kind, text = Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, "no progress within the soft timeout"
+        cause = _interruption(kind, self._local_rank, text, stack)
+        content = worker_pb2.Interrupted(interruption=cause)
+        number = self._link.iteration - 1
+        self._monitor.tell(machine.Order(number, Word.INTERRUPT, text, content))
 
     def _clean_up(self, error: Exception | None) -> None:
         """Run the hooks that come after an interruption; one that fails ends this worker."""
-        for part in self._torch_aborts:
-            part.settle()
+        if self._aborts_torch:
+            process_groups.settle()
         state = replace(self._call.state, fn_exception=error)
-        hooks = {"finalize": self._plan.finalize, "health check": self._plan.health_check}
-        for name, hook in hooks.items():
-            if hook is None:
-                continue
+        plan = self._plan
+        for name, hook in (("finalize", plan.finalize), ("health check", plan.health_check)):
             try:
-                call_with(hook, state, error)
+                if hook is not None:
+                    call_with(hook, state, error)
             except Exception as failure:
                 if failure.__cause__ is None and failure is not error:
                     failure.__cause__ = error
-                self._is_unhealthy = True
-                raise errors.HealthCheckError(f"{name} failed: {failure}") from failure
+                raise HealthCheckError(f"{name} failed: {failure}") from failure
 
     def _end(self, error: BaseException) -> None:
         """Tell that this worker takes no part any more."""
         _drop_our_frames(error)
-        kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
-        if self._is_unhealthy:
-            kind = Kind.INTERRUPTION_KIND_UNHEALTHY
-        elif isinstance(error, Exception):
-            kind = Kind.INTERRUPTION_KIND_EXCEPTION
-        elif isinstance(error, SystemExit) and not error.code:
-            kind = Kind.INTERRUPTION_KIND_EXITED
-        content = messages.interruption(kind, self._local_rank, error)
-        ended = worker_pb2.Terminated(interruption=content)
+        match error:
+            case HealthCheckError():  # of the function's own it would have been interrupted
+                kind = Kind.INTERRUPTION_KIND_UNHEALTHY
+            case Exception():
+                kind = Kind.INTERRUPTION_KIND_EXCEPTION
+            case SystemExit(code=None | 0):
+                kind = Kind.INTERRUPTION_KIND_EXITED
+            case _:
+                kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
+        cause = _interruption(kind, self._local_rank, error)
+        ended = worker_pb2.Terminated(interruption=cause)
         number = max(self._link.iteration - 1, 0)
         self._link.end(worker_pb2.WorkerStep(iteration=number, terminated=ended))
 
 
-def _placed(first: State, begin: worker_pb2.WorkerBegin, count: int) -> State:
-    """Return the state at the start of an iteration."""
-    is_active = begin.HasField("active_rank")
-    return replace(
-        first,
-        rank=begin.rank,
-        world_size=begin.world_size,
-        active_rank=begin.active_rank if is_active else None,
-        active_world_size=begin.active_world_size,
-        iteration=count,
-        mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
-    )
-
-
-def _check_goes_on(answer: Answer) -> None:
+def _check_goes_on(answer: machine.Order) -> None:
     if answer.word is Word.LOST:
-        raise errors.RestartError("the agent takes no more part in restarts of this worker")
+        raise RestartError("the agent takes no more part in restarts of this worker")
     if answer.word is Word.ABORT:
-        raise errors.RestartAbort(answer.reason)
+        raise RestartAbort(answer.reason)
 
 
 def _drop_our_frames(error: BaseException) -> None:
@@ -216,21 +220,64 @@ def _drop_our_frames(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
-def _stack_of_user() -> str:
-    """Return where the main thread is, without our own frames around the user's."""
-    entries = takewhile(lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack())
-    return "".join(reversed([str(entry) for entry in entries]))
-
-
-def _check_may_start(link: Link) -> None:
+def _check_may_start() -> None:
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("a wrapped function can only be called in the main thread")
-    if link.is_ended:
-        raise errors.RestartError("this worker has ended its part in this round")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         raise RuntimeError(
             "torch.distributed is initialized already: initialize it in the wrapped function,"
             " which is restarted with other ranks"
         )
-    link.begin()
+
+
+def _spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
+    """Return what all workers must agree on; no group is larger than ``world_size``."""
+    rules = (_rule(rule, world_size) for rule in plan.rules)
+    return iteration_pb2.InprocessSpec(
+        rules=[rule for rule in rules if rule is not None],
+        world_size_min=plan.limits.min_world_size,
+        active_world_size_min=plan.limits.min_active_world_size,
+        iterations_max=plan.limits.max_iterations or 0,
+        last_call_wait=_duration(plan.timing["last_call_wait"]),
+        barrier_timeout=_duration(plan.timing["barrier_timeout"]),
+        completion_timeout=_duration(plan.timing["completion_timeout"]),
+    )
+
+
+def _interruption(
+    kind: Kind.ValueType, local_rank: int, cause: BaseException | str, stack: str = ""
+) -> iteration_pb2.Interruption:
+    """Return what went wrong, as a text that fits on the wire."""
+    message = cause
+    if isinstance(message, BaseException):
+        inner = error_file.describe(message)["message"]
+        message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
+    return iteration_pb2.Interruption(
+        local_rank=local_rank,
+        kind=kind,
+        message=error_file.bounded(message, MESSAGE_BYTES_MAX),
+        traceback=error_file.bounded(stack, TRACEBACK_BYTES_MAX),
+    )
+
+
+def _rule(rule: ranks.RankAssignment, world_size: int) -> iteration_pb2.RankRule | None:
+    match rule:
+        case ranks.ShiftRanks():
+            return iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())
+        case ranks.FillGaps():
+            return iteration_pb2.RankRule(fill=iteration_pb2.FillGaps())
+        case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
+            return iteration_pb2.RankRule(active_max=most)
+        case ranks.ActiveWorldSizeDivisibleBy():
+            return iteration_pb2.RankRule(active_divisor=rule.divisor)
+        case ranks.FilterCountGroupedByKey():
+            sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
+            return iteration_pb2.RankRule(groups=sizes)
+    return None  # it has no effect
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

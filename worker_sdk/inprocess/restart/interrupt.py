@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
 
 SIGNALS_LEFT_OUT = 8
 """How many real-time signals are left to others, at the lower and at the upper end."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What the user's code came to."""
-
-    value: Any = None
-    error: BaseException | None = None
 
 
 class Gate:
@@ -56,8 +47,11 @@ class Gate:
         self._on_dropped = on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
 
-    def run(self, function: Callable[[], Any]) -> Outcome:
-        """Call ``function`` so that it can be interrupted; for the main thread."""
+    def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call ``function`` so that it can be interrupted; for the main thread.
+
+        Returns what it returned, and what it raised.
+        """
         # Nothing is raised between these lines: the handler knows this frame.
         try:
             self.is_open = True
@@ -65,15 +59,13 @@ class Gate:
             self.is_open = False
         except BaseException as error:  # noqa: BLE001 - the caller decides what each means
             self.is_open = False
-            return Outcome(error=error)
-        return Outcome(value)
+            return None, error
+        return value, None
 
     def interrupt(self, frame: FrameType | None) -> None:
         """Raise if it is wanted, and if ``frame`` may be left."""
-        reason = self.reason
-        if reason is None or not self.is_open:
-            return
-        if frame is not None and frame.f_code in UNINTERRUPTIBLE:
+        reason, is_kept_out = self.reason, frame is not None and frame.f_code in UNINTERRUPTIBLE
+        if reason is None or not self.is_open or is_kept_out:
             return
         error = RankShouldRestart(reason)
         self._raised = weakref.ref(error, lambda _: self._on_dropped())
@@ -120,8 +112,7 @@ class Interrupter:
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
         self._hook = sys.unraisablehook
         # Kept, because each access to a method makes another object of it.
-        self._our_hook = self._note_unraisable
-        sys.unraisablehook = self._our_hook
+        self._our_hook = sys.unraisablehook = self._note_unraisable
 
     def send(self) -> None:
         """Have the main thread look at the gate; ends a system call it waits in."""

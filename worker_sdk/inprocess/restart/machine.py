@@ -1,8 +1,8 @@
 """Pure. The iteration that a worker is in: what it tells its agent, and when it is interrupted.
 
-Events come from the main thread (``Enter``, ``Left``), from the agent (``Ordered``,
-``Notice.AGENT_LOST``), from the watch on progress (``Silent``), from the exception that is raised
-in the main thread (``RAISED``, ``DROPPED``), and from an effect that takes time (``LOCKED``).
+Events come from the main thread (``Enter``, ``Left``), from the agent and the watch on progress
+(``Order``), from the exception that is raised in the main thread (``RAISED``, ``DROPPED``), and
+from an effect that takes time (``LOCKED``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RETRY_MAX_S = 1.0
 
 
 class Word(enum.StrEnum):
-    """What the agent orders, and what the main thread is answered."""
+    """What is ordered."""
 
     BEGIN = "begin"
     INTERRUPT = "interrupt"
@@ -40,14 +40,6 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """Why this worker interrupts the iteration; the content is for the agent."""
-
-    reason: str
-    content: object
-
-
-@dataclass(frozen=True, slots=True)
 class Enter:
     """The main thread wants an iteration to begin."""
 
@@ -57,43 +49,32 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The main thread has left the function; with a cause if that failed."""
+    """The main thread has left the function; with a cause, for the agent, if that failed."""
 
-    cause: Cause | None = None
+    reason: str = ""
+    cause: object = None
     is_final: bool = False
     """It takes no part any more, and waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """The agent has sent an order."""
+class Order:
+    """As an event: what the agent orders. As an effect: the answer to the main thread's wait."""
 
     iteration: int
-    word: Word | None
-    """``None``: something that is newer than this code."""
+    word: Word
     reason: str = ""
     content: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """The soft timeout is over."""
-
-    iteration: int
-    cause: Cause
+    """With ``BEGIN`` the agent's message; with ``INTERRUPT`` the cause, if that is here."""
 
 
 class Notice(enum.Enum):
     """An event that is no more than that."""
 
-    AGENT_LOST = "the agent will give no more orders"
     LOCKED = "`Act.LOCK` was carried out"
     RAISED = "the exception was raised in the main thread"
     DROPPED = "the exception is gone"
     DEADLINE = "`next_deadline` is over"
-
-
-Event = Enter | Left | Ordered | Silent | Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +86,17 @@ class Send:
     content: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Tell the main thread, which waits for it."""
-
-    word: Word
-    reason: str = ""
-    content: object = None
-
-
 class Act(enum.Enum):
     """An effect that is no more than that."""
 
     LOCK = "wait until no atomic code runs, and let none begin; ends as `Notice.LOCKED`"
     UNLOCK = "let atomic code run, and raise nothing any more"
     ABORT = "run the user's hook"
+    RAISE = "raise in the main thread"
 
 
-@dataclass(frozen=True, slots=True)
-class Raise:
-    """Raise in the main thread."""
-
-    reason: str
-
-
-Effect = Send | Answer | Raise | Act
+Event = Enter | Left | Order | Notice
+Effect = Send | Order | Act
 
 
 class WorkerIteration:
@@ -138,24 +105,17 @@ class WorkerIteration:
     def __init__(self, cleanup_s: float) -> None:
         self.phase = Phase.OUTSIDE
         self.iteration = -1
+        self.reason = ""
+        """Why it was interrupted."""
         self._cleanup_s = cleanup_s
-        self._end: Answer | None = None
-        """That no iteration follows; may be said while the main thread still cleans up."""
-        self._is_lost = False
-        self._reason = ""
+        self._aborted: Order | None = None
+        """May be said while the main thread still cleans up."""
+        self._lost: Order | None = None
         self._is_own_fault = False
         self._left: Left | None = None
         self._is_raised = False
         self._retry_s = RETRY_FIRST_S
         self._deadline: float | None = None
-        self._in = {
-            Phase.OUTSIDE: self._outside,
-            Phase.ENTERING: self._entering,
-            Phase.RUNNING: self._running,
-            Phase.LOCKING: self._locking,
-            Phase.RAISING: self._raising,
-            Phase.COMPLETED: self._completed,
-        }
 
     def next_deadline(self) -> float | None:
         """Return when ``Notice.DEADLINE`` is due."""
@@ -167,111 +127,91 @@ class WorkerIteration:
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Return what is to be done, in this order."""
-        if event is Notice.AGENT_LOST:
-            self._is_lost = True
-        elif isinstance(event, Ordered) and event.word is Word.ABORT:
-            self._end = Answer(Word.ABORT, event.reason)
-        if isinstance(event, Ordered) and event.iteration != self.iteration:
-            effects = []
+        match event:
+            case Order(word=Word.ABORT):
+                self._aborted = event
+            case Order(word=Word.LOST):
+                self._lost = event
+        effects: list[Effect] = []
+        if isinstance(event, Order) and event.iteration != self.iteration:
+            pass  # late
+        elif self.phase in (Phase.LOCKING, Phase.RAISING):
+            effects = self._on_way_out(event, now)
         else:
-            effects = self._in[self.phase](event, now)
-        if self.phase is Phase.ENTERING and self._end is not None:
-            effects += self._to(Phase.OUTSIDE, self._end)
-        elif self.phase in (Phase.ENTERING, Phase.COMPLETED) and self._is_lost:
-            effects += self._to(Phase.OUTSIDE, Answer(Word.LOST))
-        return effects
+            effects = self._react(event)
+        end = self._lost if self.phase in (Phase.ENTERING, Phase.COMPLETED) else None
+        if self.phase is Phase.ENTERING:
+            end = self._aborted or end
+        return effects if end is None else [*effects, *self._to(Phase.OUTSIDE, end)]
 
     def _to(self, phase: Phase, *effects: Effect) -> list[Effect]:
         self.phase = phase
         return list(effects)
 
-    def _outside(self, event: Event, _: float) -> list[Effect]:
-        match event:
-            case Enter(iteration, content):
+    def _react(self, event: Event) -> list[Effect]:
+        effects: list[Effect] = []
+        match self.phase, event:
+            case _, Left(is_final=True):
+                effects = self._to(Phase.OVER)
+            case Phase.OUTSIDE, Enter(iteration, content):
                 self.iteration = iteration
-                return self._to(Phase.ENTERING, Send("entered", iteration, content))
-            case Left(is_final=True):
-                return self._to(Phase.OVER)
-        return []
+                effects = self._to(Phase.ENTERING, Send("entered", iteration, content))
+            case Phase.ENTERING, Order(word=Word.BEGIN) as order:
+                effects = self._to(Phase.RUNNING, order)
+            case Phase.ENTERING, Order(word=Word.INTERRUPT) as order:
+                effects = self._to(Phase.OUTSIDE, Send("interrupted", self.iteration), order)
+            case Phase.RUNNING, Left(cause=None):
+                effects = self._to(Phase.COMPLETED, Send("completed", self.iteration))
+            case Phase.RUNNING, Left(reason, cause) as left:
+                effects = self._interrupt(reason, cause, left)
+            case Phase.RUNNING, Order(word=Word.INTERRUPT, reason=reason, content=cause):
+                effects = self._interrupt(reason, cause)
+            case Phase.COMPLETED, Order(word=Word.INTERRUPT, reason=reason):
+                effects = self._interrupt(reason, left=Left())
+            case Phase.COMPLETED, Order(word=Word.COMPLETE) as order:
+                effects = self._to(Phase.OUTSIDE, order)
+        return effects
 
-    def _entering(self, event: Event, _: float) -> list[Effect]:
-        match event:
-            case Ordered(word=Word.BEGIN, content=content):
-                return self._to(Phase.RUNNING, Answer(Word.BEGIN, content=content))
-            case Ordered(word=Word.INTERRUPT, reason=reason):
-                told, answer = self._interrupted(), Answer(Word.INTERRUPT, reason)
-                return self._to(Phase.OUTSIDE, told, answer)
-            case Left():
-                return self._to(Phase.OVER)
-        return []
-
-    def _running(self, event: Event, _: float) -> list[Effect]:
-        match event:
-            case Left(is_final=True):
-                return self._to(Phase.OVER)
-            case Left(cause=None):
-                return self._to(Phase.COMPLETED, Send("completed", self.iteration))
-            case Left(cause=Cause() as cause):
-                return self._interrupt(cause.reason, cause, event)
-            case Silent(iteration, cause) if iteration == self.iteration:
-                return self._interrupt(cause.reason, cause)
-            case Ordered(word=Word.INTERRUPT, reason=reason):
-                return self._interrupt(reason)
-        return []
-
-    def _completed(self, event: Event, _: float) -> list[Effect]:
-        match event:
-            case Ordered(word=Word.COMPLETE):
-                return self._to(Phase.OUTSIDE, Answer(Word.COMPLETE))
-            case Ordered(word=Word.INTERRUPT, reason=reason):
-                return self._interrupt(reason, left=Left())
-            case Left():
-                return self._to(Phase.OVER)
-        return []
-
-    def _interrupted(self, cause: Cause | None = None) -> Send:
-        content = None if cause is None else cause.content
-        return Send("interrupted", self.iteration, content)
-
-    def _interrupt(
-        self, reason: str, cause: Cause | None = None, left: Left | None = None
-    ) -> list[Effect]:
-        self._reason, self._is_own_fault, self._left = reason, cause is not None, left
-        return self._to(Phase.LOCKING, self._interrupted(cause), Act.LOCK)
-
-    def _locking(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Left) and (self._left is None or event.is_final):
-            self._left = event
-        elif event is Notice.LOCKED:
-            if self._left is None:
-                self.phase, self._is_raised, self._retry_s = Phase.RAISING, False, RETRY_FIRST_S
-                return [Act.ABORT, *self._raise(now)]
-            cause = self._left.cause
-            # It failed by itself before anything was aborted here.
-            told = [] if cause is None or self._is_own_fault else [self._interrupted(cause)]
-            return [*told, Act.ABORT, *self._leave(self._left)]
-        return []
-
-    def _raising(self, event: Event, now: float) -> list[Effect]:
-        match event:
-            case Left():
-                return self._leave(event)
-            case Notice.RAISED:
+    def _on_way_out(self, event: Event, now: float) -> list[Effect]:
+        match self.phase, event:
+            case Phase.LOCKING, Left() as left if self._left is None or left.is_final:
+                self._left = left
+            case Phase.LOCKING, Notice.LOCKED:
+                return self._locked(now)
+            case Phase.RAISING, Left() as left:
+                return self._leave(left)
+            case Phase.RAISING, Notice.RAISED:
                 self._is_raised, self._deadline = True, now + self._cleanup_s
-            case Notice.DROPPED if self._is_raised:  # the code of the user's stopped it
+            case Phase.RAISING, Notice.DROPPED if self._is_raised:  # the user's code stopped it
                 self._is_raised, self._deadline = False, now + self._retry_s
-            case Notice.DEADLINE if self._deadline is not None and now >= self._deadline:
-                self._is_raised = False
+            case Phase.RAISING, Notice.DEADLINE:
                 return self._raise(now)
         return []
 
+    def _interrupt(
+        self, reason: str, cause: object = None, left: Left | None = None
+    ) -> list[Effect]:
+        self.reason, self._is_own_fault, self._left = reason, cause is not None, left
+        return self._to(Phase.LOCKING, Send("interrupted", self.iteration, cause), Act.LOCK)
+
+    def _locked(self, now: float) -> list[Effect]:
+        if self._left is None:
+            self.phase, self._retry_s = Phase.RAISING, RETRY_FIRST_S
+            return [Act.ABORT, *self._raise(now)]
+        effects = [Act.ABORT, *self._leave(self._left)]
+        if self._left.cause is None or self._is_own_fault:
+            return effects
+        # It failed by itself before anything was aborted here.
+        return [Send("interrupted", self.iteration, self._left.cause), *effects]
+
     def _raise(self, now: float) -> list[Effect]:
-        self._deadline = now + self._retry_s
+        self._is_raised, self._deadline = False, now + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
-        return [Raise(self._reason)]
+        return [Act.RAISE]
 
     def _leave(self, left: Left) -> list[Effect]:
-        self._deadline = self._left = None
+        self._deadline = None
         if left.is_final:
             return self._to(Phase.OVER, Act.UNLOCK)
-        return self._to(Phase.OUTSIDE, Act.UNLOCK, Answer(Word.INTERRUPT, self._reason))
+        answer = Order(self.iteration, Word.INTERRUPT, self.reason)
+        return self._to(Phase.OUTSIDE, Act.UNLOCK, answer)

@@ -9,8 +9,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
 from agent.core.model import Failure, GroupState
-from agent.session import convert_inprocess as convert
+from agent.session import convert
 from agent.session.convert import beat_message, failure_message
+from agent.session.session import directive_from
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     DirectiveKind,
@@ -273,11 +274,11 @@ def test_every_directive_is_read(
 ) -> None:
     message.round_id, message.iteration = 3, 9
     wanted = InprocessDirective(round_id=3, iteration=9, kind=kind)
-    assert convert.directive_from(message) == wanted
+    assert directive_from(message) == wanted
 
 
 def test_a_directive_of_a_later_version_is_passed_over() -> None:
-    assert convert.directive_from(inprocess_pb2.InprocessDirective(round_id=3)) is None
+    assert directive_from(inprocess_pb2.InprocessDirective(round_id=3)) is None
 
 
 def test_a_record_says_which_iteration_it_was() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
-from worker_sdk.inprocess.restart.agent_link import Current, Link
+from worker_sdk.inprocess.restart.call_wrapper import Current, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +61,6 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
         transport.model, transport.who = model, who
         link = Link(cast("Any", transport), cast("Any", limits))
         monkeypatch.setattr(Current, "link", link)
-        monkeypatch.setattr(Current, "pid", os.getpid())
         return World(model, transport, limits, link, who)
 
     return make

@@ -217,7 +217,7 @@ def test_a_filter_of_the_users_own_is_evaluated_here(make_world: Callable[..., W
 def test_without_an_agent_the_function_is_called_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from worker_sdk.inprocess.restart.agent_link import Current
+    from worker_sdk.inprocess.restart.call_wrapper import Current
 
     monkeypatch.setattr(Current, "link", None)
     noted = Noted()

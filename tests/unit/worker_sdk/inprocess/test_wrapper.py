@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
 from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import context, inprocess
-from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper
-from worker_sdk.inprocess.arguments import parameters_of, with_values
-from worker_sdk.inprocess.ranks import policy
-from worker_sdk.inprocess.restart import agent_link, messages
-from worker_sdk.inprocess.settings import Limits
+from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, ranks
+from worker_sdk.inprocess.arguments import with_instance
+from worker_sdk.inprocess.restart import call
+from worker_sdk.inprocess.restart.call_wrapper import Current
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def spec_of(wrapper: Wrapper, world_size: int = 8) -> iteration_pb2.InprocessSpec:
-    plan = wrapper._plan
-    return messages.spec(plan.policy, plan.timing, plan.limits, world_size)
+    return call._spec(wrapper._plan, world_size)
 
 
 def test_defaults_are_those_that_users_know() -> None:
@@ -33,13 +32,13 @@ def test_defaults_are_those_that_users_know() -> None:
     assert spec.completion_timeout.seconds == 120
     assert spec.last_call_wait.seconds == 1
     timing = Wrapper()._plan.timing
-    assert (timing.soft_timeout, timing.hard_timeout, timing.heartbeat_timeout) == (60, 90, 30)
-    assert timing.termination_grace_time == 5
+    kept = ("soft_timeout", "hard_timeout", "heartbeat_timeout", "termination_grace_time")
+    assert [timing[name] for name in kept] == [60, 90, 30, 5]
 
 
 def test_durations_are_timedeltas_or_seconds() -> None:
     timing = Wrapper(soft_timeout=timedelta(seconds=4), hard_timeout=4.5)._plan.timing
-    assert (timing.soft_timeout, timing.hard_timeout) == (4.0, 4.5)
+    assert (timing["soft_timeout"], timing["hard_timeout"]) == (4.0, 4.5)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +95,8 @@ def test_limits_of_a_retry_controller_reach_the_coordinator() -> None:
         max_iterations=6,
         min_world_size=4,
     )
-    assert wrapper._plan.limits == Limits(
-        iterations_max=5, world_size_min=4, active_world_size_min=3
-    )
+    spec = spec_of(wrapper)
+    assert (spec.iterations_max, spec.world_size_min, spec.active_world_size_min) == (5, 4, 3)
 
 
 def test_rules_go_in_the_order_in_which_they_are_applied() -> None:
@@ -114,7 +112,7 @@ def test_rules_go_in_the_order_in_which_they_are_applied() -> None:
     allowed = rules[0].groups.allowed
     assert [n for n in range(8 * len(allowed)) if allowed[n // 8] & (1 << n % 8)] == [2, 9]
     state = State(rank=0, world_size=9)
-    assert wrapper._plan.policy.group_of(state) == "k"
+    assert ranks.group_of(wrapper._plan.rules, state) == "k"
 
 
 def test_a_group_is_named_by_a_function_of_the_state_and_cut() -> None:
@@ -163,10 +161,10 @@ def test_gaps_must_be_closed_after_groups_were_filtered() -> None:
 
 def test_a_filter_of_the_users_own_is_kept_whole() -> None:
     composed = Compose(inprocess.MaxActiveWorldSize(2), OwnFilter())
-    found = policy(inprocess.ShiftRanks(), composed)
-    assert len(found.rules) == 1
+    rules, own = ranks.rules_of(inprocess.ShiftRanks(), composed)
+    assert len(rules) == 1
     state = State(rank=0, world_size=4, active_rank=0, active_world_size=4)
-    assert found.filtered(state).active_world_size == 2
+    assert ranks.filtered(state, own).active_world_size == 2
 
 
 def test_a_filter_must_leave_active_rank_0_to_rank_0() -> None:
@@ -182,9 +180,9 @@ def test_a_filter_must_leave_active_rank_0_to_rank_0() -> None:
 
     state = State(rank=3, world_size=4, active_rank=3, active_world_size=4)
     with pytest.raises(ValueError, match="active rank 0 must be rank 0"):
-        policy(inprocess.ShiftRanks(), Backwards()).filtered(state)
+        ranks.filtered(state, Backwards())
     with pytest.raises(TypeError, match="must return a State"):
-        policy(inprocess.ShiftRanks(), Nothing()).filtered(state)
+        ranks.filtered(state, Nothing())
 
 
 @pytest.mark.parametrize(
@@ -219,6 +217,9 @@ def test_a_wrapped_function_keeps_its_name() -> None:
         """Train."""
 
     assert (train.__name__, train.__doc__) == ("train", "Train.")
+
+
+THE_CALL = object.__new__(CallWrapper)
 
 
 class Method:
@@ -260,26 +261,24 @@ def _variadic(call: CallWrapper, *numbers: int, **named: int) -> tuple[object, i
 def test_parameters_of_this_kind_get_the_call(
     function: Callable[..., Any], args: tuple[int, ...], kwargs: dict[str, int]
 ) -> None:
-    names = parameters_of(function, CallWrapper)
-    assert names == ("call",)
-    args, kwargs = with_values(function, (args, kwargs), names, "the call")
-    assert function(*args, **kwargs) == ("the call", 3)
+    assert with_instance(partial(function, *args, **kwargs), THE_CALL)() == (THE_CALL, 3)
 
 
 def test_methods_and_others_without_annotations_work() -> None:
-    assert parameters_of(Method().train, CallWrapper) == ("call",)
-    assert parameters_of(len, CallWrapper) == ()
-    assert parameters_of(lambda call: call, CallWrapper) == ()
+    assert with_instance(partial(Method().train, 3), THE_CALL)() == (3, THE_CALL)
+    assert with_instance(partial(len, "abc"), THE_CALL)() == 3
+    assert with_instance(partial(lambda call: call, "given"), THE_CALL)() == "given"
 
-    def unresolved(call: "CallWrapper | Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+    def unresolved(call: "CallWrapper | Missing") -> object:  # type: ignore[name-defined]  # noqa: F821, UP037
+        return call
 
-    assert parameters_of(unresolved, CallWrapper) == ("call",)
+    assert with_instance(partial(unresolved), THE_CALL)() is THE_CALL
 
 
 def test_what_is_reported_fits_on_the_wire() -> None:
     error = ValueError("x" * 100_000)
-    kind = messages.Kind.INTERRUPTION_KIND_EXCEPTION
-    message = messages.interruption(kind, 0, error)
+    kind = call.Kind.INTERRUPTION_KIND_EXCEPTION
+    message = call._interruption(kind, 0, error)
     assert message.ByteSize() < 60_000
     assert len(message.message.encode()) <= 4096
 
@@ -350,14 +349,14 @@ def test_a_function_without_restarts_says_so_aloud(
 ) -> None:
     """As a warning: without any logging set up, these are seen."""
     monkeypatch.setenv(context.WORKER_DIR, directory)
-    monkeypatch.setattr(agent_link, "of_process", lambda: None)
+    monkeypatch.setattr(Current, "link", None)
     assert Wrapper()(lambda: 3)() == 3
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert why in record.getMessage()
 
 
 def test_elsewhere_than_on_linux_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_link, "of_process", object)
+    monkeypatch.setattr(Current, "link", object())
     monkeypatch.setattr(sys, "platform", "plan9")
     with pytest.raises(inprocess.RestartError, match="needs Linux, this is plan9"):
         Wrapper()(lambda: 3)()
