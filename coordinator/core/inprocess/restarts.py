@@ -138,5 +138,6 @@ class InProcessRestarts:
         """Return where rank 0 listens; an address given for the round is its leader's."""
         if not (port := self._run.port_of(leader)):
             return self._leader_port.wait_for(leader, "the iteration", now=now)
-        given = self._run.state.spec.master_addr if leader == self._round.leader else ""
-        return given or self._run.state.members[leader].address, port
+        state, is_as_given = self._run.state, leader == next(iter(self._round.seats))
+        address = state.members[leader].address
+        return (state.spec.master_addr or address) if is_as_given else address, port
