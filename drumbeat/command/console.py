@@ -43,13 +43,6 @@ def open_missing() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def open_console(stream: TextIO) -> "Console":
-    """Have this process write there from now on."""
-    close_console()
-    _console.append(Console(stream))
-    return _console[0]
-
-
 def write_text(text: str) -> None:
     """Write what is no log line, such as a report, behind the lines logged so far."""
     if _console:
@@ -58,10 +51,17 @@ def write_text(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
-def close_console(stall_s: float = STALL_S) -> None:
+def open_console(stream: TextIO) -> "Console":
+    """Have this process write there from now on."""
+    close_console()
+    _console.append(Console(stream))
+    return _console[0]
+
+
+def close_console() -> None:
     """Write what is left for as long as the console takes it; what comes then goes unqueued."""
     while _console:
-        _console.pop().close(stall_s)
+        _console.pop().close()
 
 
 class Console:
@@ -100,7 +100,6 @@ class Console:
             if self._pending_bytes + len(data) > PENDING_BYTES_MAX:
                 self._dropped += 1
                 return
-            self._note_dropped()
             self._append(data)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="console", daemon=True)
@@ -131,14 +130,12 @@ class Console:
             self._thread.join()
 
     def _append(self, data: bytes) -> None:
-        self._queue += (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
-        self._pending_bytes += len(data)
-
-    def _note_dropped(self) -> None:
         if self._dropped:
             texts = count(self._dropped, "text")
-            self._append(f"({texts} not shown: this console took nothing)\n".encode())
+            data = f"({texts} not shown: this console took nothing)\n".encode() + data
             self._dropped = 0
+        self._queue += (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
+        self._pending_bytes += len(data)
 
     def _run(self) -> None:
         is_there = True
@@ -146,7 +143,7 @@ class Console:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
                 if not self._queue:
-                    self._note_dropped()
+                    self._append(b"")
                 if not self._queue:
                     break
                 chunk = self._queue.popleft()
