@@ -65,7 +65,7 @@ def close_console() -> None:
 
 
 class Console:
-    """Where one process writes what its user reads. Safe to use from any thread.
+    """A console. Safe to use from any thread.
 
     Of the stream's descriptor a copy is kept; a stream that has none, as in notebooks and
     tests, is written to at once.
@@ -80,7 +80,7 @@ class Console:
             self._fd = -1
         self._changed = threading.Condition()
         # All below is guarded by the condition.
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[memoryview] = deque()
         self._pending_bytes = 0
         self._dropped = 0
         self._is_closed = False
@@ -134,35 +134,33 @@ class Console:
             texts = count(self._dropped, "text")
             data = f"({texts} not shown: this console took nothing)\n".encode() + data
             self._dropped = 0
-        self._queue += (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
+        self._queue.append(memoryview(data))
         self._pending_bytes += len(data)
 
     def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
         is_there = True
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
-                if not self._queue:
+                if not self._queue and self._dropped:
                     self._append(b"")
                 if not self._queue:
                     break
-                chunk = self._queue.popleft()
-            is_there = is_there and _write(self._fd, chunk)
+                data = self._queue.popleft()
+            taken = len(data)
+            if is_there:
+                poll.poll()  # the descriptor may be one that others made non-blocking
+                try:
+                    taken = os.write(self._fd, data[:_CHUNK_BYTES])
+                except BlockingIOError:
+                    taken = 0
+                except OSError:
+                    is_there = False
             with self._changed:
-                self._pending_bytes -= len(chunk)
+                if taken < len(data):
+                    self._queue.appendleft(data[taken:])
+                self._pending_bytes -= taken
                 self._changed.notify_all()
         os.close(self._fd)
-
-
-def _write(fd: int, data: bytes) -> bool:
-    """Write all, however long that takes; return False if the console is gone."""
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
-        except OSError:
-            return False
-    return True
