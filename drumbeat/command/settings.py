@@ -10,7 +10,6 @@ import dataclasses
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from drumbeat.durations import DURATION_MAX_S, parse_duration, short_duration
@@ -259,12 +258,16 @@ def parse_host_port(given: str) -> HostPort:
     if match := _HOST_PORT.fullmatch(given.strip()):
         in_brackets, name, digits = match.groups()
         port = int(digits or PORT_DEFAULT)
-        with suppress(ValueError):
-            if name is None:
-                ipaddress.IPv6Address(in_brackets)
-            if 1 <= port <= 65535:
-                return HostPort(name or in_brackets, port)
+        if (name or _is_ipv6(in_brackets)) and 1 <= port <= 65535:
+            return HostPort(name or in_brackets, port)
     raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def _read_address(value: Any) -> str:
