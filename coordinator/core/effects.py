@@ -13,12 +13,9 @@ from drumbeat.inprocess import InprocessDirective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Journal a record, before any other effect of the same event leaves.
+    """Journal a record, before any other effect of the same event leaves."""
 
-    ``run_id`` is the run's ``RunState.key``, here and in ``Forget``.
-    """
-
-    run_id: str
+    run_id: str  # `RunState.key`, here and in `Forget` and `ReadRun`
     record: Record
 
 
@@ -55,10 +52,15 @@ class TellLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """Push the desired state of one agent; a newer one replaces it unsent."""
+    """Push the desired state of one agent; a newer one replaces it unsent.
+
+    ``master_port_spent`` is a port of this agent that a round has used; if it
+    still holds it for the next round, it has to reserve another. 0: none.
+    """
 
     session_id: str
-    desired: Desired
+    state: Desired
+    master_port_spent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

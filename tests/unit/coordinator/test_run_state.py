@@ -91,7 +91,6 @@ def test_every_pair_of_phases_is_a_transition_or_a_mistake(source: Phase, target
     else:
         with pytest.raises(InvalidTransition) as caught:
             state.apply(ENTERS[target])
-        assert (caught.value.source, caught.value.target) == (source, target)
         assert str(caught.value).startswith(f"run run: {source} can't become {target}; history: ")
 
 
@@ -112,7 +111,7 @@ def test_a_round_has_seats_and_the_restart_count_of_its_time() -> None:
     assert state.round is not None
     assert state.group_ranks() == {"b.1": 0, "a.1": 1}
     assert [seat.rank_first for seat in state.round.seats.values()] == [0, 1]
-    assert (state.round.world_size, state.round.restart_count, state.round.leader) == (3, 1, "b.1")
+    assert (state.round.world_size, state.round.restart_count) == (3, 1)
     assert (state.round_id, state.next_round_id) == (1, 2)
     assert state.masters_spent == [("10.a", 1), ("10.b", 2)]
 
@@ -158,7 +157,7 @@ def test_history_and_spent_addresses_are_bounded() -> None:
     state = state_of(*records, history_max=5)
     assert len(state.masters_spent) == MASTERS_SPENT_MAX
     assert state.masters_spent[-1] == ("10.a", rounds)
-    assert [str(entry) for entry in state.history] == [
+    assert [f"{entry.decision}: {entry.reason}" for entry in state.history] == [
         "round ended: failed",
         "round started: 2 agents; all are there",
         "round ended: failed",
