@@ -75,7 +75,7 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
     params["log_level"] = options.log_level(params["log_level"], is_quiet=quiet)
     config = CoordinatorConfig(**params)
     if violations := by_option(config.validate(), config):
-        raise InvalidConfiguration(violations)
+        raise InvalidConfiguration(*violations)
     return config
 
 

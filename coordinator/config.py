@@ -1,8 +1,7 @@
 """Pure. What the coordinator can be told, its named limits, and the rules between them."""
 
 import ipaddress
-from dataclasses import dataclass, field, fields
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 from drumbeat.command.settings import (
     ADDRESS,
@@ -18,7 +17,7 @@ from drumbeat.command.settings import (
     setting,
     text,
 )
-from drumbeat.violation import Violation, check_range
+from drumbeat.violation import Violation
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -32,25 +31,7 @@ _BIND_ALLOWED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of everything that could grow. What happens at each is part of its meaning.
-
-    All are at least 1, but for the graces, which may be 0.
-    """
-
-    runs_max: int = 1000
-    """Live runs. A Hello of one more run is refused with LIMIT_REACHED."""
-
-    runs_ended_max: int = 1000
-    """Ended runs kept for questions and late agents; the oldest is forgotten first."""
-
-    runs_ended_per_id_max: int = 20
-    """The same of one run id, so that one which fails and starts for ever pushes out no other."""
-
-    runs_ended_bytes_max: int = 256 * _MIB
-    """Bytes of what is kept of ended runs; the oldest is forgotten first, never the latest."""
-
-    agents_per_run_max: int = 20_000
-    """Agents of one run, standbys included; twice the largest jobs we know of."""
+    """Bounds of what waits and of what is sent; the core has its own, in its ``Policy``."""
 
     message_bytes_max: int = 1 * _MIB
     """Size of one incoming message; gRPC refuses larger ones."""
@@ -61,21 +42,8 @@ class Limits:
     failure_message_bytes_max: int = 64 * _KIB
     """Size of the message within a failure record; longer ones are cut by their agent."""
 
-    failures_kept_per_run_max: int = 1000
-    """Failure records kept per live run; of more, those that tell least are only counted."""
-
-    failure_bytes_per_run_max: int = 8 * _MIB
-    """Bytes of the failure records kept per live run; of more, the same."""
-
-    failure_bytes_max: int = 256 * _MIB
-    """The same for all live runs together. When it is used up, a run keeps what it has, and
-    may always have `failure_record_bytes_max`, so that its first failure is told."""
-
     failure_queue_bytes_max: int = 64 * _MIB
     """Bytes of the failure records that wait for the core; streams of more are not read."""
-
-    history_per_run_max: int = 1000
-    """Decisions kept per run, for readers; the oldest is forgotten first."""
 
     event_queue_max: int = 100_000
     """Sessions and events that wait for the core; streams that would add more are refused.
@@ -85,34 +53,6 @@ class Limits:
 
     hello_timeout_s: float = 10.0
     """Seconds a new stream may take to say Hello; then it is ended."""
-
-    reconnect_grace_s: float = 0.5
-    """Seconds an agent whose stream broke may take to come back before it counts as lost.
-
-    Long enough for a hiccup of the network stack, short against any restart.
-    """
-
-    restart_grace_s: float = 15.0
-    """Extra seconds that agents have to come back after the coordinator's own restart."""
-
-    learned_limit_min_s: float = 5.0
-    """Seconds below which no learned limit falls: a host that pauses for a moment is no hang."""
-
-    def validate(self) -> list[Violation]:
-        """All rules that the limits break, none if they are sound."""
-        found: list[Violation] = []
-        values = {limit.name: getattr(self, limit.name) for limit in fields(self)}
-        for name, value in values.items():
-            if name.endswith("_s"):
-                found += check_range(name, value, 0, 86400, "seconds")
-            elif not value >= 1:
-                found.append(Violation(name, value, "1 or more"))
-        nested = ("failure_message_bytes_max", "failure_record_bytes_max", "message_bytes_max")
-        for inner, outer in pairwise(nested):
-            if values[inner] > values[outer]:
-                allowed = f"at most {outer}, {values[outer]}"
-                found.append(Violation(inner, values[inner], allowed))
-        return found
 
 
 _HOST = text(
@@ -165,7 +105,6 @@ class CoordinatorConfig:
     log_format: str = declare(LOG_FORMAT)
     log_level: str = declare(LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)
-    """Bounds of everything that could grow."""
 
     @property
     def address(self) -> str:
@@ -182,7 +121,7 @@ class CoordinatorConfig:
         if "lease" not in broken and not self.lease > 2 * self.heartbeat_interval:
             allowed = f"more than twice the heartbeat interval of {self.heartbeat_interval:g} s"
             found.append(Violation("lease", self.lease, allowed))
-        return found + self.limits.validate()
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

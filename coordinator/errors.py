@@ -1,37 +1,13 @@
 """Pure. What the coordinator refuses, and what keeps it from starting.
 
-CoordinatorError
- ├─ InvalidRequest            a field is missing or out of range
- ├─ SpecMismatch              the agent's spec differs from the run's
- │   └─ RunMissesAgents       and none of the run's agents is connected
- ├─ RunClosed                 the run has ended
- ├─ StaleSession              the agent was given up
- ├─ SessionReplaced           the agent has a newer session
- ├─ Deposed                   another coordinator leads by now
- ├─ LimitReached              a named limit is reached
- ├─ Unavailable               the coordinator stops, or cannot write its journal
- ├─ UnknownRun                there is no such run
- └─ CommandFailed             the process cannot do its work; it ends with `exit_code`
-     ├─ CallFailed            a coordinator was asked, and did not answer or refused
-     ├─ InvalidConfiguration  the configuration breaks rules
-     ├─ PortInUse             the address cannot be bound
-     ├─ StateDirectoryInUse   another coordinator holds the state directory
-     │   └─ LostLeadership    and has taken the journal over
-     ├─ StateDirectoryUnusable  it cannot be created, locked or written
-     └─ JournalError          something is wrong with the journal
-         ├─ JournalCorrupt    it holds what cannot be read
-         └─ JournalOutage     it cannot be written now; nothing in it is lost
-             └─ JournalFull   for want of room
-
 Names of statuses and refusals are texts, so that this module needs neither grpc nor the
 generated enums; one interceptor turns an error into a gRPC status. The table of what an agent
 does then: ``Refusal`` in ``drumbeat/v1/common.proto``.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from drumbeat.violation import InvalidField, Violation, show_value
+from drumbeat.violation import InvalidField, show_value
 
 # Fields of ``drumbeat.v1.RunSpec`` are options of ``agent join``; these have other names there.
 _OPTIONS = {
@@ -41,8 +17,7 @@ _OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One field of ``drumbeat.v1.RunSpec`` in which an agent and the run disagree."""
 
     field: str
@@ -55,7 +30,7 @@ class Difference:
 
 
 class CoordinatorError(Exception):
-    """Base of everything the coordinator raises on purpose."""
+    """Base of everything the coordinator raises on purpose. Its ``args`` are what it is made of."""
 
     status: ClassVar[str] = "INTERNAL"
     """Name of the gRPC status of a call that fails with this."""
@@ -66,11 +41,11 @@ class CoordinatorError(Exception):
     is_retryable: ClassVar[bool] = False
     """Whether the same agent may succeed later, in a new session."""
 
-    text: ClassVar[str]
-    """What is said, with attributes in braces."""
+    text: ClassVar[str] = "{0}"
+    """What happened, with places for ``args``."""
 
     def __str__(self) -> str:
-        return self.text.format_map(vars(self))
+        return self.text.format(*self.args)
 
 
 class InvalidRequest(InvalidField, CoordinatorError):
@@ -79,17 +54,18 @@ class InvalidRequest(InvalidField, CoordinatorError):
     status, refusal = "INVALID_ARGUMENT", "INVALID"
 
 
-@dataclass(eq=False, repr=False)
 class SpecMismatch(CoordinatorError):
     """The agent would run this run differently than its first agent said."""
 
     status, refusal = "FAILED_PRECONDITION", "SPEC_MISMATCH"
-    run_id: str
-    differences: tuple[Difference, ...]
+    text = "run {0!a} was started with other settings: {1}"
+
+    def __init__(self, run_id: str, differences: tuple[Difference, ...]) -> None:
+        super().__init__(run_id, differences)
+        self.differences = differences
 
     def __str__(self) -> str:
-        listed = "; ".join(str(difference) for difference in self.differences)
-        return f"run {show_value(self.run_id)} was started with other settings: {listed}"
+        return self.text.format(self.args[0], "; ".join(map(str, self.differences)))
 
 
 class RunMissesAgents(SpecMismatch):
@@ -99,31 +75,21 @@ class RunMissesAgents(SpecMismatch):
     """
 
     status, refusal, is_retryable = "ABORTED", "AGENTS_MISSING", True
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; its agents are missing, and it ends if none of them returns"
+    text = SpecMismatch.text + "; its agents are missing, and it ends if none of them returns"
 
 
-@dataclass(eq=False, repr=False)
 class RunClosed(CoordinatorError):
-    """The run ended after this agent began; ``verdict`` is the sentence that says how."""
+    """The run ended after this agent began; the verdict is the sentence that says how."""
 
     status, refusal = "FAILED_PRECONDITION", "RUN_CLOSED"
-    text = (
-        "run {run_id!a} has ended: {verdict}; "
-        "started again, the agent begins a new run of that name"
-    )
-    run_id: str
-    verdict: str
+    text = "run {0!a} has ended: {1}; started again, the agent begins a new run of that name"
 
 
-@dataclass(eq=False, repr=False)
 class StaleSession(CoordinatorError):
     """The agent was given up: others may hold its ranks. It stops its workers and returns."""
 
     status, refusal, is_retryable = "FAILED_PRECONDITION", "STALE_SESSION", True
-    text = "the session is over: {reason}"
-    reason: str
+    text = "the session is over: {0}"
 
 
 class SessionReplaced(CoordinatorError):
@@ -136,44 +102,35 @@ class SessionReplaced(CoordinatorError):
     text = "the session is over: the agent opened another one"
 
 
-@dataclass(eq=False, repr=False)
 class Deposed(CoordinatorError):
     """A coordinator of a later term has welcomed the agent: this one does not lead any more."""
 
     status, refusal, is_retryable = "ABORTED", "DEPOSED", True
-    text = "this coordinator was deposed: the agent has seen one of term {term}"
-    term: int
+    text = "this coordinator was deposed: the agent has seen one of term {0}"
 
 
-@dataclass(eq=False, repr=False)
 class LimitReached(CoordinatorError):
-    """A named limit of the coordinator is reached (``coordinator.config.Limits``)."""
+    """A named limit of the coordinator is reached."""
 
     status, refusal, is_retryable = "RESOURCE_EXHAUSTED", "LIMIT_REACHED", True
-    text = "the coordinator's limit {limit_name} is reached: {limit}"
-    limit_name: str
-    limit: int
+    text = "the coordinator's limit {0} is reached: {1}"
 
 
-@dataclass(eq=False, repr=False)
 class Unavailable(CoordinatorError):
     """The coordinator can't answer now; it does so later, or its successor does."""
 
     status, refusal, is_retryable = "UNAVAILABLE", "UNAVAILABLE", True
-    text = "the coordinator does not answer requests now: {reason}"
-    reason: str
+    text = "the coordinator does not answer requests now: {0}"
 
 
-@dataclass(eq=False, repr=False)
 class UnknownRun(CoordinatorError):
     """There is no run of this name, or it ended too long ago to be remembered."""
 
     status, refusal = "NOT_FOUND", "UNKNOWN_RUN"
-    run_id: str
-    which: str = ""
 
     def __str__(self) -> str:
-        return f"there is no run {show_value(self.run_id)} {self.which}".rstrip()
+        run_id, *which = self.args
+        return " ".join((f"there is no run {show_value(run_id)}", *which))
 
 
 class CommandFailed(CoordinatorError):
@@ -184,76 +141,59 @@ class CommandFailed(CoordinatorError):
     """What to do about it, as a line for the operator; empty if the error says it all."""
 
 
-@dataclass(eq=False, repr=False)
 class CallFailed(CommandFailed):
     """A coordinator was asked, and could not be reached or refused."""
 
-    text = "{problem}"
-    problem: str
-    exit_code: int
-    hint: str = ""
+    def __init__(self, problem: str, exit_code: int, hint: str = "") -> None:
+        super().__init__(problem, exit_code, hint)
+        self.exit_code, self.hint = exit_code, hint
 
 
-@dataclass(eq=False, repr=False)
 class InvalidConfiguration(CommandFailed):
-    """The configuration breaks rules; all of them are listed."""
+    """The configuration breaks rules; its ``args`` are all of them."""
 
     hint = "try 'coordinator serve --help'"
-    violations: tuple[Violation, ...]
 
     def __str__(self) -> str:
-        return "\n".join(str(violation) for violation in self.violations)
+        return "\n".join(map(str, self.args))
 
 
-@dataclass(eq=False, repr=False)
 class PortInUse(CommandFailed):
     """The address cannot be bound."""
 
-    text = "cannot listen on port {port} of {host}: {why}"
-    host: str
-    port: int
-    why: str
-    hint: str = "another coordinator may run here already; choose another --port, or end that one"
+    text = "cannot listen on port {1} of {0}: {2}"
+    hint = "another coordinator may run here already; choose another --port, or end that one"
 
 
-@dataclass(eq=False, repr=False)
 class StateDirectoryInUse(CommandFailed):
     """Another coordinator holds the state directory."""
 
-    text = "the state directory {path} is in use by another coordinator"
+    text = "the state directory {0} is in use by another coordinator"
     hint = "one state directory belongs to one coordinator; choose another with --state-dir"
-    path: str
 
 
 class LostLeadership(StateDirectoryInUse):
     """Another coordinator has taken the journal over; this one must not decide any more."""
 
 
-@dataclass(eq=False, repr=False)
 class StateDirectoryUnusable(CommandFailed):
     """The state directory cannot be created, read or written."""
 
-    text = "the state directory {path} cannot be used: {why}"
+    text = "the state directory {0} cannot be used: {1}"
     hint = (
         "make it a directory that this user may write and lock; "
         "another one, with --state-dir, starts with an empty journal"
     )
-    path: str
-    why: str
 
 
-@dataclass(eq=False, repr=False)
 class JournalError(CommandFailed):
-    """Something is wrong with the journal at ``path``."""
-
-    path: str
-    why: str
+    """Something is wrong with the journal."""
 
 
 class JournalCorrupt(JournalError):
     """The journal holds what this coordinator did not write or cannot read."""
 
-    text = "the journal {path} cannot be read: {why}"
+    text = "the journal {0} cannot be read: {1}"
     hint = "keep a copy of the file, then move it away to start with an empty journal"
 
 
@@ -263,7 +203,7 @@ class JournalOutage(JournalError):
     Keeps a coordinator from starting; one that runs waits until it can write again.
     """
 
-    text = "the journal {path} cannot be written: {why}"
+    text = "the journal {0} cannot be written: {1}"
     hint = (
         "make the directory, its files and its file system writable for this user; "
         "every run is still in the journal, so leave it where it is"
@@ -273,5 +213,5 @@ class JournalOutage(JournalError):
 class JournalFull(JournalOutage):
     """There is no room for the journal: the disk, a quota or a limit of the process is full."""
 
-    text = "the journal {path} has no room to grow: {why}"
+    text = "the journal {0} has no room to grow: {1}"
     hint = "free some space there; every run is still in the journal, so leave it where it is"

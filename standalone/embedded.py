@@ -20,7 +20,7 @@ from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
 from coordinator.journal.journal import MemoryJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.queries import Queries
+from coordinator.shell.service import QueryService
 from coordinator.shell.sessions import Sessions
 from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 
@@ -34,7 +34,7 @@ def run(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    coordinator = Driver(Registry(Policy()), MemoryJournal(), is_embedded=True)
+    coordinator = Driver(Registry(Policy()), MemoryJournal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     connection = EmbeddedConnection(coordinator)
     agent = asyncio.create_task(drive(config, lambda: connection), name="agent")
@@ -54,8 +54,8 @@ class EmbeddedConnection:
     """Calls the coordinator's sessions directly. One serves all sessions of its agent."""
 
     def __init__(self, coordinator: Driver) -> None:
-        self._sessions = Sessions(coordinator, Limits())
-        self._queries = Queries(coordinator)
+        self._sessions = Sessions(coordinator)
+        self._queries = QueryService(coordinator)
 
     async def address(self) -> str:
         """Return the loopback address: all workers are here."""
@@ -80,7 +80,7 @@ class EmbeddedConnection:
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         """Return how a run ended."""
         try:
-            return self._queries.get_report(request).verdict
+            return (await self._queries.GetReport(request)).verdict
         except CoordinatorError as error:
             raise TransportError(str(error), error.refusal) from error
 

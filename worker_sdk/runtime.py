@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from worker_sdk import context
 from worker_sdk.board import layout
-from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_stacks
+from worker_sdk.board.board import Board, BoardTaken, BoardUnusable, claim, open_file
 from worker_sdk.interpreter.main_thread import has_debugger, is_at_prompt
 
 if TYPE_CHECKING:
@@ -110,35 +110,33 @@ def clear_scopes() -> None:
 
     A block that is still open ends without effect.
     """
-    board = STATE.board
-    if board is not None:
-        STATE.board = board.renewed()
+    if STATE.board is not None:
+        STATE.board = STATE.board.renewed()
         STATE.board.words[layout.PROGRESS_SINCE] = 0
 
 
 def _claimed(directory: str) -> Board | None:
     """Return the worker's board; ``None`` if it is not for this process, and log why once."""
-    if not directory:
-        log.info("no agent: timers, sections and heartbeats of this process are not watched")
-        return None
     # Loaded, with a parent, in the processes that it made.
     multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+    if not directory:
+        log.info("no agent: timers, sections and heartbeats of this process are not watched")
+    elif multiprocessing is not None and multiprocessing.parent_process() is not None:
         log.info("a child of a worker: its timers, sections and heartbeats are not watched")
-        return None
-    try:
-        return claim(directory)
-    except BoardTaken:
-        log.info("another process of this worker is watched, this one is not")
-    except BoardUnusable as error:
-        log.warning("timers, sections and heartbeats are not watched: %s", error)
+    else:
+        try:
+            return claim(directory)
+        except BoardTaken:
+            log.info("another process of this worker is watched, this one is not")
+        except BoardUnusable as error:
+            log.warning("timers, sections and heartbeats are not watched: %s", error)
     return None
 
 
 def _come_alive(board: Board, directory: str) -> None:
     """Begin to beat, and put this process's name on the board as the last."""
     try:
-        STATE.stacks = open_stacks(directory)
+        STATE.stacks = open_file(directory, layout.STACKS_FILE)
         STATE.stack_signal = _take_stacks(STATE.stacks)
     except (OSError, RuntimeError, ValueError) as error:
         log.info("this process cannot show its stacks: %s", error)

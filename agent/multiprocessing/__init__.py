@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import ProcessFailure
-from agent.multiprocessing.context import PContext, RunProcsResult, validate_full_rank
+from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext, check_ranks
 from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
-from agent.multiprocessing.subprocess_context import SubprocessContext
 from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from agent.workers.output.std import Std, to_map
 
@@ -51,16 +50,16 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
     Args:
         name: What the workers are; part of the prefix of their lines.
         entrypoint: A function, or a program by name or path.
-        args: Arguments by local rank, which goes from 0 without a gap; those of a program are
-            passed as ``str(argument)``.
+        args: Arguments by local rank, which goes from 0 without a gap; of a program as
+            ``str(argument)``.
         envs: Environment variables by local rank, on top of this process's.
         logs_specs: Where output goes.
         log_line_prefixes: What a line on the console begins with, by local rank; if not given,
             ``[<name><local_rank>]:``.
         start_method: For a function: ``spawn`` or ``forkserver``, the same here, or ``fork``.
         numa_options: Must be None.
-        duplicate_stdout_filters: Lines of the standard output that are also shown on the console
-            and contain one of these are written to one file for all workers.
+        duplicate_stdout_filters: Lines on the console that contain one of these are also written
+            to one file for all workers.
         duplicate_stderr_filters: The same for the standard error.
 
     Raises:
@@ -68,8 +67,8 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
         ValueError: The start method or the arguments are impossible.
         OSError: The program cannot be started; the message names what is wrong.
     """
-    validate_full_rank(args, len(args), "args")
-    validate_full_rank(envs, len(args), "envs")
+    check_ranks(args, len(args), "args")
+    check_ranks(envs, len(args), "envs")
     output = (logs_specs, log_line_prefixes)
     filters = (duplicate_stdout_filters, duplicate_stderr_filters)
     context: PContext

@@ -1,4 +1,4 @@
-"""Shell. A set of workers that succeed or fail together.
+"""Shell. A set of workers that succeed or fail together, and those that are commands.
 
 A supervisor holds them, as it holds an agent's; a thread of this module is its client.
 """
@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from agent.errors import ProcessFailure
 from agent.multiprocessing.signals import HANDLERS, SignalException
 from agent.workers.output.tail import STALL_S, Tail
-from agent.workers.supervisor.client import SupervisorClient
+from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
 from agent.workers.supervisor.messages import (
     StartWorkers,
     StopWorkers,
@@ -44,14 +45,11 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 30
-"""From SIGTERM to SIGKILL, where the caller does not say otherwise."""
+STOP_TIMEOUT_S = 30  # from SIGTERM to SIGKILL, where the caller does not say otherwise
+ROUND_ID = 0  # a context starts its workers once
 
 GIVE_UP_S = KILL_WAIT_S + 5.0
 """How long after its SIGKILL is due a supervisor may be silent; then it is killed itself."""
-
-ROUND_ID = 0
-"""A context starts its workers once."""
 
 
 @dataclass
@@ -63,9 +61,8 @@ class RunProcsResult:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     """What has failed by itself, in the order of failing; if all were stopped, those."""
     stdouts: dict[int, str] = field(default_factory=dict)
-    """File with the standard output; "" if it went to the console."""
+    """Files with the standard output, as those with the standard error; "" is the console."""
     stderrs: dict[int, str] = field(default_factory=dict)
-    """File with the standard error; "" if it went to the console."""
 
     def is_failed(self) -> bool:
         """Return whether any worker has failed."""
@@ -90,7 +87,13 @@ class PContext(ABC):
         log_line_prefixes: dict[int, str] | None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
+        numa_options: None = None,
     ) -> None:
+        if numa_options is not None:
+            raise ValueError(
+                f"numa_options: {numa_options!r} is not supported, allowed is None; "
+                f"start the workers through numactl instead"
+            )
         self.name, self.entrypoint, self.args, self.envs = name, entrypoint, args, envs
         self.nprocs = len(args)
         for rank, env in envs.items():
@@ -99,8 +102,8 @@ class PContext(ABC):
                     raise TypeError(f"envs[{rank}][{variable!r}]: is {value!r}, must be a string")
         self._logs = logs_specs.reify(envs)
         self.stdouts, self.stderrs = self._logs.stdouts, self._logs.stderrs
-        validate_full_rank(self.stdouts, self.nprocs, "stdouts")
-        validate_full_rank(self.stderrs, self.nprocs, "stderrs")
+        check_ranks(self.stdouts, self.nprocs, "stdouts")
+        check_ranks(self.stderrs, self.nprocs, "stderrs")
         self.error_files = self._logs.error_files
         self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
@@ -143,12 +146,11 @@ class PContext(ABC):
 
         In the main thread, SIGTERM, SIGINT, SIGHUP and SIGQUIT (or what
         ``TORCHELASTIC_SIGNALS_TO_HANDLE`` names) raise `SignalException` from now until the
-        workers have ended or been closed.
+        workers have ended or been closed, out of all methods too.
 
         Raises:
             ValueError: They were started already, or the command is impossible.
             OSError: A worker cannot be started; call `close` for the others.
-            SignalException: As above; call `close`.
         """
         if self._is_started:
             raise ValueError("the workers were started already, allowed is once")
@@ -171,16 +173,9 @@ class PContext(ABC):
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:  # noqa: ARG002
         """Return how the workers have ended, as soon as all have succeeded or one has failed.
 
-        Then nothing that they have started is alive any more: the first failure stops all.
-
-        Args:
-            timeout: In seconds. None is returned if they have not ended by then; a negative
-                one never comes, and with 0 they are only looked at.
-            period: Has no meaning: nothing is looked at periodically.
-
-        Raises:
-            SignalException: See `start`.
-            RuntimeError: They were not started.
+        Then nothing that they have started is alive any more: the first failure stops all. None
+        is returned if they have not ended within ``timeout`` seconds; a negative one never comes.
+        ``period`` has no meaning. Raises ``RuntimeError`` if they were not started.
         """
         self._wait_for(lambda: self._result, None if timeout < 0 else timeout)
         return self._result
@@ -193,21 +188,15 @@ class PContext(ABC):
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
         """Stop the workers, with all that they have started; return when they are gone.
 
-        What has ended is not affected, and what was closed may be closed again.
-
-        Args:
-            death_sig: Sent first; None is SIGTERM.
-            timeout: Seconds after which the rest gets SIGKILL.
-
-        Raises:
-            SignalException: See `start`. Close again.
+        The signal is SIGTERM if not given; after ``timeout`` seconds the rest gets SIGKILL. What
+        was closed may be closed again, and has to be after a `SignalException`.
         """
         if not self._is_started:
             self._files.close()
             return
         command = _stop_command(death_sig or signal.SIGTERM, timeout)
-        if self._loop is not None:
-            with suppress(RuntimeError):  # It has just ended.
+        with suppress(RuntimeError):  # It has just ended.
+            if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stop, command)
         self._wait_for(lambda: self._result)
 
@@ -412,22 +401,86 @@ class PContext(ABC):
         result.failures = self._failures or self._victims
 
 
-def validate_full_rank(mapping: Mapping[int, object], nprocs: int, what: str) -> None:
+class SubprocessContext(PContext):
+    """Runs a command for each worker; arguments of any type are passed as ``str(argument)``.
+
+    ``subprocess_handlers`` has each of them by local rank, once they have been started.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - arguments that others use already
+        self,
+        name: str,
+        entrypoint: str,
+        args: dict[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: dict[int, str] | None = None,
+        numa_options: None = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+    ) -> None:
+        more = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
+        super().__init__(name, entrypoint, args, envs, logs_specs, *more, numa_options)
+        self.subprocess_handlers: dict[int, SubprocessHandler] = {}
+
+    def start(self) -> None:
+        """Start the commands; see `PContext.start`."""
+        super().start()
+        self.subprocess_handlers = {
+            rank: SubprocessHandler(rank, WorkerProcess(self, rank, pid))
+            for rank, pid in sorted(self._pids.items())
+        }
+
+    def _launch(self) -> tuple[StartWorkers, int, socket.socket]:
+        args = {rank: tuple(map(str, self.args[rank])) for rank in range(self.nprocs)}
+        command = self._command((str(self.entrypoint),), dict(os.environ), args=args)
+        return (command, *launch_supervisor())
+
+
+class WorkerProcess(subprocess.Popen[bytes]):
+    """The process of a worker. Not a child of this one: its supervisor reaps it."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, context: SubprocessContext, local_rank: int, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+        self.args = (str(context.entrypoint), *map(str, context.args[local_rank]))
+        self._context, self._local_rank = context, local_rank
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs; a signal's number, negated."""
+        self.returncode = self._context._exit_codes.get(self._local_rank)  # noqa: SLF001 - its own
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code. May raise ``subprocess.TimeoutExpired``."""
+        self._context._wait_for(lambda: self.poll() is not None, timeout)  # noqa: SLF001
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self.returncode
+
+
+@dataclass
+class SubprocessHandler:
+    """One worker of a `SubprocessContext`."""
+
+    local_rank_id: int
+    proc: WorkerProcess
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """Send a signal, SIGTERM if not given, to the process group that the worker leads."""
+        if self.proc.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+
+
+def check_ranks(mapping: Mapping[int, object], nprocs: int, what: str) -> None:
     """Raise RuntimeError unless there is an entry for every local rank and nothing else."""
     expected = set(range(nprocs))
     if set(mapping) != expected:
         raise RuntimeError(
             f"{what}: local ranks are {sorted(mapping)}, must be {sorted(expected)}, "
             f"one for each of {nprocs} workers"
-        )
-
-
-def refuse_numa_options(numa_options: object) -> None:
-    """Raise ValueError if such options are given."""
-    if numa_options is not None:
-        raise ValueError(
-            f"numa_options: {numa_options!r} is not supported, allowed is None; "
-            f"start the workers through numactl instead"
         )
 
 

@@ -12,25 +12,33 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
+import socket
 import sys
 import tempfile
+import traceback
+import warnings
 from contextlib import suppress
-from multiprocessing import popen_spawn_posix, process, reduction, resource_tracker, spawn, util
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import popen_spawn_posix, reduction, resource_tracker, spawn, util
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from agent.multiprocessing.context import PContext, refuse_numa_options
-from agent.multiprocessing.fork import fork_supervisor
+from agent.multiprocessing.context import PContext
+from agent.multiprocessing.signals import HANDLERS
 from agent.workers.supervisor.client import launch_supervisor
+from agent.workers.supervisor.process import SpawnError, opened_outputs, serve
+from agent.workers.supervisor.process_tree import die_with
 from worker_sdk import record
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.process import BaseProcess
 
     from agent.workers.output.logs import LogsSpecs
-    from agent.workers.supervisor.messages import StartWorkers
+    from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,10 +52,7 @@ sys.exit(spawn._main(call, os.pidfd_open(launcher)))
 
 
 class MultiprocessContext(PContext):
-    """Runs a function for each worker; what it raises is recorded in its error file.
-
-    See `start_processes` for the arguments. Raises ``ValueError`` if there is no such start method.
-    """
+    """Runs a function for each worker; what it raises is recorded in its error file."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - arguments that others use already
         self,
@@ -62,10 +67,9 @@ class MultiprocessContext(PContext):
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
-        refuse_numa_options(numa_options)
         self._factory: Any = multiprocessing.get_context(start_method)
-        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
-        super().__init__(name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters)
+        more = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
+        super().__init__(name, entrypoint, args, envs, logs_specs, *more, numa_options)
         self._is_fork = start_method == "fork"
         self._results: list[IO[bytes]] = []
 
@@ -86,8 +90,8 @@ class MultiprocessContext(PContext):
         )
         return (command, *launch_supervisor({fd for _, fds in packed for fd in fds}))
 
-    def _process(self, rank: int, call: object) -> process.BaseProcess:
-        made: process.BaseProcess = self._factory.Process(
+    def _process(self, rank: int, call: object) -> BaseProcess:
+        made: BaseProcess = self._factory.Process(
             target=_work, args=(call, self._results[rank].fileno()), name=f"{self.name}{rank}"
         )
         return made
@@ -143,12 +147,7 @@ class _Collector(popen_spawn_posix.Popen):
 
 @record
 def _work(call: bytes | tuple[Callable[..., object], tuple[Any, ...]], result_fd: int) -> None:
-    """Make a call, in the worker, and write what it returns to an unnamed file.
-
-    Raises:
-        TypeError: It cannot be pickled.
-        OSError: It does not fit on the disk.
-    """
+    """Make a call, in the worker, and write what it returns to an unnamed file."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -162,3 +161,104 @@ def _work(call: bytes | tuple[Callable[..., object], tuple[Any, ...]], result_fd
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
             kind = type(value).__qualname__
             raise TypeError(f"the return value, a {kind}, cannot be pickled: {error}") from error
+
+
+def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socket]:
+    """Fork a supervisor whose workers are these processes; return its pid and the connection."""
+    launcher_pid = os.getpid()
+    ours, theirs = socket.socketpair()
+    util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
+    with theirs:
+        if not (pid := _fork()):
+            ours.close()
+            _run_and_exit(lambda: _supervise(processes, theirs, launcher_pid))
+        return pid, ours
+
+
+def _supervise(processes: Sequence[BaseProcess], agent: socket.socket, launcher_pid: int) -> int:
+    make_spawner = partial(ForkSpawner, processes, agent, os.pidfd_open(launcher_pid))
+    return serve(agent, launcher_pid, make_spawner)
+
+
+@dataclass
+class ForkSpawner:
+    """Forks workers from these processes, by local rank; they must not keep the connection."""
+
+    processes: Sequence[BaseProcess]
+    connection: socket.socket
+    launcher_fd: int
+    handlers: Mapping[int, Any]
+    """Dispositions of signals that the workers are to have."""
+
+    def __call__(self, _command: StartWorkers, worker: WorkerStart) -> int:
+        """Return the pid of the worker, when it leads its own session; may raise."""
+        supervisor_pid = os.getpid()
+        with opened_outputs(worker) as outputs:
+            ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
+            try:
+                try:
+                    if not (pid := _fork()):
+                        _run_and_exit(lambda: self._work(supervisor_pid, worker, outputs, begun_fd))
+                finally:
+                    os.close(begun_fd)
+                # Signals for its process group must find the group. Should what libraries do in a
+                # forked child never end, the end of the launcher interrupts this.
+                os.read(ready_fd, 1)
+            except OSError as error:
+                raise SpawnError(error.errno or 0, f"cannot fork: {error.strerror}") from error
+            finally:
+                os.close(ready_fd)
+            return pid
+
+    def _work(
+        self, supervisor_pid: int, worker: WorkerStart, outputs: Mapping[int, int], begun_fd: int
+    ) -> int:
+        """Become the worker, and be it; return the exit code."""
+        os.setsid()
+        die_with(supervisor_pid)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self.handlers.items():
+            signal.signal(number, _in_worker(number, handler))
+        for number in (signal.SIGCHLD, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
+        self.connection.close()
+        os.environ.update(worker.env)
+        for number, fd in outputs.items():
+            _redirect(number, fd)
+        os.close(begun_fd)
+        process: Any = self.processes[worker.local_rank]
+        return int(process._bootstrap(parent_sentinel=self.launcher_fd))  # noqa: SLF001
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Threads that an import has started are told of forks by their libraries.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _run_and_exit(run: Callable[[], int]) -> NoReturn:
+    """End this process, a fork, with a code: it must not return into the code of another."""
+    code = 1
+    try:
+        code = run()
+    except BaseException:  # noqa: BLE001 - as above
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _in_worker(number: int, handler: Any) -> Any:
+    """Return what a worker is to do on a signal for which the launcher has this handler."""
+    if HANDLERS.is_ours(handler):
+        return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return signal.SIG_DFL if handler is None else handler
+
+
+def _redirect(number: int, fd: int) -> None:
+    os.dup2(fd, number)
+    with suppress(AttributeError, OSError, ValueError):
+        # In a forked launcher the stream may lead somewhere else.
+        stream = sys.stdout if number == 1 else sys.stderr
+        if stream.fileno() != number:
+            os.dup2(fd, stream.fileno())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
@@ -21,14 +22,10 @@ JOBS_MAX = 10_000
 
 
 class FilesStalled(Exception):
-    """File work did not end in time; it may still be done later."""
-
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self.timeout_s = timeout_s
+    """File work did not end in time, in seconds; it may still be done later."""
 
     def __str__(self) -> str:
-        return f"the file system did not answer within {self.timeout_s:g} s"
+        return f"the file system did not answer within {self.args[0]:g} s"
 
 
 class FileThread:
@@ -48,11 +45,9 @@ class FileThread:
     async def run(self, work: Callable[[], T], *, timeout_s: float) -> T:
         """Return what ``work`` returns, or raise what it raises.
 
-        Raises:
-            FilesStalled: It did not end within ``timeout_s``, or too much waits already.
+        Raises ``FilesStalled`` if it did not end in time, or too much waits already.
         """
-        done = self.submit(work)
-        if done is None:
+        if (done := self.submit(work)) is None:
             raise FilesStalled(timeout_s)
         await asyncio.wait({done}, timeout=timeout_s)
         if done.done():
@@ -74,10 +69,8 @@ class FileThread:
                 finish = partial(done.set_result, work())
             except BaseException as error:  # noqa: BLE001 - belongs to the one who asked
                 finish = partial(done.set_exception, error)
-            try:
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for it any more
                 loop.call_soon_threadsafe(self._finish, done, finish)
-            except RuntimeError:
-                return  # the loop is closed: nothing waits for it any more
 
         # asyncio would complain about an error that comes too late for anyone to look at.
         done.add_done_callback(lambda late: late.cancelled() or late.exception())

@@ -34,8 +34,7 @@ PYTHON_VARIABLE = "PYTHON_EXEC"
 def check_host(config: AgentConfig) -> AgentConfig:
     """Make sure that a configuration can be carried out on this host, and make its files.
 
-    Raises:
-        UsageError: It can't.
+    Raises ``UsageError``.
     """
     devices = inherited_environment().get(VISIBLE_DEVICES, "")
     if config.virtual_local_rank and 0 < len(entries(devices)) < config.nproc_per_node:
@@ -53,7 +52,10 @@ def check_host(config: AgentConfig) -> AgentConfig:
     if event_log is not None:
         event_log = str(Path(event_log).absolute())
         if config.event_handler == handlers.JSON_LINES:
-            _prepare_event_log(event_log)
+            try:
+                os.close(handlers.open_private(event_log))
+            except OSError as error:
+                raise EventLogUnusable(event_log, error.strerror or str(error)) from None
     if log_dir is not None:
         log_dir = prepare_log_dir(log_dir)
     return dataclasses.replace(config, event_log_file=event_log, log_dir=log_dir)
@@ -77,8 +79,7 @@ def _check_program(config: AgentConfig) -> None:
 def count_workers(word: str) -> int:
     """Return how many workers a word asks for: one per GPU or core; "auto": per GPU if any.
 
-    Raises:
-        UsageError: "gpu" where there is none.
+    Raises ``UsageError`` for "gpu" where there is none.
     """
     # To ask the driver takes up to seconds; cores need no GPUs.
     gpus = 0 if word == "cpu" else count_gpus(inherited_environment().get(VISIBLE_DEVICES))
@@ -104,23 +105,21 @@ def check_script(path: str) -> None:
 
 
 def check_module(name: str) -> None:
-    """Make sure that Python could find the module or package that ``-m name`` runs.
+    """Make sure that Python could find what ``-m name`` runs. Raises ``ScriptNotFound``.
 
     Nothing is imported, for that would run the packages around it. What a package may look for
     in a place of its own, or a finder of its own might find, is left to Python.
-
-    Raises:
-        ScriptNotFound: It is nowhere, or is a package without ``__main__``.
     """
     # Workers have this directory in the place where we have that of our own program.
     here = [] if os.environ.get("PYTHONSAFEPATH") else [""]
     places: Iterable[str] | None = [*here, *sys.path]
-    for count, part in enumerate((parts := name.split(".")), start=1):
-        found = ".".join(parts[:count])
+    found = ""
+    for part in name.split("."):
         if not part:
             raise ScriptNotFound(name, "it is no name of a module")
         if places is None:
-            raise ScriptNotFound(name, f"{'.'.join(parts[: count - 1])} is no package")
+            raise ScriptNotFound(name, f"{found} is no package")
+        found = f"{found}.{part}" if found else part
         try:
             spec = _find_module(found, places)
         except KeyError:
@@ -135,14 +134,12 @@ def check_module(name: str) -> None:
 
 
 def _find_module(name: str, places: Iterable[str]) -> ModuleSpec | None:
-    is_dotted = "." in name
     for finder in sys.meta_path:
         if getattr(finder, "__module__", "") == OWN_STARTER:
             continue  # it finds our packages, where a worker finds its user's
         # Other finders than that of the path take no path for a name without dots.
-        where = list(places) if is_dotted or finder is PathFinder else None
-        spec = finder.find_spec(name, where)
-        if spec is not None:
+        where = list(places) if "." in name or finder is PathFinder else None
+        if (spec := finder.find_spec(name, where)) is not None:
             return spec
     return None
 
@@ -190,14 +187,6 @@ def prepare_log_dir(path: str) -> str:
     except OSError as error:
         raise LogDirectoryUnusable(str(directory), error.strerror or str(error)) from None
     return str(directory)
-
-
-def _prepare_event_log(path: str) -> None:
-    """Create the file of structured events if needed, and see whether it can be written."""
-    try:
-        os.close(handlers.open_private(path))
-    except OSError as error:
-        raise EventLogUnusable(path, error.strerror or str(error)) from None
 
 
 def inherited_environment() -> dict[str, str]:

@@ -25,11 +25,8 @@ from agent.errors import PrivateDirectoryUnusable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-SOCKET_PATH_BYTES_MAX = 107
-"""Longest path of a unix socket on Linux."""
-
-SOCKET_NAME_BYTES_MAX = 8
-"""Longest name of a socket in a private directory."""
+SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
+SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
 
 SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
 """Where paths of sockets are short enough, if no other place has such."""
@@ -47,12 +44,8 @@ ATTEMPTS_MAX = 100
 class PrivateDirectory:
     """A directory that this user alone can read, and this process alone owns, until ``close``.
 
-    Args:
-        places: Where it may be, the best first; None: `private_places`. Those where the path of
-            a socket would be too long come last.
-
-    Raises:
-        PrivateDirectoryUnusable: It can be made in none of them.
+    It is in the best of ``places`` where it can be made, else `PrivateDirectoryUnusable` is raised.
+    Those where the path of a socket would be too long come last.
     """
 
     def __init__(self, places: Sequence[str] | None = None) -> None:
@@ -75,11 +68,8 @@ class PrivateDirectory:
     def ensure(self, *names: str) -> Path:
         """Return it, or a directory below it, made again if a cleaner has removed it.
 
-        Where it was, if it can be there, for processes that know it by its path.
-
-        Raises:
-            PrivateDirectoryUnusable: It can't be made.
-            OSError: What is below it can't be made.
+        Where it was, if it can be there, for processes that know it by its path. Raises
+        `PrivateDirectoryUnusable`, or ``OSError`` for what is below it.
         """
         with self._guard:  # files are made by a thread of their own
             if not _is_locked_there(self._path, self._lock):
@@ -96,11 +86,9 @@ class PrivateDirectory:
     def collect(self, is_wanted: Callable[[Path], bool]) -> None:
         """Remove what dead processes have left in the same places.
 
-        Args:
-            is_wanted: Whether the spool in a directory, which is held meanwhile, has to stay.
+        ``is_wanted`` says whether the spool in a directory, which is held meanwhile, has to stay.
         """
-        found = (path for place in self._places for path in _find(place, self._prefix))
-        for path in islice(found, ABANDONED_MAX):
+        for path in islice(self._find(), ABANDONED_MAX):
             if path == self._path or (lock := _hold(path, is_own=False)) is None:
                 continue
             try:
@@ -112,6 +100,11 @@ class PrivateDirectory:
         """Remove it with all that is in it; a spool that is not empty stays for another agent."""
         _remove(self._path, is_spool_kept=(self._path / SPOOL).exists())
         os.close(self._lock)
+
+    def _find(self) -> Iterator[Path]:
+        for place in self._places:
+            with suppress(OSError), os.scandir(place) as entries:
+                yield from (Path(each) for each in entries if each.name.startswith(self._prefix))
 
     def _make_somewhere(self) -> tuple[Path, int]:
         problems: list[str] = []
@@ -143,13 +136,6 @@ def private_places() -> list[str]:
         if runtime.is_absolute() and _is_ours(runtime):
             return [str(runtime), tempfile.gettempdir()]
     return [tempfile.gettempdir()]
-
-
-def _find(place: str, prefix: str) -> Iterator[Path]:
-    with suppress(OSError), os.scandir(place) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix):
-                yield Path(entry.path)
 
 
 def _is_ours(path: Path) -> bool:

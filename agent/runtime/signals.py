@@ -14,17 +14,13 @@ FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
     """Turn signals into events of the running loop; those with ``names`` end the agent."""
-    loop = asyncio.get_running_loop()
+    add = asyncio.get_running_loop().add_signal_handler
     handled = {signal.Signals[name] for name in names}
-    if _is_ignored(signal.SIGHUP):  # by ``nohup``
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by ``nohup``
         handled.discard(signal.SIGHUP)
-    if not _is_ignored(signal.SIGTSTP):  # as it is without a terminal's job control
-        loop.add_signal_handler(signal.SIGTSTP, submit, SuspendRequested())
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:  # where a terminal controls jobs
+        add(signal.SIGTSTP, submit, SuspendRequested())
     for signum in handled:
-        loop.add_signal_handler(signum, submit, SignalReceived(signum=signum))
+        add(signum, submit, SignalReceived(signum=signum))
     for signum in FORWARDED - handled:
-        loop.add_signal_handler(signum, submit, SignalToForward(signum=signum))
-
-
-def _is_ignored(number: signal.Signals) -> bool:
-    return signal.getsignal(number) is signal.SIG_IGN
+        add(signum, submit, SignalToForward(signum=signum))

@@ -12,14 +12,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, cast
 
 from agent.errors import UnknownEventHandler
 from agent.runtime.entry_points import installed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
     from agent.telemetry.items import Event, Metric
@@ -52,11 +50,7 @@ Factory = Callable[[], EventHandler]
 
 
 def check_name(name: str) -> None:
-    """Make sure that there is such a handler, without loading it.
-
-    Raises:
-        UnknownEventHandler: There is none; it lists those there are.
-    """
+    """Raise `UnknownEventHandler` unless there is such a handler, without loading it."""
     if name not in BUILT_IN:
         _find(name)
 
@@ -66,16 +60,14 @@ def factory(name: str, file: str | None) -> Factory | None:
 
     ``file`` is the absolute path of the file of ``jsonl``.
     """
-    match name:
-        case "null":
-            return None
-        case "console":
-            return ConsoleHandler
-        case "jsonl":
-            assert file is not None, "checked with the configuration"
-            return lambda: JsonLinesHandler(file)
-        case _:
-            return lambda: cast("EventHandler", _find(name).load()())
+    if name == NULL:
+        return None
+    if name == CONSOLE:
+        return ConsoleHandler
+    if name == JSON_LINES:
+        assert file is not None, "checked with the configuration"
+        return lambda: JsonLinesHandler(file)
+    return lambda: cast("EventHandler", _find(name).load()())
 
 
 def _find(name: str) -> EntryPoint:
@@ -122,38 +114,31 @@ class JsonLinesHandler(ConsoleHandler):
         os.close(self._file)
 
     def _write(self, line: str) -> None:
-        data = line.encode()
-        while True:
-            with _locked(self._file):
-                size = os.fstat(self._file).st_size
-                if self._is_at_path():
-                    if not size or size + len(data) <= self._bytes_max:
-                        self._append(data, size)
-                        return
-                    os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held
+        while not self._append(line.encode()):
             # It was full, or another agent has renamed it, or it was removed.
             os.close(self._file)
             self._file = open_private(self._path)
 
-    def _append(self, data: bytes, size: int) -> None:
-        if os.write(self._file, data) < len(data):
-            os.ftruncate(self._file, size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-
-    def _is_at_path(self) -> bool:
+    def _append(self, data: bytes) -> bool:
+        """Append a line; return False if it belongs into a new file."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            return os.path.samestat(os.fstat(self._file), os.stat(self._path))  # noqa: PTH116
-        except FileNotFoundError:
-            return False
-
-
-@contextmanager
-def _locked(file: int) -> Iterator[None]:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
+            status = os.fstat(self._file)
+            try:
+                is_at_path = os.path.samestat(status, os.stat(self._path))  # noqa: PTH116
+            except FileNotFoundError:
+                is_at_path = False
+            if not is_at_path:
+                return False
+            if status.st_size and status.st_size + len(data) > self._bytes_max:
+                os.replace(self._path, f"{self._path}.1")  # noqa: PTH105 - no Path is held
+                return False
+            if os.write(self._file, data) < len(data):
+                os.ftruncate(self._file, status.st_size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+            return True
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 def open_private(path: str) -> int:

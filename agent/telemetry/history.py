@@ -27,9 +27,13 @@ FAILURES_TOLD_MAX = 4
 SIGINT = 2
 
 _WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
+_OF_ASSIGNMENT = (
+    "restart_count", "group_rank", "world_size", "role_world_size", "master_addr", "master_port",
+    "reason",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line. ``event`` and the keys of ``details`` are fixed words, for a search."""
 
@@ -40,12 +44,9 @@ class Line:
 
 
 class History:
-    """The history of one agent, from its start at ``now`` on.
+    """The history of one agent, from its start at ``now`` (monotonic seconds) on.
 
-    Args:
-        host: Name of this agent or its host, as the coordinator's sentences have it.
-        local_world_size: Workers of this host.
-        now: Monotonic seconds.
+    ``host`` is the name of this agent or its host, as the coordinator's sentences have it.
     """
 
     def __init__(self, *, host: str, local_world_size: int, now: float) -> None:
@@ -69,7 +70,7 @@ class History:
     def next_deadline(self) -> float | None:
         """Return when there is something to say even if nothing happens."""
         held = self._held_since + HOLD_S if self._held else None
-        instants = (held, self._notices.next_deadline())
+        instants = (held, self._notices.due_at)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def saw(
@@ -123,9 +124,16 @@ class History:
                 self._standby_until = None if left is None else self._now + left
                 time_left = None if left is None else format_duration(round(left))
                 details = {"reason": desired.reason, "time_left": time_left}
-                self._say("standing by", f"standing by: {reason}", "debug", details)
+                self._say("standing by", f"standing by: {reason}", "debug", **details)
             case Assignment():
-                self._on_assignment(desired)
+                former, self._assignment = self._assignment, desired
+                if former is None and not desired.round_id:
+                    return
+                decision = ""
+                if former is not None and desired.restart_count > former.restart_count:
+                    # A loss that was first taken for a failure is given back.
+                    decision = f"restarting, {desired.restarts_used} of {desired.restarts_max}"
+                self._say_decision(decision, "restarting", desired.reason)
             case Stop():
                 self._say_decision(self._budget_spent(), "stopping", desired.reason)
             case Exit(is_released=True):
@@ -138,16 +146,6 @@ class History:
                     self._show_held(self._budget_spent())
                 # The report has the rest.
                 self._say("run ended", f"run failed: {desired.reason}", "debug")
-
-    def _on_assignment(self, assignment: Assignment) -> None:
-        before, self._assignment = self._assignment, assignment
-        if before is None and not assignment.round_id:
-            return
-        decision = ""
-        if before is not None and assignment.restart_count > before.restart_count:
-            # A loss that was first taken for a failure is given back.
-            decision = f"restarting, {assignment.restarts_used} of {assignment.restarts_max}"
-        self._say_decision(decision, "restarting", assignment.reason)
 
     def _on_signal(self, signum: int, before: Situation) -> None:
         name = "Ctrl-C" if signum == SIGINT else signal_name(-signum)
@@ -176,8 +174,7 @@ class History:
             case fx.Tell(what=what, why=why, round_id=round_id, details=traceback):
                 level = "warning" if what in _WARNINGS else "info"
                 details = {"run.round": round_id, "exception": traceback or None}
-                text = f"{what}: {one_line(why)}"
-                self._say(what, text, level, details)
+                self._say(what, f"{what}: {one_line(why)}", level, **details)
 
     def _on_start(self, assignment: Assignment) -> None:
         self._show_held()
@@ -187,21 +184,19 @@ class History:
         text = f"round {assignment.round_id}: {size} on {agents}"
         if assignment.group_world_size > 1:
             here = f"rank {first}" if first == last else f"ranks {first}-{last}"
-            master = f"{assignment.master_addr}:{assignment.master_port}"
-            text += f", {here} here, master {master}"
+            text += f", {here} here, master {assignment.master_addr}:{assignment.master_port}"
         if self._broken_at is not None:
             text += f", {format_duration(self._now - self._broken_at)} later"
         self._broken_at = self._kill_at = None
         self._shown.clear()
         role_first = assignment.role_rank_first
-        names = ("restart_count", "group_rank", "world_size", "role_world_size", "master_addr")
         details: dict[str, object] = {
             "run.round": assignment.round_id,
             "ranks": f"{first}-{last}",
             "role_ranks": f"{role_first}-{role_first + last - first}",
-            **{name: getattr(assignment, name) for name in (*names, "master_port", "reason")},
+            **{name: getattr(assignment, name) for name in _OF_ASSIGNMENT},
         }
-        self._say("round started", text, details=details)
+        self._say("round started", text, "info", **details)
 
     def _note_broken(self) -> None:
         self._broken_at = self._now if self._broken_at is None else self._broken_at
@@ -212,12 +207,12 @@ class History:
         who = f"rank {failure.rank}"
         if failure.is_stopped_by_agent:
             text = f"{who} was stopped: {describe_exit(failure.exit_code)}"
-            self._say("worker stopped", text, "debug", _place(failure))
+            self._say("worker stopped", text, "debug", **_place(failure))
         elif failure.is_survived:
             pass  # the restart that follows says it
         elif failure.interruption is not None:
             text = f"{who} left iteration {failure.iteration}: {_how(failure)}"
-            self._say("worker failed", text, "warning", _place(failure))
+            self._say("worker failed", text, "warning", **_place(failure))
         else:
             self._note_broken()
             if not self._held:
@@ -242,12 +237,14 @@ class History:
         self._shown += held
         shown = held[:FAILURES_TOLD_MAX]
         for failure in shown:
-            text = f"rank {failure.rank} {_failed(failure)}"
+            text = f"rank {failure.rank} failed: {_how(failure)}"
+            if failure.exit_code == EXIT_NOT_STARTED and not failure.pid:
+                text = f"rank {failure.rank} could not be started: {_first_line(failure)}"
             if failure is shown[-1]:
                 if hidden := len(held) - len(shown):
                     text += f"; {count(hidden, 'more worker')} here failed too"
                 text += f"; {decision}" if decision else ""
-            self._say("worker failed", text, "warning", _place(failure))
+            self._say("worker failed", text, "warning", **_place(failure))
 
     def _budget_spent(self) -> str:
         current = self._assignment
@@ -257,20 +254,8 @@ class History:
             return "no restarts are allowed (--max-restarts)"
         return f"no restart is left of {current.restarts_max}"
 
-    def _say(
-        self,
-        event: str,
-        text: str,
-        level: str = "info",
-        details: Mapping[str, object] | None = None,
-    ) -> None:
-        self._lines.append(Line(event=event, text=text, level=level, details=details or {}))
-
-
-def _failed(failure: Failure) -> str:
-    if failure.exit_code == EXIT_NOT_STARTED and not failure.pid:
-        return f"could not be started: {_first_line(failure)}"
-    return f"failed: {_how(failure)}"
+    def _say(self, event: str, text: str, level: str = "info", /, **details: object) -> None:
+        self._lines.append(Line(event, text, level, details))
 
 
 def _how(failure: Failure) -> str:

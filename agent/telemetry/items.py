@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 Value = str | int | float | bool | None
@@ -31,7 +31,7 @@ class Event:
 
     def to_json(self) -> str:
         """Return the event as one line of ASCII, without a newline."""
-        return _line("event", self.name, "source", str(self.source), self.timestamp, self.metadata)
+        return _line("event", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,13 @@ class Metric:
 
     def to_json(self) -> str:
         """Return the metric as one line of ASCII, without a newline."""
-        return _line("metric", self.name, "value", self.value, self.timestamp, self.metadata)
+        return _line("metric", self)
 
 
 Item = Event | Metric
 
 
-def _line(
-    kind: str, name: str, key: str, value: Value, timestamp: int, metadata: Mapping[str, Value]
-) -> str:
-    fields = {"kind": kind, "name": name, key: value, "timestamp": timestamp}
-    return json.dumps({**fields, "metadata": dict(metadata)}, separators=(",", ":"))
+def _line(kind: str, item: Item) -> str:
+    values = {each.name: getattr(item, each.name) for each in fields(item)}
+    values["metadata"] = dict(item.metadata)
+    return json.dumps({"kind": kind, **values}, separators=(",", ":"))

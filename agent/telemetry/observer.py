@@ -33,7 +33,7 @@ class Status(StrEnum):
     """The agent stopped it, or never started it because another failed to start."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Round:
     """One round of this host, as it is seen so far."""
 
@@ -60,7 +60,7 @@ class _Round:
         return WorkerState.STOPPED if Status.TERMINATED in found else WorkerState.SUCCEEDED
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Interrupted:
     """The latest interruption: its round and iteration, and whether a restart followed."""
 
@@ -85,14 +85,14 @@ class Observer:
         }
         self._epoch_s = epoch_s
         self._now = self._started_at = now
-        self._spec = worker_spec(config)
+        self._entry_point = worker_spec(config).get_entrypoint_name()
         self._attempt = 0
         self._round: _Round | None = None
         self._restart_count = 0
         self._remaining = config.max_restarts
         self._reason = ""  # of the run's verdict
         self._interrupted: _Interrupted | None = None
-        self._restarts_in_process = 0
+        self._has_restarted_in_process = False
         # Since when this host has no round to run, and since when it has the latest one.
         self._idle_since: float | None = now
         self._is_awaiting_round = True  # and not the end of the run
@@ -114,7 +114,8 @@ class Observer:
             if isinstance(effect, fx.WriteFailure):
                 self._on_failure(effect.failure)
         # Only now: a round ends with all its failures known, and before the next one starts.
-        self._end_round_if_over(event)
+        if self._round is not None:
+            self._end_if_over(self._round, event)
         for effect in effects:
             self._on_effect(effect)
         done, self._items = self._items, []
@@ -163,11 +164,11 @@ class Observer:
         key, before = (directive.round_id, directive.iteration), self._interrupted
         match directive.kind:
             case IterationInterrupt(reason=reason) if before is None or before.key < key:
-                self._interrupted = _Interrupted(key=key, reason=reason, at=self._now)
+                self._interrupted = _Interrupted(key, reason, self._now)
             case IterationBegin() if before is not None and not before.is_over and key > before.key:
                 before.is_over = True
                 if key[0] == before.key[0]:
-                    self._restarts_in_process += 1
+                    self._has_restarted_in_process = True
                     metadata: dict[str, Value] = {
                         **self._whose,
                         "state": "RESTARTED",
@@ -192,11 +193,9 @@ class Observer:
             case fx.OpenSession(attempt=attempt):
                 self._attempt = attempt
             case fx.StartRound(assignment=assignment):
-                group = worker_group(self._config, assignment)
-                self._round = _Round(assignment=assignment, group=group)
-            case fx.StopWorkers(round_id=round_id):
-                if (current := self._current(round_id)) is not None:
-                    current.stopped_since = self._now
+                self._round = _Round(assignment, worker_group(self._config, assignment))
+            case fx.StopWorkers() if (current := self._current(effect.round_id)) is not None:
+                current.stopped_since = self._now
             case fx.Finish():
                 self._put_end(effect)
 
@@ -206,17 +205,13 @@ class Observer:
         return current if current is not None and current.assignment.round_id == round_id else None
 
     def _note_idle(self) -> None:
-        if self._idle_since is None:
-            self._idle_since = self._now
+        self._idle_since = self._now if self._idle_since is None else self._idle_since
 
     def _await_round(self) -> None:
         self._note_idle()
         self._is_awaiting_round = True
 
-    def _end_round_if_over(self, event: ev.Event | None) -> None:
-        current = self._round
-        if current is None:
-            return
+    def _end_if_over(self, current: _Round, event: ev.Event | None) -> None:
         round_id, state = current.assignment.round_id, current.state()
         is_gone = isinstance(event, ev.SupervisorDied) or (
             isinstance(event, ev.WorkersStopped) and event.round_id == round_id
@@ -240,8 +235,8 @@ class Observer:
         metadata = self._of_worker(current, local_rank, status)
         if ending is not None:
             metadata["pid"] = ending.pid
-        exit_code = failure.exit_code if failure else ending.exit_code if ending else None
-        metadata |= {"exit_code": exit_code, "raw_error": None}
+        how = failure or ending
+        metadata |= {"exit_code": how.exit_code if how else None, "raw_error": None}
         if failure is not None and status is Status.FAILED:
             message = failure.message or describe_ending(failure.exit_code)
             metadata["raw_error"] = _error_json(message, failure.traceback)
@@ -274,17 +269,14 @@ class Observer:
         else:
             self._put_outcome(is_success=is_success)
         status = Status.SUCCEEDED if is_success else Status.FAILED
-        metadata: dict[str, Value] = {
-            **self._metadata(status),
-            "round_id": round_id,
-            "restarts": self._restart_count,
+        metadata = self._metadata(status, round_id, self._restart_count) | {
             "exit_code": finish.exit_code,
             "raw_error": None if is_success else _error_json(why, ""),
         }
         self._put_event(f"drumbeat.agent.status.{status}", EventSource.AGENT, metadata)
 
     def _put_outcome(self, *, is_success: bool) -> None:
-        has_retried = self._restart_count > 0 or self._restarts_in_process > 0
+        has_retried = self._restart_count > 0 or self._has_restarted_in_process
         self._put_of_workers("run_total", 1)
         for ending, is_so in (("success", is_success), ("failed", not is_success)):
             self._put_of_workers(f"run_{ending}_with_retries", int(is_so and has_retried))
@@ -293,20 +285,20 @@ class Observer:
         value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
         self._put_of_workers("flakiness", value)
 
-    def _metadata(self, state: str) -> dict[str, Value]:
+    def _metadata(self, state: str, round_id: int | None, restarts: int) -> dict[str, Value]:
         return {
             **self._whose,
             "state": state,
-            "entry_point": self._spec.get_entrypoint_name(),
+            "entry_point": self._entry_point,
             "total_run_time": round(self._now - self._started_at, 3),
+            "round_id": round_id,
+            "restarts": restarts,
         }
 
     def _of_worker(self, current: _Round, local_rank: int, state: str) -> dict[str, Value]:
         assignment, worker = current.assignment, asdict(current.group.workers[local_rank])
         return {
-            **self._metadata(state),
-            "round_id": assignment.round_id,
-            "restarts": assignment.restart_count,
+            **self._metadata(state, assignment.round_id, assignment.restart_count),
             "group_rank": assignment.group_rank,
             "group_world_size": assignment.group_world_size,
             "pid": worker.pop("id"),
@@ -314,8 +306,8 @@ class Observer:
         }
 
     def _put_event(self, name: str, source: EventSource, metadata: dict[str, Value]) -> None:
-        timestamp = self._timestamp()
-        self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
+        event = Event(name=name, source=source, timestamp=self._timestamp(), metadata=metadata)
+        self._items.append(event)
 
     def _put_of_workers(self, name: str, value: float) -> None:
         self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round)
@@ -342,9 +334,7 @@ def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:
     A run that succeeded at once has 0. With restarts used it rises, and stays
     below 100, because the last attempt was not wasted.
     """
-    if is_failed:
-        return 100
-    return int(100 - 100 * (remaining + 1) / (restarts_max + 1))
+    return 100 if is_failed else int(100 - 100 * (remaining + 1) / (restarts_max + 1))
 
 
 def _error_json(message: str, traceback: str) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Full, Queue
 from threading import Thread
 
@@ -18,7 +18,6 @@ from agent.core.effects import Effect
 from agent.core.events import Event as CoreEvent
 from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
-from agent.telemetry.handlers import EventHandler, Factory
 from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
 from drumbeat.format import describe
@@ -55,14 +54,13 @@ class Telemetry:
 
 
 class Relay:
-    """A bounded queue and the thread that empties it into a handler.
+    """A bounded queue and the thread that empties it into a handler, which ``make`` makes there.
 
     ``dropped`` counts items that found the queue full, or no handler; ``failed`` calls of the
     handler that raised.
     """
 
-    def __init__(self, make: Factory, *, queue_max: int = QUEUE_MAX) -> None:
-        """Start the thread; ``make`` is called there."""
+    def __init__(self, make: handlers.Factory, *, queue_max: int = QUEUE_MAX) -> None:
         self.dropped = self.failed = 0
         self._queue: Queue[Item | None] = Queue(queue_max)
         self._is_closing = False
@@ -93,36 +91,31 @@ class Relay:
                 f"{left} not taken within {timeout_s:g} s",
             )
 
-    def _run(self, make: Factory) -> None:
-        handler: EventHandler | None = None
+    def _run(self, make: handlers.Factory) -> None:
         try:
             handler = make()
         except Exception as error:  # noqa: BLE001 - foreign code, of which training is independent
             log.warning("event handler not available", reason=describe(error))
-        while (item := self._queue.get()) is not None:
-            self._deliver(handler, item)
-        if handler is None:
+            while self._queue.get() is not None:
+                self.dropped += 1
             return
-        if self.dropped:
-            self._deliver(handler, Metric(name=DROPPED, value=self.dropped))
-        try:
-            handler.close()
-        except Exception as error:  # noqa: BLE001
-            self._note_failure(error)
-
-    def _deliver(self, handler: EventHandler | None, item: Item) -> None:
-        try:
-            match item:
-                case _ if handler is None:
-                    self.dropped += 1
-                case Event():
+        while (item := self._queue.get()) is not None:
+            with self._noting_failure():
+                if isinstance(item, Event):
                     handler.handle(item)
-                case Metric():
+                else:
                     handler.put(item)
-        except Exception as error:  # noqa: BLE001
-            self._note_failure(error)
+        with self._noting_failure():
+            if self.dropped:
+                handler.put(Metric(name=DROPPED, value=self.dropped))
+        with self._noting_failure():
+            handler.close()
 
-    def _note_failure(self, error: Exception) -> None:
-        self.failed += 1
-        if self.failed == 1:  # once: a disk that is full stays full
-            log.warning("event handler failed", reason=describe(error))
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.failed += 1
+            if self.failed == 1:  # once: a disk that is full stays full
+                log.warning("event handler failed", reason=describe(error))

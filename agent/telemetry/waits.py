@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agent.core.model import Assignment, DesiredState, GroupState, Standby, Stop
@@ -46,38 +48,33 @@ class Wait:
 
 
 class WaitNotices:
-    """Decides when what is waited for is said."""
+    """Decides when what is waited for is said.
+
+    ``due_at`` is when ``review`` has something to say, if nothing happens before; ``has_told``
+    whether the wait that goes on was told.
+    """
 
     def __init__(self) -> None:
+        self.due_at: float | None = None
+        self.has_told = False
         self._what = ""
-        self._since = 0.0
-        self._told = 0
-
-    @property
-    def has_told(self) -> bool:
-        """Whether the wait that goes on was told."""
-        return self._told > 0
-
-    def next_deadline(self) -> float | None:
-        """Return when ``review`` has something to say, if nothing happens before."""
-        return self._since + self._told_after_s() if self._what else None
+        self._schedule: Iterator[float] = iter(())
 
     def review(self, wait: Wait | None, *, now: float) -> str:
         """Take note of what is waited for; return what is to be said of it, or nothing."""
         if wait is None:
-            self._what, self._told = "", 0
+            self.due_at, self.has_told, self._what = None, False, ""
             return ""
         if wait.what != self._what:
-            self._what, self._since, self._told = wait.what, now, 0
-        if now < self._since + self._told_after_s():
+            self.has_told, self._what = False, wait.what
+            rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
+            self._schedule = (now + after_s for after_s in itertools.chain(TOLD_AFTER_S, rest))
+            self.due_at = next(self._schedule)
+        if self.due_at is None or now < self.due_at:
             return ""
-        while now >= self._since + self._told_after_s():
-            self._told += 1
+        self.has_told = True
+        self.due_at = next(due_at for due_at in self._schedule if due_at > now)
         return wait.text
-
-    def _told_after_s(self) -> float:
-        last = len(TOLD_AFTER_S) - 1
-        return TOLD_AFTER_S[min(self._told, last)] + TOLD_AFTER_S[last] * max(0, self._told - last)
 
 
 def wait_of(
@@ -93,33 +90,10 @@ def wait_of(
     if situation.is_ending:
         return None
     if not situation.is_connected:
-        return _for_coordinator(situation, now)
+        return _for_coordinator(situation, _left(situation.until, now))
     if situation.is_gpu_memory_awaited:
         return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
     return _for_others(situation, _left(standby_until, now))
-
-
-def _for_workers(situation: Situation, left: str) -> Wait:
-    text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
-    if not left:
-        return Wait("kill", f"{text} that got SIGKILL; the kernel holds processes of theirs")
-    again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
-    return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
-
-
-def _for_coordinator(situation: Situation, now: float) -> Wait:
-    alive = situation.workers_alive
-    # What gRPC met last; before it stands text of its own, and the address once more.
-    reason = one_line(_GRPC.sub("", situation.reason.rpartition("last error: ")[2]))
-    text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
-    if left := _left(situation.until, now):
-        option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
-        text += f", up to {left} more ({option})"
-    ends = _ENDS
-    if alive:
-        go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
-        ends = f"{go_on}; Ctrl-C stops them and ends this agent"
-    return Wait("coordinator", f"{text}; {ends}")
 
 
 def _for_others(situation: Situation, left: str) -> Wait | None:
@@ -136,6 +110,28 @@ def _for_others(situation: Situation, left: str) -> Wait | None:
             text = "all workers here are stopped; waiting for the coordinator and the other agents"
             return Wait("verdict", f"{text}; {_ENDS}")
     return None
+
+
+def _for_workers(situation: Situation, left: str) -> Wait:
+    text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
+    if not left:
+        return Wait("kill", f"{text} that got SIGKILL; the kernel holds processes of theirs")
+    again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+    return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
+
+
+def _for_coordinator(situation: Situation, left: str) -> Wait:
+    # What gRPC met last; before it stands text of its own, and the address once more.
+    reason = one_line(_GRPC.sub("", situation.reason.rpartition("last error: ")[2]))
+    text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
+    if left:
+        option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
+        text += f", up to {left} more ({option})"
+    alive, ends = situation.workers_alive, _ENDS
+    if alive:
+        go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
+        ends = f"{go_on}; Ctrl-C stops them and ends this agent"
+    return Wait("coordinator", f"{text}; {ends}")
 
 
 def _left(until: float | None, now: float) -> str:

@@ -25,9 +25,9 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import UnionType
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -39,7 +39,7 @@ from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 from worker_sdk.interpreter.signal_numbers import is_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from agent.watchdog.core.model import WorkerKey
 
@@ -57,40 +57,17 @@ READ_BYTES = 64 * 1024
 LINE_BYTES_MAX = 4096
 """PIPE_BUF of Linux: what the client limits itself to, for a longer line could be torn."""
 
+WALL_MAX_S = 1e300
+"""From here on it is the end of time."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileTimerRequest:
-    """One line. ``expires_at`` is the sender's wall clock; None: the timer is released.
 
-    ``signal`` of 0 or less: the expiry is only reported. ``has_odd_signal``: it named one
-    that this system does not have, and gets the client's default instead.
-    """
+class FileTimerRequest(NamedTuple):
+    """One line. ``expires_at`` is the sender's wall clock; None: the timer is released."""
 
     pid: int
     scope: str
     expires_at: float | None
     signal: int
-    has_odd_signal: bool = False
-
-
-class Lines:
-    """Cuts a stream of bytes into lines; of one that is too long, only the beginning."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._is_skipping = False
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now, without their ends."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if lines and self._is_skipping:
-            self._is_skipping = False
-            del lines[0]
-        if len(self._rest) > LINE_BYTES_MAX:
-            if not self._is_skipping:
-                lines.append(self._rest[:LINE_BYTES_MAX])
-            self._is_skipping, self._rest = True, b""
-        return lines
 
 
 class FileTimers:
@@ -114,7 +91,7 @@ class FileTimers:
         self._submit = submit
         self._worker_with = worker_with
         self._wall_clock = wall_clock
-        self._lines = Lines()
+        self._rest = b""
         self._told: set[str] = set()
         self._loop = asyncio.get_running_loop()
         try:
@@ -172,18 +149,17 @@ class FileTimers:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
             return False
-        requests = []
-        for line in self._lines.feed(data):
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[: LINE_BYTES_MAX + 1]  # so much that it is refused when it is complete
+        requests = {}
+        for line in lines:
             try:
                 request = parse(line)
             except ValueError as error:
                 self._warn("a file timer request was not understood", str(error))
-                continue
-            if request.has_odd_signal:
-                why = f"process {request.pid} named one that this system does not have"
-                self._warn("a file timer sends SIGKILL instead of its signal", why)
-            requests.append(request)
-        for request in latest(requests):
+            else:  # only the last one about a timer counts: it undoes those before
+                requests[request.pid, request.scope] = request
+        for request in requests.values():
             try:
                 self._pass_on(request)
             except WorkerIsGone:
@@ -193,7 +169,8 @@ class FileTimers:
         return len(data) == READ_BYTES
 
     def _pass_on(self, request: FileTimerRequest) -> None:
-        worker, pid, scope = self._worker_with(request.pid), 0, request.scope
+        scope, signum = request.scope, request.signal
+        worker, pid = self._worker_with(request.pid), 0
         if worker is None:
             try:
                 owners = map(self._worker_with, lineage(request.pid))
@@ -209,9 +186,13 @@ class FileTimers:
         if request.expires_at is None:
             self._submit(TimerReleased(worker=worker, scope=scope))
             return
+        if signum > 0 and not is_signal(signum):
+            why = f"process {request.pid} named one that this system does not have"
+            self._warn("a file timer sends SIGKILL instead of its signal", why)
+            signum = signal.SIGKILL  # the client's default
         timeout_s = max(0.0, request.expires_at - self._wall_clock())
         acquired = TimerAcquired(
-            worker=worker, scope=scope, timeout_s=timeout_s, signal=request.signal, pid=pid
+            worker=worker, scope=scope, timeout_s=timeout_s, signal=int(signum), pid=pid
         )
         self._submit(acquired)
 
@@ -244,43 +225,23 @@ def parse(line: bytes) -> FileTimerRequest:
         raise ValueError("nested too deeply") from error
     if not isinstance(fields, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - a matter of content here
-    scope, at = fields.get("scope_id"), fields.get("expiration_time")
+    scope = fields.get("scope_id")
     if not isinstance(scope, str):
         raise ValueError("scope_id is no text")  # noqa: TRY004 - as above
-    if not isinstance(at, int | float) or isinstance(at, bool):
-        raise ValueError("expiration_time is no number")  # noqa: TRY004 - as above
-    try:
-        expires_at = float(at)
-    except OverflowError as error:
-        raise ValueError("expiration_time is out of range") from error
-    if math.isnan(expires_at):
-        raise ValueError("expiration_time is no number")
-    named = _integer(fields, "signal", -(2**31), 2**31 - 1)
-    is_odd = named > 0 and not is_signal(named)
+    # Half a surrogate pair could not be sent on.
+    scope = scope.encode("utf-8", "replace").decode()
+    expires_at = _number(fields, "expiration_time", int | float, -math.inf, math.inf)
+    pid = int(_number(fields, "pid", int, 1, 2**31 - 1))
+    signum = int(_number(fields, "signal", int, -(2**31), 2**31 - 1))
     # A timer that expires at the end of time needs no watching.
-    is_release = expires_at < 0 or math.isinf(expires_at)
-    return FileTimerRequest(
-        pid=_integer(fields, "pid", 1, 2**31 - 1),
-        # Half a surrogate pair could not be sent on.
-        scope=scope.encode("utf-8", "replace").decode(),
-        expires_at=None if is_release else expires_at,
-        signal=int(signal.SIGKILL) if is_odd else named,
-        has_odd_signal=is_odd,
-    )
+    is_release = not 0 <= expires_at < WALL_MAX_S
+    return FileTimerRequest(pid, scope, None if is_release else float(expires_at), signum)
 
 
-def latest(requests: Iterable[FileTimerRequest]) -> list[FileTimerRequest]:
-    """Return the last request about each timer, in their order: it undoes those before."""
-    found: dict[tuple[int, str], FileTimerRequest] = {}
-    for request in requests:
-        key = (request.pid, request.scope)
-        found.pop(key, None)
-        found[key] = request
-    return list(found.values())
-
-
-def _integer(fields: dict[str, object], name: str, least: int, most: int) -> int:
+def _number(
+    fields: dict[str, object], name: str, kind: type[int] | UnionType, least: float, most: float
+) -> float:
     value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name} is no number from {least} to {most}")
-    return value
+    if isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise ValueError(f"{name} is no number from {least} to {most}")

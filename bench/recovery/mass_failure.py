@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from coordinator.core.effects import Effect
     from coordinator.core.events import Event
-    from coordinator.shell.outbox import Outbox
+    from coordinator.shell.driver import Outbox
 
 AGENTS, WORKERS = 10_000, 8
 RECORD_BYTES = 64 * 1024
@@ -69,8 +69,8 @@ class MassFailure:
         # No agent beats here, so none is silent.
         pace = Pace(heartbeat_interval_s=1_000, lease_s=5_000, reconnect_delay_max_s=1)
         registry = Registry(Policy(base_pace=pace, agents_at_base_pace=10**9))
-        self.driver = Driver(registry, SqliteJournal(directory))
-        self.sessions = Sessions(self.driver, Limits())
+        self.driver = Driver(registry, SqliteJournal(directory), Limits())
+        self.sessions = Sessions(self.driver)
         self._told: Counter[str] = Counter()
         self._news = asyncio.Event()
         self.most_bytes = 0

@@ -13,12 +13,9 @@ from drumbeat.inprocess import InprocessDirective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Journal a record, before any other effect of the same event leaves.
+    """Journal a record, before any other effect of the same event leaves."""
 
-    ``run_id`` is the run's ``RunState.key``, here and in ``Forget``.
-    """
-
-    run_id: str
+    run_id: str  # `RunState.key`, here and in `Forget` and `ReadRun`
     record: Record
 
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.core.model import (
-    AgentIdentity,
-    Beat,
-    FailureRecord,
-    RunSpec,
-)
+from coordinator.core.model import AgentIdentity, Beat, FailureRecord, RunSpec
 from coordinator.core.run.state import RunState
 
 
@@ -101,12 +96,9 @@ class OutageEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be.
+    """A run was read from the journal, as ``ReadRun`` asked; ``None`` if it can't be."""
 
-    ``run_id`` is its ``RunState.key``.
-    """
-
-    run_id: str
+    run_id: str  # `RunState.key`
     state: RunState | None
 
 

@@ -16,6 +16,8 @@ class Policy:
     """Limits, graces and the pace of agents. Durations are seconds.
 
     ``agents_at_base_pace``: agents of a run that keep ``base_pace``; for more see ``RunPace``.
+    ``agents_max``: of one run, standbys included; twice the largest jobs we know of.
+    ``runs_max``: live runs; a hello of one more is refused.
     ``runs_ended_*``: what is remembered of runs that have ended, in all and per run id;
     the oldest is forgotten first.
     ``incarnations_heard_max``: agents whose failure records are told from repeated ones;

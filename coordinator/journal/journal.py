@@ -1,15 +1,97 @@
-"""Shell. What a journal is: the coordinator's memory across its own death."""
+"""Shell. What a journal is, the coordinator's memory across its own death, and the runs in it.
+
+The core is ahead of the journal while a batch is being written, for as long as the disk takes.
+Readers must not see what a crash would undo, so the records are folded a second time once they
+are durable. From that fold also come the snapshots that keep a journal small.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from coordinator.core import effects as fx
-from coordinator.core.run.state import RunState
-from coordinator.journal.runs import JournaledRuns
+from coordinator.core.run.records import FailuresCounted, RunCreated, weight
+from coordinator.core.run.state import RunState, key_of
+
+# A run's records are replaced by one snapshot when this many have come since the
+# last one: replaying stays fast and the file stays small, however long a run lives.
+RECORDS_PER_SNAPSHOT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Replace all records of a run by the state they fold into."""
+
+    state: RunState
+
+
+Change = fx.Kept | Compact
+
+
+class JournaledRuns:
+    """States by ``RunState.key``, in order of creation. Readers change nothing."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, RunState] = {}
+        self.records_per_snapshot = RECORDS_PER_SNAPSHOT
+        self._latest: dict[str, int] = {}  # generations by run id; of one id the oldest goes first
+        self._sizes: dict[str, int] = {}  # usual records since the last snapshot
+
+    def changes(self, effects: Iterable[fx.Effect]) -> list[Change]:
+        """Return what to write for these effects: those that are kept, and snapshots that are due.
+
+        Counted failure records of one run are put together, behind all else.
+        """
+        kept: list[fx.Kept] = []
+        counted: dict[str, list[FailuresCounted]] = {}
+        for effect in effects:
+            match effect:
+                case fx.Persist(run_id=key, record=FailuresCounted() as record):
+                    counted.setdefault(key, []).append(record)
+                case fx.Persist() | fx.Forget():
+                    kept.append(effect)
+        for key, records in counted.items():
+            kept.append(fx.Persist(run_id=key, record=FailuresCounted.together(records)))
+        changed = dict.fromkeys(change.run_id for change in kept)
+        due = [key for key in changed if self._sizes.get(key, 0) >= self.records_per_snapshot]
+        return [*(Compact(self.states[key]) for key in due), *kept]
+
+    def take(self, changes: Sequence[Change]) -> None:
+        """Let readers see what is durable now."""
+        for change in changes:
+            match change:
+                case fx.Persist(run_id=key, record=RunCreated() as record):
+                    self.put(RunState.created(record))
+                case fx.Persist(run_id=key, record=record):
+                    self.states[key].apply(record)
+                    self._sizes[key] += weight(record)
+                case fx.Forget(run_id=key):
+                    state = self.states.pop(key)
+                    del self._sizes[key]
+                    if self._latest[state.run_id] == state.generation:
+                        del self._latest[state.run_id]
+                case Compact(state):
+                    self._sizes[state.key] = 0
+
+    def put(self, state: RunState) -> None:
+        """Take in a new run, or one read from a snapshot; it belongs to this object now."""
+        self.states[state.key] = state
+        self._sizes[state.key] = 0
+        self._latest[state.run_id] = max(self._latest.get(state.run_id, 0), state.generation)
+
+    def find(self, run_id: str, generation: int = 0) -> RunState | None:
+        """Return a run by its id, the latest that has it unless a generation is named."""
+        return self.states.get(key_of(run_id, generation or self._latest.get(run_id, 0)))
+
+    def copy(self, key: str) -> RunState | None:
+        """Return a run for the core to go on from, ``None`` if it was forgotten."""
+        if (state := self.states.get(key)) is None:
+            return None
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
 
 
 class Journal(Protocol):
@@ -21,6 +103,8 @@ class Journal(Protocol):
     """
 
     runs: JournaledRuns
+    term: int
+    """Of the leadership under which it is written; 1 for a coordinator that is alone."""
 
     async def load(self) -> float:
         """Read every run into ``runs``, which is empty before.
@@ -44,6 +128,8 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that ends with its process: for tests and embedded coordinators."""
 
+    term = 1
+
     def __init__(self) -> None:
         self.runs = JournaledRuns()
 
@@ -57,11 +143,3 @@ class MemoryJournal:
 
     async def close(self) -> None:
         """Do nothing."""
-
-
-def read_run(runs: JournaledRuns, key: str) -> RunState | None:
-    """Return a copy of a run for the core to go on from, ``None`` if it was forgotten."""
-    state = runs.states.get(key)
-    if state is None:
-        return None
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)

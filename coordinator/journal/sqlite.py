@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -22,7 +22,7 @@ from coordinator.core.effects import Effect, Forget, Persist
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.errors import JournalCorrupt, LostLeadership
-from coordinator.journal.runs import Change, Compact, JournaledRuns
+from coordinator.journal.journal import Change, Compact, JournaledRuns
 from coordinator.journal.storage import (
     LOCAL_KINDS,
     journal_error,
@@ -48,16 +48,9 @@ Result = TypeVar("Result")
 _SNAPSHOT = "Snapshot"
 _SNAPSHOT_PART = "SnapshotPart"  # the snapshot goes on in the run's next row
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)}
-# What comes of reading and folding rows that this coordinator did not write.
-_UNREADABLE = (
-    msgspec.MsgspecError,
-    InvalidTransition,
-    KeyError,
-    TypeError,
-    ValueError,
-)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_APPEND = "INSERT INTO records (run_id, kind, body) VALUES (?, ?, ?)"
+# The number None stands for the next one.
+_INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
 _REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
@@ -72,28 +65,22 @@ class SqliteFile:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._lock = lock_directory(directory)
         self._directory = directory
         self._path = directory / "journal.sqlite3"
         self._owner = uuid.uuid4().hex
-        self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
-        """Whether a write-ahead log is safe there."""
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, lock_directory(directory))
+            self.is_local = kind_of_file_system(directory) in LOCAL_KINDS
+            """Whether a write-ahead log is safe there."""
             with self._errors():
                 self._path.touch(mode=0o600)
                 # One thread at a time uses it, though not always the same one.
                 self._database = sqlite3.connect(
                     self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
                 )
-        except BaseException:
-            os.close(self._lock)
-            raise
-        try:
-            with self._errors():
-                self._prepare(self._database)
-        except BaseException:
-            self.close()
-            raise
+                opened.callback(self._database.close)
+                self._prepare()
+            self._opened = opened.pop_all()
 
     def load(self) -> JournaledRuns:
         """Return every run, in order of creation. Raises ``JournalError``."""
@@ -113,11 +100,12 @@ class SqliteFile:
                     else:
                         record: Record = msgspec.json.decode(body, type=_KINDS[kind])
                         runs.take([Persist(run_id=key, record=record)])
-        except _UNREADABLE as error:
-            raise JournalCorrupt(str(self._path), f"{type(error).__name__}: {error}") from error
+        # What comes of reading and folding rows that this coordinator did not write.
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError, InvalidTransition) as error:
+            raise self._corrupt(f"{type(error).__name__}: {error}") from error
         if parts:
-            raise JournalCorrupt(str(self._path), f"snapshots without their end: {sorted(parts)}")
-        runs.sort(order)
+            raise self._corrupt(f"snapshots without their end: {sorted(parts)}")
+        runs.states = {key: runs.states[key] for key in order}
         return runs
 
     def write(self, changes: Sequence[Change], *, now: float) -> None:
@@ -130,8 +118,8 @@ class SqliteFile:
             for change in changes:
                 match change:
                     case Persist(run_id=key, record=record):
-                        row = (key, type(record).__name__, msgspec.json.encode(record))
-                        self._database.execute(_APPEND, row)
+                        row = (None, key, type(record).__name__, msgspec.json.encode(record))
+                        self._database.execute(_INSERT, row)
                     case Forget(run_id=key):
                         self._erase(key)
                     case Compact(state):
@@ -150,9 +138,9 @@ class SqliteFile:
                 known = dict(self._database.execute("SELECT name, value FROM facts"))
             offset, clock = (float(known.get(name, 0.0)) for name in ("clock_offset", "clock"))
         except ValueError as error:
-            raise JournalCorrupt(str(self._path), str(error)) from error
+            raise self._corrupt(str(error)) from error
         if not (isfinite(offset) and isfinite(clock)):
-            raise JournalCorrupt(str(self._path), f"its clock is {offset} and {clock}")
+            raise self._corrupt(f"its clock is {offset} and {clock}")
         if boot_id != known.get("boot_id", boot_id):
             offset = max(0.0, clock - time.monotonic())
         with self._transaction():
@@ -162,18 +150,19 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close the file and let another coordinator have the directory."""
-        self._database.close()
-        os.close(self._lock)
+        self._opened.close()
 
-    def _prepare(self, database: sqlite3.Connection) -> None:
+    def _prepare(self) -> None:
         """Make the file a journal if it is new, and this coordinator's."""
+        database = self._database
         database.execute(f"PRAGMA journal_mode={'WAL' if self.is_local else 'DELETE'}")
         database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
         database.execute("PRAGMA synchronous=EXTRA")
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, SCHEMA_VERSION):
-            message = f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
-            raise JournalCorrupt(str(self._path), message)
+            raise self._corrupt(
+                f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
+            )
         with database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -186,6 +175,9 @@ class SqliteFile:
             if version != SCHEMA_VERSION:
                 database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             database.execute(_REMEMBER, ("owner", self._owner))
+
+    def _corrupt(self, why: str) -> JournalCorrupt:
+        return JournalCorrupt(str(self._path), why)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -214,11 +206,10 @@ class SqliteFile:
         number = self._database.execute(query, (state.key,)).fetchone()[0]
         self._erase(state.key)
         body = memoryview(msgspec.json.encode(state))
-        statement = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
         while body:
             part, body = body[:SNAPSHOT_PART_BYTES], body[SNAPSHOT_PART_BYTES:]
             kind = _SNAPSHOT_PART if body else _SNAPSHOT
-            self._database.execute(statement, (number, state.key, kind, part))
+            self._database.execute(_INSERT, (number, state.key, kind, part))
             number = None
 
     def _erase(self, run_id: str) -> None:
@@ -230,6 +221,8 @@ class SqliteFile:
 
 class SqliteJournal:
     """A ``SqliteFile`` behind a thread: SQLite waits for the disk, the event loop does not."""
+
+    term = 1
 
     def __init__(self, directory: Path) -> None:
         self.runs = JournaledRuns()

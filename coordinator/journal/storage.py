@@ -42,15 +42,13 @@ _PROBE_BYTES = 256 * 1024
 def kind_of_file_system(directory: Path) -> str:
     """Return what the system calls the file system of a directory; empty if it does not say."""
     here = directory.resolve()
-    mounts = []
+    kinds: dict[int, str] = {}  # by depth; a later mount may hide an earlier one
     with suppress(OSError):  # no /proc
-        mounts = psutil.disk_partitions(all=True)
-    kind, depth = "", -1
-    for mount in mounts:  # a later one may hide an earlier one
-        point = Path(mount.mountpoint)
-        if here.is_relative_to(point) and len(point.parts) >= depth:
-            kind, depth = mount.fstype, len(point.parts)
-    return kind
+        for mount in psutil.disk_partitions(all=True):
+            point = Path(mount.mountpoint)
+            if here.is_relative_to(point):
+                kinds[len(point.parts)] = mount.fstype
+    return kinds[max(kinds)] if kinds else ""
 
 
 def lock_directory(directory: Path) -> int:
@@ -59,17 +57,15 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno in _FULL:
-            raise JournalFull(str(directory), _reason(error)) from error
-        raise StateDirectoryUnusable(str(directory), _reason(error)) from error
+        kind = JournalFull if error.errno in _FULL else StateDirectoryUnusable
+        raise kind(str(directory), _reason(error)) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(lock)
-        raise StateDirectoryInUse(str(directory)) from None
-    except OSError as error:  # a network file system without locks
-        os.close(lock)
-        why = f"it cannot be locked: {_reason(error)}"
+        if isinstance(error, BlockingIOError):
+            raise StateDirectoryInUse(str(directory)) from None
+        why = f"it cannot be locked: {_reason(error)}"  # a network file system without locks
         raise StateDirectoryUnusable(str(directory), why) from error
     return lock
 
@@ -81,45 +77,35 @@ def journal_error(error: sqlite3.Error | OSError, path: Path) -> JournalError:
     not write, so the system is asked by writing beside it.
     """
     if isinstance(error, OSError):
-        return _of_system(error, path)
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None or code & 0xFF not in _PASSING:
+        kind = JournalFull if error.errno in _FULL else JournalOutage
+        return kind(str(path), _reason(error))
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code not in _PASSING:
         return JournalCorrupt(str(path), str(error))
-    if code & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+    if code not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         try:
-            _probe(path.parent)
+            _probe(path)
         except OSError as reason:
-            return _of_system(reason, path)
-    kind = JournalFull if code & 0xFF == sqlite3.SQLITE_FULL else JournalOutage
+            return journal_error(reason, path)
+    kind = JournalFull if code == sqlite3.SQLITE_FULL else JournalOutage
     return kind(str(path), str(error))
 
 
-def _of_system(error: OSError, path: Path) -> JournalError:
-    kind = JournalFull if error.errno in _FULL else JournalOutage
-    return kind(str(path), _reason(error))
-
-
 def _reason(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    if error.errno == errno.EFBIG:
-        return f"{reason}, for a limit of this process (ulimit -f)"
-    return reason
+    limit = ", for a limit of this process (ulimit -f)" if error.errno == errno.EFBIG else ""
+    return f"{error.strerror or error}{limit}"
 
 
-def _probe(directory: Path) -> None:
+def _probe(journal: Path) -> None:
     """Write as far into a file as the journal's files reach. Raises what keeps it from that."""
-    sizes = [0]
-    for name in ("journal.sqlite3", "journal.sqlite3-wal"):
-        with suppress(FileNotFoundError):
-            sizes.append((directory / name).stat().st_size)
-    path = directory / "probe"
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    files = (journal, journal.with_name(f"{journal.name}-wal"))
+    size = max((file.stat().st_size for file in files if file.exists()), default=0)
+    path = journal.with_name("probe")
     try:
-        end = max(sizes) + _PROBE_BYTES
-        offset = max(sizes)
-        while offset < end:
-            offset += os.pwrite(file, bytes(end - offset), offset)
-        os.fsync(file)
+        with path.open("wb") as file:
+            file.seek(size)
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
     finally:
-        os.close(file)
         path.unlink(missing_ok=True)

@@ -4,22 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import get_args
 
 import structlog
 
+from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import Event, FailureReported, LimitsReset, SessionOpened
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.history import CoordinatorHistory
+from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import Journal, read_run
-from coordinator.journal.runs import JournaledRuns
-from coordinator.journal.writer import OnServing, Writer
-from coordinator.shell.outbox import Outbox
+from coordinator.journal.journal import Journal
+from coordinator.journal.writer import Writer
 from coordinator.shell.turns import Turns
 
 log = structlog.get_logger()
+
+_ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
+
+
+class Outbox:
+    """The sending side of one session: the latest of each kind waits, and nothing older.
+
+    An error does not wait for its turn: an agent that reads nothing would never have it.
+    """
+
+    def __init__(self) -> None:
+        self.error: CoordinatorError | None = None
+        """Ends the session, whatever waits to be sent; the first one counts."""
+        self._slots: dict[type[fx.Push], fx.Push] = {}
+        self._changed = asyncio.Event()
+        self._failed = asyncio.Event()
+
+    def put(self, effect: fx.Push | fx.Reject) -> None:
+        """Take an effect in; it replaces one of its kind that was not sent yet."""
+        if isinstance(effect, fx.Reject):
+            self.error = self.error or effect.error
+            self._failed.set()
+        else:
+            self._slots[type(effect)] = effect
+            self._changed.set()
+
+    def take(self) -> fx.Push | None:
+        """Return what is to be sent next, if anything is."""
+        return next((self._slots.pop(kind) for kind in _ORDER if kind in self._slots), None)
+
+    async def next(self) -> fx.Push:
+        """Return what is to be sent next, once there is something."""
+        while (effect := self.take()) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return effect
+
+    async def ended(self) -> None:
+        """Raise the session's error when it has one."""
+        await self._failed.wait()
+        assert self.error is not None, "just set"
+        raise self.error
 
 
 async def ignore(is_serving: bool) -> None:
@@ -40,33 +84,28 @@ class Driver:
         self,
         registry: Registry,
         journal: Journal,
+        limits: Limits,
         *,
-        queue_max: int = 100_000,
-        failures_waiting_max: int = 256,
         is_embedded: bool = False,
-        on_serving: OnServing = ignore,
+        on_serving: Callable[[bool], Awaitable[None]] = ignore,
     ) -> None:
-        self.registry = registry
-        self._journal = journal
+        self.registry, self.journal, self.limits = registry, journal, limits
         # Streams are not read beyond it: gRPC then holds the rest back on the agents.
-        self._failure_room = asyncio.Semaphore(failures_waiting_max)
+        waiting_max = limits.failure_queue_bytes_max // limits.failure_record_bytes_max
+        self._failure_room = asyncio.Semaphore(max(1, waiting_max))
+        self._due = asyncio.Event()
         self._turns = Turns(
             registry,
-            read_run=lambda key: read_run(journal.runs, key),
+            read_run=self._read_run,
             log=self._log,
-            queue_max=queue_max,
+            wake=self._due.set,
+            queue_max=limits.event_queue_max,
             failure_taken=self._failure_room.release,
         )
         self._writer = Writer(journal, on_outage=self._note_outage, on_serving=on_serving)
         self._is_embedded = is_embedded
         self._history = CoordinatorHistory()
-        self._due = asyncio.Event()
         self._clock_offset = 0.0
-
-    @property
-    def journaled(self) -> JournaledRuns:
-        """The runs as they are durable."""
-        return self._journal.runs
 
     def now(self) -> float:
         """Return the coordinator's clock: monotonic seconds that go on across its restarts."""
@@ -74,12 +113,11 @@ class Driver:
 
     async def restore(self) -> None:
         """Take over what the journal holds. Raises ``JournalError``."""
-        self._clock_offset = await self._journal.load()
-        runs = self._journal.runs
-        states = [state for key in runs.states if (state := read_run(runs, key)) is not None]
+        self._clock_offset = await self.journal.load()
+        keys = self.journal.runs.states
+        states = [state for key in keys if (state := self._read_run(key)) is not None]
         now = self.now()
-        effects = self.registry.restore(states, now=now)
-        await self._journal.write(effects, now=now)
+        await self.journal.write(self.registry.restore(states, now=now), now=now)
         for state in states:
             text = f"{state.run_id}: restored from the journal, {state.phase}"
             log.info("run restored", message=text, **{"run.id": state.run_id})
@@ -87,16 +125,16 @@ class Driver:
     def open(self, opened: SessionOpened) -> Outbox:
         """Let a session begin, and return what it is sent. As ``submit``."""
         outbox = Outbox()
-        self._wake(self._turns.open(opened, outbox, now=self.now()))
+        self._turns.open(opened, outbox, now=self.now())
         return outbox
 
     def close(self, opened: SessionOpened) -> None:
         """Take in that a session ended."""
-        self._wake(self._turns.close(opened, now=self.now()))
+        self._turns.close(opened, now=self.now())
 
     def submit(self, event: Event) -> None:
         """Hand an event over. Raises ``LimitReached`` or ``Unavailable``, see ``Turns``."""
-        self._wake(self._turns.submit(event, now=self.now()))
+        self._turns.submit(event, now=self.now())
 
     async def submit_failure(self, event: FailureReported) -> asyncio.Future[int | None]:
         """Ask for a failure record to be kept, once there is room for it."""
@@ -115,7 +153,17 @@ class Driver:
         """
         self.submit(event)
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._turns.answers[event.request_id] = partial(_settle, future)
+
+        def settle(answer: fx.Answer) -> None:
+            if future.done():
+                return  # who asked is gone
+            if isinstance(answer.result, CoordinatorError):
+                future.set_exception(answer.result)
+                future.exception()  # who asked may go without looking
+            else:
+                future.set_result(answer.result)
+
+        self._turns.answers[event.request_id] = settle
         return future
 
     def stop(self, error: CoordinatorError) -> None:
@@ -126,7 +174,8 @@ class Driver:
         """Handle events until cancelled. Raises what no write can heal, as ``LostLeadership``."""
         try:
             while True:
-                await self._wait_until_due()
+                if self._turns.is_idle:
+                    await self._wait_until_due()
                 now = self.now()
                 effects = self._turns.decide(now=now)
                 await self._writer.write(effects, now=now)
@@ -134,30 +183,21 @@ class Driver:
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
         finally:
-            await self._journal.close()
+            await self.journal.close()
 
     async def _wait_until_due(self) -> None:
         """Return when an event is there or a deadline has come."""
-        if not self._turns.is_idle:
-            return
         self._due.clear()
         due = self._turns.next_deadline()
-        timer = None
-        if due is not None:
-            delay = max(0.0, due - self.now())
-            timer = asyncio.get_running_loop().call_later(delay, self._due.set)
-        try:
-            await self._due.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self, is_due: bool) -> None:
-        if is_due:
-            self._due.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if due is None else max(0.0, due - self.now())):
+                await self._due.wait()
 
     def _note_outage(self, reason: str) -> None:
         self._turns.outage = reason
+
+    def _read_run(self, key: str) -> RunState | None:
+        return self.journal.runs.copy(key)
 
     def _log(self, effect: fx.Decided | fx.ReadRun) -> None:
         if isinstance(effect, fx.ReadRun):
@@ -170,13 +210,3 @@ class Driver:
             reason=effect.reason,
             **{"run.id": effect.run_id, "run.round": effect.round_id},
         )
-
-
-def _settle(future: asyncio.Future[int | None], answer: fx.Answer) -> None:
-    if future.done():
-        return  # who asked is gone
-    if isinstance(answer.result, CoordinatorError):
-        future.set_exception(answer.result)
-        future.exception()  # who asked may go without looking
-    else:
-        future.set_result(answer.result)

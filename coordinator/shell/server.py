@@ -1,4 +1,4 @@
-"""Shell. The life of ``coordinator serve``: start, serve, stop in order."""
+"""Shell. The gRPC server of ``coordinator serve``: start, serve, stop in order."""
 
 from __future__ import annotations
 
@@ -8,32 +8,29 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any, Self, cast
 
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from coordinator.config import CoordinatorConfig, Limits
+from coordinator.config import CoordinatorConfig
 from coordinator.core.model import Pace
 from coordinator.core.policy import Policy
-from coordinator.core.progress.adaptive_timeouts import LearningRules
 from coordinator.core.registry.registry import Registry
-from coordinator.errors import CommandFailed, PortInUse, Unavailable
+from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.queries import Control, Queries
-from coordinator.shell.service import (
-    AgentService,
-    ControlService,
-    ErrorInterceptor,
-    QueryService,
-)
+from coordinator.shell.service import ControlService, QueryService
 from coordinator.shell.sessions import Sessions
+from coordinator.wire.session import error_detail
 from drumbeat.v1 import (
     control_pb2,
     control_pb2_grpc,
@@ -45,6 +42,8 @@ from drumbeat.v1 import (
 
 log = structlog.get_logger()
 
+Context = grpc.aio.ServicerContext[Any, Any]
+
 # How long calls may take to end by themselves once the coordinator stops; they
 # are told at once, so this is for the network alone.
 STOP_GRACE_S = 1.0
@@ -53,6 +52,9 @@ STOP_GRACE_S = 1.0
 # take so long. Together with the grace of a broken stream they make no more than a lease.
 KEEPALIVE_AFTER = 0.5
 KEEPALIVE_WITHIN = 0.4
+
+# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
+ERROR_KEY = "drumbeat-error-bin"
 
 SERVICES = tuple(
     service.full_name
@@ -89,17 +91,25 @@ async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
 
 
 @asynccontextmanager
-async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIterator[int]:
+async def serving(
+    config: CoordinatorConfig, journal: SqliteJournal, policy: Policy | None = None
+) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port. Raises ``CommandFailed``."""
     status = health.aio.HealthServicer()
+    policy = policy or Policy()
+    policy = replace(
+        policy,
+        base_pace=Pace(
+            heartbeat_interval_s=config.heartbeat_interval,
+            lease_s=config.lease,
+            reconnect_delay_max_s=1.0,
+        ),
+        failures_bytes_least=config.limits.failure_record_bytes_max,
+        restart_grace_s=max(policy.restart_grace_s, config.lease),
+    )
     try:
-        driver = Driver(
-            Registry(registry_policy(config)),
-            journal,
-            queue_max=config.limits.event_queue_max,
-            failures_waiting_max=failures_waiting_max(config.limits),
-            on_serving=partial(_tell_health, status),
-        )
+        told = partial(_tell_health, status)
+        driver = Driver(Registry(policy), journal, config.limits, on_serving=told)
         await driver.restore()
         server, port = await _start(config, driver, status)
     except BaseException:
@@ -116,36 +126,6 @@ async def serving(config: CoordinatorConfig, journal: SqliteJournal) -> AsyncIte
         owner.cancel()
         with suppress(asyncio.CancelledError):
             await owner
-
-
-def failures_waiting_max(limits: Limits) -> int:
-    """Return how many failure records may wait for the core, however large each is."""
-    return max(1, limits.failure_queue_bytes_max // limits.failure_record_bytes_max)
-
-
-def registry_policy(config: CoordinatorConfig) -> Policy:
-    """Return the core's numbers as configured."""
-    limits = config.limits
-    return Policy(
-        base_pace=Pace(
-            heartbeat_interval_s=config.heartbeat_interval,
-            lease_s=config.lease,
-            reconnect_delay_max_s=1.0,
-        ),
-        runs_max=limits.runs_max,
-        runs_ended_max=limits.runs_ended_max,
-        runs_ended_per_id_max=limits.runs_ended_per_id_max,
-        runs_ended_bytes_max=limits.runs_ended_bytes_max,
-        failures_bytes_max=limits.failure_bytes_max,
-        failures_bytes_least=limits.failure_record_bytes_max,
-        agents_max=limits.agents_per_run_max,
-        failures_kept_max=limits.failures_kept_per_run_max,
-        failures_bytes_per_run_max=limits.failure_bytes_per_run_max,
-        history_max=limits.history_per_run_max,
-        reconnect_grace_s=limits.reconnect_grace_s,
-        restart_grace_s=max(limits.restart_grace_s, config.lease),
-        learning=LearningRules(limit_min_s=limits.learned_limit_min_s),
-    )
 
 
 def server_options(config: CoordinatorConfig) -> list[tuple[str, int]]:
@@ -175,32 +155,89 @@ async def _start(
     config: CoordinatorConfig, driver: Driver, status: health.aio.HealthServicer
 ) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
-    sessions = Sessions(driver, config.limits)
-    session_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(sessions), server)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(QueryService(Queries(driver)), server)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(ControlService(Control(driver)), server)
+    agents, queries, control = AgentService(driver), QueryService(driver), ControlService(driver)
+    session_pb2_grpc.add_AgentServiceServicer_to_server(cast("Any", agents), server)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(cast("Any", queries), server)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(cast("Any", control), server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    port = _bind(server, config)
+    try:
+        _probe(config)
+        port = server.add_insecure_port(config.address)
+    except (OSError, RuntimeError) as error:
+        raise bind_error(config.host, config.port, error) from error
     await server.start()
     await _tell_health(status, True)
     return server, port
+
+
+class AgentService:
+    """Sessions of agents, and their failure records."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._sessions = Sessions(driver)
+
+    async def OpenSession(self, _requests: object, context: Context) -> None:  # noqa: N802
+        """Hold one session."""
+        await self._sessions.open(_Requests(context), context.write)
+
+    async def ReportFailures(self, _requests: object, context: Context) -> None:  # noqa: N802
+        """Journal and acknowledge records."""
+        await self._sessions.report(_Requests(context), context.write)
+
+
+class _Requests:
+    """What a caller says. An object and not a generator: one that is left is no task's to close."""
+
+    def __init__(self, context: Context) -> None:
+        self._read = context.read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if (message := await self._read()) is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return message
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a ``CoordinatorError`` into its status: the one place where that happens."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        codecs = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_translated(handler.unary_unary), *codecs)
+        if iscoroutinefunction(handler.stream_stream):  # ours; that of reflection yields
+            behaviour = _translated(handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(behaviour, *codecs)
+        return handler
+
+
+def _translated(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            return await behaviour(request, context)
+        except CoordinatorError as error:
+            metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
+            await context.abort(grpc.StatusCode[error.status], str(error), metadata)
+
+    return call
 
 
 async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> None:
     response = health_pb2.HealthCheckResponse
     for name in ("", *SERVICES):
         await status.set(name, response.SERVING if is_serving else response.NOT_SERVING)
-
-
-def _bind(server: grpc.aio.Server, config: CoordinatorConfig) -> int:
-    try:
-        _probe(config)
-        port = server.add_insecure_port(config.address)
-    except (OSError, RuntimeError) as error:
-        raise bind_error(config.host, config.port, error) from error
-    return port
 
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:

@@ -1,124 +1,89 @@
-"""Shell. The gRPC services: each call is handed to ``Sessions``, each error put into a status."""
+"""Shell. What readers ask, answered from what is journaled, and what operators change.
+
+Methods are those of the gRPC services, of which this module needs the messages alone: an embedded
+coordinator answers without gRPC.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from inspect import iscoroutinefunction
-from typing import Any, Self
+import itertools
 
-import grpc
-
-from coordinator.errors import CoordinatorError
-from coordinator.shell.queries import Control, Queries
-from coordinator.shell.sessions import Sessions
-from coordinator.wire.session import error_detail
-from drumbeat.v1 import control_pb2, control_pb2_grpc, query_pb2_grpc, session_pb2, session_pb2_grpc
-
-# Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
-ERROR_KEY = "drumbeat-error-bin"
-
-Context = grpc.aio.ServicerContext[Any, Any]
+from coordinator.core.events import LimitsReset
+from coordinator.core.registry.isolation import IsolatedRun
+from coordinator.core.run.state import RunState
+from coordinator.errors import UnknownRun
+from coordinator.shell.driver import Driver
+from coordinator.wire.failure import verdict_message
+from coordinator.wire.run_status import agents_page, events_page, run_message, runs_page
+from drumbeat.v1 import control_pb2, query_pb2
 
 
-class _Requests:
-    """What a caller says. An object and not a generator: one that is left is no task's to close."""
+class QueryService:
+    """Answers questions about runs. All methods but ``ListRuns`` raise ``UnknownRun``."""
 
-    def __init__(self, context: Context) -> None:
-        self._read = context.read
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
-    def __aiter__(self) -> Self:
-        return self
+    async def GetRun(
+        self, request: query_pb2.GetRunRequest, context: object = None
+    ) -> query_pb2.GetRunResponse:
+        """Return one run."""
+        state, run = self._find(request.run_id, request.generation)
+        view = request.view or query_pb2.VIEW_FULL
+        return query_pb2.GetRunResponse(run=run_message(state, run, view, now=self._driver.now()))
 
-    async def __anext__(self) -> Any:
-        message = await self._read()
-        if message is grpc.aio.EOF:
-            raise StopAsyncIteration
-        return message
+    async def ListRuns(
+        self, request: query_pb2.ListRunsRequest, context: object = None
+    ) -> query_pb2.ListRunsResponse:
+        """Return a page of all runs. Raises ``InvalidRequest``."""
+        cores, states = self._driver.registry.runs, self._driver.journal.runs.states.values()
+        runs = ((state, cores.get(state.key)) for state in states)
+        return runs_page(request, runs, now=self._driver.now())
 
+    async def ListAgents(
+        self, request: query_pb2.ListAgentsRequest, context: object = None
+    ) -> query_pb2.ListAgentsResponse:
+        """Return a page of a run's agents. Raises ``InvalidRequest``."""
+        state, run = self._find(request.run_id, request.generation)
+        sessions = self._driver.registry.sessions
+        return agents_page(request, state, run, sessions, now=self._driver.now())
 
-class AgentService(session_pb2_grpc.AgentServiceServicer):
-    """Sessions of agents, and their failure records."""
+    async def ListEvents(
+        self, request: query_pb2.ListEventsRequest, context: object = None
+    ) -> query_pb2.ListEventsResponse:
+        """Return a page of what was decided on a run."""
+        state, _ = self._find(request.run_id, request.generation)
+        return events_page(request, state, now=self._driver.now())
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    async def GetReport(
+        self, request: query_pb2.GetReportRequest, context: object = None
+    ) -> query_pb2.GetReportResponse:
+        """Return how a run ended."""
+        state, _ = self._find(request.run_id, request.generation)
+        if state.verdict is None:
+            raise UnknownRun(request.run_id, "that has ended")
+        return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
 
-    async def OpenSession(  # type: ignore[override] # the stub knows handlers that yield only
-        self, request_iterator: AsyncIterator[session_pb2.AgentReport], context: Context
-    ) -> None:
-        """Hold one session."""
-        await self._sessions.open(_Requests(context), context.write)
-
-    async def ReportFailures(  # type: ignore[override] # the stub knows handlers that yield only
-        self, request_iterator: AsyncIterator[session_pb2.ReportFailuresRequest], context: Context
-    ) -> None:
-        """Journal and acknowledge records."""
-        await self._sessions.report(_Requests(context), context.write)
-
-
-def _answered(answer: Callable[[Queries, Any], Any]) -> Any:
-    async def handle(self: QueryService, request: Any, _context: Context) -> Any:
-        return answer(self.queries, request)
-
-    return handle
-
-
-class QueryService(query_pb2_grpc.QueryServiceServicer):
-    """Questions about runs."""
-
-    def __init__(self, queries: Queries) -> None:
-        self.queries = queries
-
-    GetRun: Any = _answered(Queries.get_run)
-    ListRuns: Any = _answered(Queries.list_runs)
-    ListAgents: Any = _answered(Queries.list_agents)
-    ListEvents: Any = _answered(Queries.list_events)
-    GetReport: Any = _answered(Queries.get_report)
+    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+        state = self._driver.journal.runs.find(run_id, generation)
+        if state is None:
+            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
+        return state, self._driver.registry.runs.get(state.key)
 
 
-class ControlService(control_pb2_grpc.ControlServiceServicer):
-    """What operators may change."""
+class ControlService:
+    """Carries out what operators want changed."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
 
     async def ResetLimits(
-        self, request: control_pb2.ResetLimitsRequest, context: Context
+        self, request: control_pb2.ResetLimitsRequest, context: object = None
     ) -> control_pb2.ResetLimitsResponse:
-        """Forget what was learned of one run."""
-        return await self._control.reset_limits(request)
-
-
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a ``CoordinatorError`` into its status: the one place where that happens."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Wrap the handler of a call."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        codecs = (handler.request_deserializer, handler.response_serializer)
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_translated(handler.unary_unary), *codecs)
-        if iscoroutinefunction(handler.stream_stream):  # ours; that of reflection yields
-            behaviour = _translated(handler.stream_stream)
-            return grpc.stream_stream_rpc_method_handler(behaviour, *codecs)
-        return handler
-
-
-def _translated(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        try:
-            return await behaviour(request, context)
-        except CoordinatorError as error:
-            await _abort(context, error)
-
-    return call
-
-
-async def _abort(context: Context, error: CoordinatorError) -> None:
-    metadata = ((ERROR_KEY, error_detail(error).SerializeToString()),)
-    await context.abort(grpc.StatusCode[error.status], str(error), metadata)
+        """Forget the learned limits of a run, once that is journaled. Raises ``UnknownRun``."""
+        reset = LimitsReset(run_id=request.run_id, request_id=next(self._request_ids))
+        forgotten = await self._driver.ask(reset)
+        if forgotten is None:
+            raise UnknownRun(request.run_id)
+        return control_pb2.ResetLimitsResponse(forgotten=forgotten)

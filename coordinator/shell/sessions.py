@@ -15,12 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 from google.protobuf.message import DecodeError
 
-from coordinator.config import Limits
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
 from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
-from coordinator.shell.driver import Driver
-from coordinator.shell.outbox import Outbox
+from coordinator.shell.driver import Driver, Outbox
 from coordinator.wire.failure import failure_reported
 from coordinator.wire.session import (
     directive_message,
@@ -41,10 +39,6 @@ RECORDS_IN_FLIGHT_MAX = 64
 # Fields of one stream that may be reported as not understood.
 FIELDS_REPORTED_MAX = 32
 
-TERM = 1
-"""Of the leadership of a coordinator that is alone."""
-
-
 _Asked = tuple[FailureRecord, asyncio.Future[int | None]]
 _Pending = asyncio.Queue[_Asked | CoordinatorError | None]
 
@@ -52,9 +46,8 @@ _Pending = asyncio.Queue[_Asked | CoordinatorError | None]
 class Sessions:
     """Serves agents. One object for all of them; a session is one call of ``open``."""
 
-    def __init__(self, driver: Driver, limits: Limits) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._limits = limits
         self._request_ids = itertools.count(1)
 
     async def open(
@@ -68,7 +61,7 @@ class Sessions:
         try:
             await until_one_ends(
                 self._read(requests, opened),
-                _write(outbox, send, run_id=opened.run_id),
+                self._write(outbox, send, opened.run_id),
                 outbox.ended(),
             )
         finally:
@@ -87,7 +80,7 @@ class Sessions:
         )
 
     async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
-        timeout = self._limits.hello_timeout_s
+        timeout = self._driver.limits.hello_timeout_s
         try:
             async with asyncio.timeout(timeout):
                 message = await anext(requests)
@@ -99,7 +92,7 @@ class Sessions:
             raise _undecodable(error) from None
         noted = _note_once(message.hello.run.run_id, message.hello.host)
         opened = session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
-        if message.hello.term > TERM:
+        if message.hello.term > self._driver.journal.term:
             raise Deposed(message.hello.term)
         if gpus := gpu_summary(message):
             # Nothing is decided by it, so it is not kept either.
@@ -125,6 +118,13 @@ class Sessions:
             if event is not None:
                 self._driver.submit(event)
 
+    async def _write(
+        self, outbox: Outbox, send: Callable[[session_pb2.Directive], Awaitable[None]], run_id: str
+    ) -> None:
+        while True:
+            effect, term = await outbox.next(), self._driver.journal.term
+            await send(directive_message(effect, run_id=run_id, term=term))
+
     async def _read_records(
         self,
         requests: AsyncIterator[session_pb2.ReportFailuresRequest],
@@ -142,8 +142,8 @@ class Sessions:
                     event = failure_reported(
                         message,
                         request_id=next(self._request_ids),
-                        record_bytes_max=self._limits.failure_record_bytes_max,
-                        text_characters_max=self._limits.failure_message_bytes_max,
+                        record_bytes_max=self._driver.limits.failure_record_bytes_max,
+                        text_characters_max=self._driver.limits.failure_message_bytes_max,
                         on_problem=noted,
                     )
                 await pending.put((event.record, await self._driver.submit_failure(event)))
@@ -170,13 +170,6 @@ async def _acknowledge(
                 incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
             )
         )
-
-
-async def _write(
-    outbox: Outbox, send: Callable[[session_pb2.Directive], Awaitable[None]], *, run_id: str
-) -> None:
-    while True:
-        await send(directive_message(await outbox.next(), run_id=run_id, term=TERM))
 
 
 def _undecodable(error: DecodeError) -> InvalidRequest:

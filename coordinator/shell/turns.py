@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from coordinator.core import effects as fx
@@ -21,12 +22,13 @@ from coordinator.core.events import (
     OutageEnded,
     RunRead,
     SessionClosed,
+    SessionEvent,
     SessionOpened,
 )
+from coordinator.core.model import GroupState
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, LimitReached, Unavailable
-from coordinator.shell.inbox import Inbox
 
 # Sessions and events handled between two writes of the journal, so that one write serves many.
 BATCH_MAX = 1_000
@@ -34,6 +36,48 @@ BATCH_MAX = 1_000
 # wait no longer.
 FAILURES_MAX = 256
 FAILURES_BYTES_MAX = 1024 * 1024
+
+
+_CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What one session has said and the core has not taken in: the latest of each kind.
+
+    A beat takes the place of the one before, but keeps what it does not say anew.
+    The end of a round's workers is kept beside what came after it: it counts,
+    even if its agent leaves at once.
+    """
+
+    opened: SessionOpened | None = None
+    concluded: BeatReceived | None = None
+    beat: BeatReceived | None = None
+    left: AgentLeft | None = None
+    closed: SessionClosed | None = None
+
+    def put(self, event: SessionEvent) -> None:
+        """Take an event in."""
+        match event:
+            case SessionOpened():
+                self.opened = event
+            case BeatReceived(beat=beat):
+                if (before := self.beat) is not None:
+                    was = before.beat
+                    is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
+                    if was.state in _CONCLUSIONS and not is_as_before:
+                        self.concluded = before
+                    event = replace(event, beat=beat.after(was))
+                self.beat = event
+            case AgentLeft():
+                self.left = event
+            case SessionClosed():
+                self.closed = event
+
+    def events(self) -> list[SessionEvent]:
+        """Return what there is, oldest first."""
+        slots = (self.opened, self.concluded, self.beat, self.left, self.closed)
+        return [event for event in slots if event is not None]
 
 
 class Recipient(Protocol):
@@ -47,8 +91,9 @@ class Recipient(Protocol):
 class Turns:
     """Queues events for a registry, and hands its effects to whom they concern.
 
-    ``outboxes`` are the open sessions, ``answers`` what waits for an answer by request id.
-    ``outage`` is why the journal can't be written, empty if it can; ``tell`` clears it.
+    ``wake`` is called when a turn is due, ``failure_taken`` for each failure record that leaves
+    the queue. ``outboxes`` are the open sessions, ``answers`` what waits for an answer by request
+    id. ``outage`` is why the journal can't be written, empty if it can; ``tell`` clears it.
     """
 
     def __init__(
@@ -57,6 +102,7 @@ class Turns:
         *,
         read_run: Callable[[str], RunState | None],
         log: Callable[[fx.Decided | fx.ReadRun], None],
+        wake: Callable[[], None],
         queue_max: int,
         failure_taken: Callable[[], None],
     ) -> None:
@@ -64,8 +110,7 @@ class Turns:
         self.answers: dict[int, Callable[[fx.Answer], None]] = {}
         self.outage = ""
         self._registry = registry
-        self._read_run = read_run
-        self._log = log
+        self._read_run, self._log, self._wake = read_run, log, wake
         self._queue_max = queue_max
         self._failure_taken = failure_taken
         # What waits for a turn. A session is in there once at most, with its inbox.
@@ -81,13 +126,12 @@ class Turns:
         """Whether nothing waits."""
         return not self._queue and not self._failures
 
-    def open(self, opened: SessionOpened, outbox: Recipient, *, now: float) -> bool:
+    def open(self, opened: SessionOpened, outbox: Recipient, *, now: float) -> None:
         """Let a session begin. As ``submit``; one that is refused leaves nothing behind."""
-        is_due = self.submit(opened, now=now)
+        self.submit(opened, now=now)
         self.outboxes[opened.session_id] = outbox
-        return is_due
 
-    def close(self, opened: SessionOpened, *, now: float) -> bool:
+    def close(self, opened: SessionOpened, *, now: float) -> None:
         """Take in that a session ended; what was not sent yet is dropped."""
         self.outboxes.pop(opened.session_id, None)
         closed = SessionClosed(
@@ -95,10 +139,10 @@ class Turns:
             session_id=opened.session_id,
             incarnation=opened.agent.incarnation,
         )
-        return self._put(closed, now)
+        self._put(closed, now)
 
-    def submit(self, event: Event, *, now: float) -> bool:
-        """Take an event in; return whether a turn is due for it.
+    def submit(self, event: Event, *, now: float) -> None:
+        """Take an event in.
 
         What a session says takes no more room than the session has: the latest counts.
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
@@ -109,7 +153,7 @@ class Turns:
         is_told_anew = isinstance(event, BeatReceived | AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
-        return self._put(event, now)
+        self._put(event, now)
 
     def stop(self, error: CoordinatorError) -> None:
         """Decide nothing any more, and end every session with an error.
@@ -121,7 +165,8 @@ class Turns:
         self._queue.clear()
         self._inboxes.clear()
         while self._failures:
-            self._take_failure()
+            self._failures.popleft()
+            self._failure_taken()
         for session_id, outbox in self.outboxes.items():
             outbox.put(fx.Reject(session_id=session_id, error=error))
 
@@ -145,7 +190,8 @@ class Turns:
         for _ in range(0 if self._queue else min(len(self._failures), FAILURES_MAX)):
             if size >= FAILURES_BYTES_MAX:
                 break
-            failure = self._take_failure()
+            failure = self._failures.popleft()
+            self._failure_taken()
             size += failure.record.size_bytes
             effects += handle(failure, now=now)
         return effects
@@ -171,25 +217,25 @@ class Turns:
             self.outage = ""
             self._queue.append(OutageEnded())
 
-    def _put(self, event: Event, now: float) -> bool:
+    def _put(self, event: Event, now: float) -> None:
         if self._is_stopping:
-            return False
+            return
         if isinstance(event, FailureReported):
             self._failures.append(event)
         elif isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
             inbox = self._inboxes.get(event.session_id)
             if inbox is not None:
                 inbox.put(event)
-                return False
+                return
             # Most beats say nothing new, and need no turn.
             if isinstance(event, BeatReceived) and self._registry.take_quietly(event, now=now):
-                return False
+                return
             inbox = self._inboxes[event.session_id] = Inbox()
             inbox.put(event)
             self._queue.append(inbox)
         else:
             self._queue.append(event)
-        return True
+        self._wake()
 
     def _take(self) -> Sequence[Event]:
         self._taken += 1
@@ -199,10 +245,6 @@ class Turns:
         events = item.events()
         del self._inboxes[events[0].session_id]
         return events
-
-    def _take_failure(self) -> FailureReported:
-        self._failure_taken()
-        return self._failures.popleft()
 
     def _is_overdue(self, now: float) -> bool:
         """Return whether a deadline is over and all that waited by then was handled.

@@ -94,7 +94,7 @@ def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
                     field=each.field, run=show_value(each.ours), agent=show_value(each.theirs)
                 )
         case LimitReached():
-            detail.limit.name, detail.limit.value = error.limit_name, error.limit
+            detail.limit.name, detail.limit.value = error.args
     return detail
 
 

@@ -62,9 +62,8 @@ ENVIRONMENT_EXCEPTIONS = {
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/runtime/private_directory.py": "where the files of this user's session are",
     "agent/launching/worker.py": "which worker it is, before it becomes the user's function",
-    "agent/multiprocessing/subprocess_context.py": "what workers inherit",
-    "agent/multiprocessing/multiprocess_context.py": "what workers inherit",
-    "agent/multiprocessing/fork.py": "the environment of the worker it is about to be",
+    "agent/multiprocessing/context.py": "what workers inherit",
+    "agent/multiprocessing/multiprocess_context.py": "what workers inherit, and are as forks",
     "agent/multiprocessing/signals.py": "which signals a launcher that uses this API handles",
 }
 

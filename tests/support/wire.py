@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator.config import CoordinatorConfig, Limits
+from coordinator.core.policy import Policy
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.server import serving
 from drumbeat.v1 import (
@@ -42,11 +43,15 @@ REPORT = "/drumbeat.v1.AgentService/ReportFailures"
 
 @asynccontextmanager
 async def coordinator(
-    directory: Path, *, limits: Limits | None = None, **settings: Any
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Client]:
     """Serve in this process, and yield a client of it."""
     config = CoordinatorConfig(port=0, limits=limits or Limits(), **settings)
-    async with serving(config, SqliteJournal(directory)) as port, Client(port) as client:
+    async with serving(config, SqliteJournal(directory), policy) as port, Client(port) as client:
         yield client
 
 

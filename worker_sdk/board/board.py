@@ -22,26 +22,17 @@ import os
 import struct
 import sys
 import threading
-from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.board import layout
 from worker_sdk.board.layout import (
     LOOK_AT,
-    NAME_BYTES,
-    NO_STEP,
     OPEN_ENDED,
-    SECTIONS_MAX,
-    SECTIONS_USED,
-    SLOT_DEADLINE,
     SLOT_GRACE,
-    SLOT_SINCE,
     SLOT_WORDS,
     SLOTS_FROM,
-    SLOTS_MAX,
     SLOTS_USED,
-    WORD_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -55,8 +46,8 @@ REFUSED = -1
 
 # Since, limit, signal and kind stand next to each other.
 _pack_slot = struct.Struct("4q").pack_into
-_SINCE_BYTE = (SLOTS_FROM + SLOT_SINCE) * WORD_BYTES
-_SLOT_BYTES = SLOT_WORDS * WORD_BYTES
+_SINCE_BYTE = (SLOTS_FROM + layout.SLOT_SINCE) * layout.WORD_BYTES
+_SLOT_BYTES = SLOT_WORDS * layout.WORD_BYTES
 
 
 class BoardUnusable(Exception):
@@ -78,8 +69,6 @@ class Thread:
 
 
 class _Threads(threading.local):
-    """Finds what belongs to the calling thread."""
-
     def __init__(self) -> None:
         self.mine = Thread()
 
@@ -88,21 +77,21 @@ class Board:
     """A board, and what of it is in use."""
 
     def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
-        """Take over an empty page; ``files``, of it and its kicks, if it is shared."""
+        """Take over an empty page; ``files``: of it and its kicks, if an agent reads it."""
         self.raw = memoryview(page)
         self.words = self.raw.cast("q")
         self._files = files
         self.is_watched = bool(files)
         self.threads = _Threads()
-        self.free = list(range(SLOTS_MAX - 1, -1, -1)) if has_lock() else []
-        self.holders: list[list[int]] = [[]] * SLOTS_MAX
-        # Of each block that is open a weak reference, and no other: it is called only if the
-        # block goes without having closed its slot, when an exception from outside strikes
-        # on the very threshold of its exit. (A `__del__` would be called always, and swallow
-        # the exceptions that strike in it.) The last place is that of `REFUSED`.
-        self.leak_guards: list[ref[Any] | None] = [None] * (SLOTS_MAX + 1)
+        self.free = list(range(layout.SLOTS_MAX - 1, -1, -1)) if has_lock() else []
+        self.holders: list[list[int]] = [[]] * layout.SLOTS_MAX
+        # Of each open block the only weak reference: it is called only if the block goes
+        # without having closed its slot, when an exception from outside strikes on the very
+        # threshold of its exit. (A `__del__` would be called always, and swallow the
+        # exceptions that strike in it.) The last place is that of `REFUSED`.
+        self.leak_guards: list[ref[Any] | None] = [None] * (layout.SLOTS_MAX + 1)
         self.on_lost = self._on_lost
-        self._names = [""] * SLOTS_MAX
+        self._names = [""] * layout.SLOTS_MAX
         self._section_numbers: dict[str, int] = {}
         self._fresh_sections = itertools.count()
         self._is_refusal_logged = False
@@ -112,16 +101,16 @@ class Board:
         # Of heartbeats; see `timers.heartbeat`.
         self.beater: Thread | None = None
         self.beat_before = 0
-        self.step_before = NO_STEP
+        self.step_before = layout.NO_STEP
         self.has_section_between = False
         self.paused_ns = 0
 
     def open_slot(
         self, name: str, after_ns: int, limit: int, signal: int, kind: int, grace_ns: int = 0
     ) -> int:
-        """Arm a slot for the calling thread and return it, ``REFUSED`` if all are open.
+        """Arm a slot for the calling thread, ``REFUSED`` if all are open.
 
-        It expires after ``after_ns``; 0: it is open-ended. The rest as in the words of a slot.
+        Open-ended if ``after_ns`` is 0. The rest as in the words of a slot.
         """
         mine = self.threads.mine
         free = self.free
@@ -130,7 +119,11 @@ class Board:
             slot = free[-1]
             del free[-1]
         except IndexError:
-            self._refuse()
+            if self.is_watched and not self._is_refusal_logged:
+                self._is_refusal_logged = True
+                log.warning(
+                    "%d timers and sections are open: more are not watched", layout.SLOTS_MAX
+                )
             return REFUSED
         at = SLOTS_FROM + slot * SLOT_WORDS
         try:
@@ -169,11 +162,11 @@ class Board:
         at = SLOTS_FROM + slot * SLOT_WORDS
         if slot not in held or self.words[at]:
             return
-        since = self.words[at + SLOT_SINCE]
+        since = self.words[at + layout.SLOT_SINCE]
         if deadline != OPEN_ENDED:
             deadline += pause_ns
-        self.words[at + SLOT_SINCE] = since + pause_ns
-        self.words[at + SLOT_DEADLINE] = deadline
+        self.words[at + layout.SLOT_SINCE] = since + pause_ns
+        self.words[at + layout.SLOT_DEADLINE] = deadline
         if deadline < self.words[LOOK_AT]:
             self.kick()
 
@@ -182,17 +175,17 @@ class Board:
         numbers = self._section_numbers
         number = numbers.get(name)
         if number is None:
-            if len(numbers) >= SECTIONS_MAX:
+            if len(numbers) >= layout.SECTIONS_MAX:
                 return
             # Of two threads with the same new name one wins, and a number stays unused.
             number = numbers.setdefault(name, next(self._fresh_sections))
-            if number >= SECTIONS_MAX:
+            if number >= layout.SECTIONS_MAX:
                 return
             at = layout.section_name_byte(number)
-            self.raw[at : at + NAME_BYTES] = layout.encode_name(name)
-            if self.words[SECTIONS_USED] <= number:
-                self.words[SECTIONS_USED] = number + 1
-        if number < SECTIONS_MAX:
+            self.raw[at : at + layout.NAME_BYTES] = layout.encode_name(name)
+            if self.words[layout.SECTIONS_USED] <= number:
+                self.words[layout.SECTIONS_USED] = number + 1
+        if number < layout.SECTIONS_MAX:
             longest = layout.section_word(number, layout.SECTION_MAX)
             if self.words[longest] < took_ns:  # noqa: PLR1730 - a call would let others in
                 self.words[longest] = took_ns
@@ -207,8 +200,8 @@ class Board:
 
     def give_up(self) -> None:
         """Go on with a page without a reader; what was opened for the shared one is closed."""
-        raw = memoryview(bytearray(layout.BOARD_BYTES))
         self.is_watched = False
+        raw = memoryview(bytearray(layout.BOARD_BYTES))
         self.words = raw.cast("q")
         self.raw = raw
         files, self._files = self._files, ()
@@ -220,8 +213,8 @@ class Board:
         words, page, files, is_watched = self.words, self.raw.obj, self._files, self.is_watched
         self._files = ()
         self.give_up()
-        _close_slots(words)
         assert isinstance(page, mmap.mmap | bytearray)
+        _close_slots(words)
         renewed = Board(page, files)
         renewed.is_watched = is_watched
         renewed._section_numbers = self._section_numbers
@@ -229,7 +222,7 @@ class Board:
         return renewed
 
     def _on_lost(self, guard: ref[Any]) -> None:
-        for slot in range(SLOTS_MAX):
+        for slot in range(layout.SLOTS_MAX):
             if self.leak_guards[slot] is guard:
                 self.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
                 self.leak_guards[slot] = None
@@ -238,13 +231,8 @@ class Board:
     def _write_name(self, slot: int, name: str) -> None:
         self._names[slot] = ""  # it is neither the old one nor the new while it changes
         at = layout.slot_name_byte(slot)
-        self.raw[at : at + NAME_BYTES] = layout.encode_name(name)
+        self.raw[at : at + layout.NAME_BYTES] = layout.encode_name(name)
         self._names[slot] = name
-
-    def _refuse(self) -> None:
-        if self.is_watched and not self._is_refusal_logged:
-            self._is_refusal_logged = True
-            log.warning("%d timers and sections are open: more are not watched", SLOTS_MAX)
 
 
 def has_lock() -> bool:
@@ -257,59 +245,46 @@ def claim(directory: str) -> Board:
     """Make the worker's board this process's own, all but its name. Raises ``BoardUnusable``."""
     if not has_lock():
         raise BoardUnusable("this Python runs threads without its global lock (PYTHON_GIL=0)")
-    files: list[int] = []
-    try:
-        files.append(_open(directory, layout.BOARD_FILE))
+    with contextlib.ExitStack() as opened:
         try:
-            fcntl.lockf(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise BoardTaken(f"{directory}: another process has its board") from error
-        page = _map(files[0], directory)
-        # Read as well as written: the pipe then never lacks a reader, so a write to it
-        # raises no SIGPIPE when the agent has died.
-        files.append(_open(directory, layout.KICK_FILE))
-        _wipe(memoryview(page).cast("q"))
-        return Board(page, tuple(files))
-    except BaseException as error:
-        for file in files:
-            os.close(file)
-        if isinstance(error, OSError):
+            board = open_file(directory, layout.BOARD_FILE)
+            opened.callback(os.close, board)
+            try:
+                fcntl.lockf(board, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise BoardTaken from error
+            if os.fstat(board).st_size != layout.BOARD_BYTES:
+                raise BoardUnusable(f"{directory}: its board has another size")
+            page = mmap.mmap(board, layout.BOARD_BYTES)
+            words = memoryview(page).cast("q")
+            if (version := words[layout.VERSION_WORD]) != layout.VERSION:
+                known = f"is of version {version}, not {layout.VERSION}"
+                raise BoardUnusable(f"{directory}: its board {known}")
+            kick = open_file(directory, layout.KICK_FILE)
+        except OSError as error:
             raise BoardUnusable(f"{directory}: {error}") from error
-        raise
-
-
-def open_stacks(directory: str) -> int:
-    """Open the pipe for stacks. Raises ``OSError``."""
-    return _open(directory, layout.STACKS_FILE)
-
-
-def _open(directory: str, name: str) -> int:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-    return os.open(Path(directory) / name, flags)
-
-
-def _map(file: int, directory: str) -> mmap.mmap:
-    if os.fstat(file).st_size != layout.BOARD_BYTES:
-        raise BoardUnusable(f"{directory}: its board has another size")
-    page = mmap.mmap(file, layout.BOARD_BYTES)
-    version = memoryview(page).cast("q")[layout.VERSION_WORD]
-    if version != layout.VERSION:
-        raise BoardUnusable(f"{directory}: its board is of version {version}, not {layout.VERSION}")
-    return page
-
-
-def _wipe(words: memoryview[int]) -> None:
-    """Clear what an earlier owner left, its name first."""
+        opened.pop_all()
+    # What an earlier owner left, its name first.
     words[layout.OWNER_PID] = 0
     _close_slots(words)
     for word in range(layout.OWNER_PID, layout.HEADER_WORDS):
         words[word] = 0
-    words[layout.STEP] = NO_STEP
-    for section in range(SECTIONS_MAX):
-        words[layout.section_word(section, layout.SECTION_COUNT)] = 0
-        words[layout.section_word(section, layout.SECTION_MAX)] = 0
+    words[layout.STEP] = layout.NO_STEP
+    for word in range(layout.SECTIONS_FROM, layout.section_word(layout.SECTIONS_MAX, 0)):
+        words[word] = 0
+    return Board(page, (board, kick))
+
+
+def open_file(directory: str, name: str) -> int:
+    """Open a file of the worker's directory. Raises ``OSError``.
+
+    A pipe for reading, too: it then never lacks a reader, so a write to it raises no SIGPIPE
+    when the agent has died.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    return os.open(f"{directory}/{name}", flags)
 
 
 def _close_slots(words: memoryview[int]) -> None:
-    for slot in range(SLOTS_MAX):
-        words[layout.slot_word(slot, SLOT_DEADLINE)] = 0
+    for slot in range(layout.SLOTS_MAX):
+        words[layout.slot_word(slot, layout.SLOT_DEADLINE)] = 0

@@ -64,20 +64,20 @@ class WatchdogPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One open timer or section, as the worker's board says.
+    """What has a limit: an open timer or section, as the worker's board or a call says.
 
-    ``deadline`` is None for one without a limit of its own. ``signal`` is None for
-    SIGTERM and then SIGKILL; 0 or less: only report. ``grace_s`` lies between these two,
-    if it is shorter than the policy's; ``None``: that counts.
+    ``slot`` is its number on the board. ``deadline`` is None for one without a limit of its own.
+    ``signal`` is None for SIGTERM and then SIGKILL; 0 or less: only report. ``grace_s`` lies
+    between these two, if it is shorter than the policy's; ``None``: that counts.
     """
 
-    slot: int
-    name: str
-    is_section: bool
+    slot: int = -1
+    name: str = ""
+    is_section: bool = False
     since: float
     deadline: float | None
     limit_s: Limit
-    signal: int | None
+    signal: int | None = None
     purpose: Purpose = Purpose.USER
     grace_s: float | None = None
 

@@ -14,9 +14,8 @@ import math
 from collections.abc import Mapping
 
 from agent.watchdog.core import messages as msg
-from agent.watchdog.core.limits import Armed, Stall
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
-from agent.watchdog.core.worker import Investigation, Stage, Worker
+from agent.watchdog.core.worker import Armed, Investigation, Stage, Stall, Worker
 from agent.watchdog.hang import Evidence, Hang, HangKind
 from drumbeat.deadlines import Deadlines
 
@@ -62,7 +61,6 @@ class WatchdogCore:
             case _:
                 if (known := self.workers.get(event.worker)) is not None:
                     self._on_news(known, event, now)
-                    self._settle(known, now)
         for key in self._due.pop_due(now):
             self._on_due(self.workers[key], now)
         self._awake_at = now
@@ -77,12 +75,11 @@ class WatchdogCore:
         """Assert what must hold between events; for tests."""
         assert len(self._due) == len(self.workers), "deadlines of the gone"
         for key, worker in self.workers.items():
-            worker.check_invariants()
             assert self._due.get(key) == worker.next(), "a stale deadline"
             assert self._awake_at < worker.next() <= self._awake_at + self._policy.pulse_s
-            first = worker.limits.next()
-            if worker.investigation is None and not worker.is_reading and first is not None:
-                assert worker.look_at <= first, "a limit that is not looked at"
+            if worker.investigation is None and not worker.is_reading:
+                due = [armed.due for armed in worker.limits()]
+                assert not due or worker.look_at <= min(due), "a limit that is not looked at"
 
     def _on_news(
         self, worker: Worker, event: msg.BoardRead | msg.Call | msg.EvidenceTaken, now: float
@@ -92,14 +89,17 @@ class WatchdogCore:
                 worker.is_reading = False
                 worker.read(event.snapshot)
                 self._judge(worker, now)
+                self._settle(worker, now)
             case msg.TimerAcquired():
-                worker.acquire(event, now=now)
+                self._settle(worker, now, first=worker.acquire(event, now=now))
             case msg.TimerReleased():
-                worker.release(event.scope)
+                worker.release(event.scope)  # what was announced for it is kept
             case msg.HeartbeatReceived():
                 worker.heartbeat(event.step, now=now)
+                self._settle(worker, now)
             case msg.EvidenceTaken():
                 self._on_evidence(worker, event.evidence, now)
+                self._settle(worker, now)
 
     def _drop(self, key: WorkerKey) -> None:
         self.workers.pop(key, None)
@@ -116,14 +116,14 @@ class WatchdogCore:
         for worker in self.workers.values():
             worker.extend(stall)
             self._due.set(worker.key, worker.next())
-        if stall.lateness_s >= self._policy.pulse_s:  # shorter ones are of no interest
-            why = f"the watchdog stood still for {stall.lateness_s:.1f} s; all limits are longer"
+        if now - due >= self._policy.pulse_s:  # shorter ones are of no interest
+            why = f"the watchdog stood still for {now - due:.1f} s; all limits are longer"
             self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))
 
     def _on_due(self, worker: Worker, now: float) -> None:
         found = worker.investigation
-        if found is not None and found.deadline is not None and found.deadline <= now:
-            found.deadline = None
+        if found is not None and found.deadline <= now:
+            found.deadline = math.inf
             if found.stage is Stage.EXAMINED:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
@@ -152,12 +152,16 @@ class WatchdogCore:
         worker.look_at = look_at
         self._effects.append(msg.AnnounceLook(worker=worker.key, look_at=look_at))
 
-    def _settle(self, worker: Worker, now: float) -> None:
-        """Look as early as the limits want it. An investigation has its own pace."""
+    def _settle(self, worker: Worker, now: float, first: float | None = None) -> None:
+        """Look as early as the limits want it, of which ``first`` is new if it is given.
+
+        An investigation has its own pace.
+        """
         if worker.key not in self.workers:
             return  # just dropped
-        first = worker.limits.next()
-        if worker.investigation is None and first is not None:
+        if worker.investigation is None:
+            if first is None:
+                first = min((armed.due for armed in worker.limits()), default=math.inf)
             if first <= now:
                 if not worker.is_reading:
                     self._look(worker, now)
@@ -172,10 +176,10 @@ class WatchdogCore:
         found = worker.investigation
         if found is not None and found.stage is not Stage.CONFIRMED:
             return
-        expired = worker.limits.expired(now)
+        expired = worker.expired(now)
         if expired:
             # One process at a time, for each has stacks and signals of its own.
-            pid = expired[0].pid if found is None else found.pid
+            pid = (expired if found is None else found.expired)[0].pid
             expired = [armed for armed in expired if armed.pid == pid]
         if not expired:
             worker.investigation = None
@@ -199,14 +203,14 @@ class WatchdogCore:
             worker.investigation = None
             for armed in found.expired:
                 worker.forget(armed)
-            if not found.pid:
+            if not found.expired[0].pid:
                 self._drop(worker.key)  # before the news of its end
         elif evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no
             # sign of life.
             self._decide(worker, list(found.expired), evidence, now)
         else:
-            found.stage, found.evidence, found.deadline = Stage.CONFIRMED, evidence, None
+            found.stage, found.evidence, found.deadline = Stage.CONFIRMED, evidence, math.inf
             self._read(worker)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
@@ -223,52 +227,46 @@ class WatchdogCore:
             # that it asked for.
             if armed.pid or not armed.is_deadly:
                 worker.forget(armed)
-            else:
-                worker.limits.handle(armed)
+            armed.due = math.inf
         if not deadly:
             return
-        signum, pid = deadly[0].signal, deadly[0].pid
+        signum, pid = deadly[0].slot.signal, deadly[0].pid
         if pid:
             signum = SIGKILL if signum is None else signum
         elif signum is None:
             # One that is stopped would not even notice SIGTERM.
             signum = SIGKILL if evidence.is_stopped else SIGTERM
-            graces = [armed.grace_s for armed in deadly if armed.grace_s is not None]
-            kill_at = now + min([self._policy.kill_grace_s, *graces])
-            worker.investigation = Investigation(
-                Stage.KILLING, None if evidence.is_stopped else kill_at
-            )
+            graces = [armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None]
+            grace_s = math.inf if evidence.is_stopped else min([self._policy.kill_grace_s, *graces])
+            worker.investigation = Investigation(Stage.KILLING, now + grace_s)
         else:
             for armed in deadly:
                 if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
                     # The worker never acquires these again, so they wait for what the signal does.
-                    worker.limits.postpone(armed, now + self._policy.kill_grace_s)
+                    armed.due = now + self._policy.kill_grace_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum, pid=pid))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
         worker.investigation = None
         for armed in expired:
-            worker.limits.postpone(armed, now + armed.limit_s)
+            armed.due = now + armed.limit_s
         why += "; the limits count anew from now"
         self._effects.append(msg.Warn(worker=worker.key, event="hang not judged", reason=why))
 
     def _report(self, worker: Worker, armed: Armed, evidence: Evidence, now: float) -> None:
         hang = Hang(
             kind=armed.kind,
-            scope=armed.scope,
+            scope=armed.slot.name,
             limit_s=armed.limit_s,
-            elapsed_s=now - armed.since,
+            elapsed_s=now - armed.slot.since,
             standing=worker.standing(),
             noticed_at=now,
             evidence=evidence,
-            purpose=armed.purpose,
+            purpose=armed.slot.purpose,
         )
+        signal, is_ending = armed.slot.signal, armed.is_deadly
         self._effects.append(
             msg.Report(
-                worker=worker.key,
-                hang=hang,
-                is_ending=armed.is_deadly,
-                signal=armed.signal,
-                pid=armed.pid,
+                worker=worker.key, pid=armed.pid, hang=hang, is_ending=is_ending, signal=signal
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.root_cause import TableRoom, is_telling_enough
+from coordinator.core.failures.root_cause import TableRoom, is_telling_enough, unhealed
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import FailureRecord, Round
 from coordinator.core.run.records import FailureRecorded, FailuresCounted
@@ -14,7 +14,7 @@ def is_wanted(state: RunState, record: FailureRecord, *, incarnations_max: int) 
     heard = state.failures_heard
     if state.phase is Phase.ENDED or record.round_id >= state.next_round_id:
         return False
-    if record.round_id == state.round_id and not state.had_seat(record.incarnation):
+    if record.round_id == state.round_id and record.incarnation not in state.seats:
         return False  # of a run of this name in an earlier life: its rounds were others
     if record.incarnation not in heard and len(heard) >= incarnations_max:
         return False
@@ -33,7 +33,7 @@ def taken(
 
 def known_failures(state: RunState, members: Membership) -> list[FailureRecord]:
     """Return the failures that count; in short those whose records are under way. Linear."""
-    heard, known = state.failures_heard, state.counted_failures()
+    heard, known = state.failures_heard, unhealed(state.failures, state.iterations)
     told = (p.failure for p in members.presences.values() if p.failure is not None)
     return known + [r for r in told if r.sequence > heard.get(r.incarnation, 0)]
 

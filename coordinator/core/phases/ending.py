@@ -38,9 +38,9 @@ class Ending(RunPhase):
         state, current = self.state, self.state.round
         assert current is not None, "a run without a round fails at once"
         if self._lost_before is not None:
-            reason = reasons.lost_before(current, self._lost_before, state.reason)
-            lost = RoundEnd.AGENT_LOST
-            return RoundEnded(round_id=current.round_id, cause=lost, reason=reason, at_s=now)
+            lost, cause = reasons.round_lost(current, [self._lost_before]), RoundEnd.AGENT_LOST
+            reason = f"{lost}, not heard since before this: {state.reason}"
+            return RoundEnded(round_id=current.round_id, cause=cause, reason=reason, at_s=now)
         if (self._unfinished or self.run.silent.charged) and judged_at < self._until:
             self.review_at = self._until
             return None

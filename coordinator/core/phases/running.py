@@ -14,6 +14,7 @@ from coordinator.core.phases.rendezvous import Wait, last_call_deadline
 from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
+from drumbeat.format import are
 
 
 class Running(RunPhase):
@@ -102,9 +103,8 @@ class Running(RunPhase):
             reason = reasons.start_impossible(current, self._causes(), unable)
             return self._fail(VerdictCause.START_IMPOSSIBLE, reason, now, self._where(judged_at))
         if self._lost:
-            return self._end_round(
-                RoundEnd.AGENT_LOST, reasons.round_lost(current, self._lost), now
-            )
+            reason = reasons.round_lost(current, self._lost)
+            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
         if state.succeeded:
@@ -146,19 +146,22 @@ class Running(RunPhase):
         if judged_at < until and not current.seats.keys().isdisjoint(may_be_lost):
             if self._undecided is None:  # what it says is linear, so it is said once
                 unsure = current.seats.keys() & (members.missed | members.suspects)
-                reason = reasons.undecided(current, self._causes(), self._failed, unsure)
+                what = reasons.round_failed(current, self._causes(), self._failed)
+                alive = f"{reasons.hosts(current, unsure)} {are(len(unsure))} alive"
+                reason = f"{what}; waiting to hear whether {alive}"
                 self._undecided = Wait(reason=reason, agents_wanted=0, until=until)
                 self.run.log("decision waits", reason)
             self.wait = self._undecided
             self._review_until(until)
             return None
-        where, why = self._where(judged_at), self._inprocess.give_up
+        where, why, causes = self._where(judged_at), self._inprocess.give_up, self._causes()
         if why is None:
-            what = reasons.round_failed(current, self._causes(), self._failed, where)
+            what = reasons.round_failed(current, causes, self._failed, where)
         elif len(state.given_up) == len(current.seats):
-            return self._end_round(RoundEnd.AGENT_LOST, reasons.all_lost(current, why), now)
+            reason = f"round {current.round_id} lost all hosts: {why}"
+            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
         else:
-            what = reasons.iterations_over(current, why, self._causes())
+            what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         allowed, used = state.spec.restarts_max, state.restarts_used
         in_process = state.iterations_restarted
         reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)

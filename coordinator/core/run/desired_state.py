@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.model import Assignment, Exit, Release, Round, Standby, Stop, Verdict
+from coordinator.core.model import Assignment, Exit, Release, Standby, Stop, Verdict
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.format import count
@@ -26,12 +26,23 @@ def desired_state(
         return _exit(state, state.verdict, incarnation)
     if state.phase is Phase.ENDING:
         return Stop(reason=state.reason)
-    if state.phase is Phase.RUNNING and state.round is not None:
+    current = state.round
+    if state.phase is Phase.RUNNING and current is not None:
         if released is not None:
             return Release(reason=released)
-        return _while_running(state, state.round, incarnation, wait=wait, present=present)
-    if wait is None:
-        return Standby(reason=state.reason, agents_present=present)
+        if state.is_seated(incarnation):
+            return Assignment(
+                seat=current.seats[incarnation],
+                round=current,
+                round_id=current.round_id,
+                restarts_used=state.restarts_used,
+                restarts_max=state.spec.restarts_max,
+            )
+        left = count(len(current.seats) - len(state.given_up), "agent")
+        more = f"; {wait.reason}" if wait is not None else ""
+        reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
+        return Standby(reason=reason, agents_present=present)
+    wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
     return Standby(
         reason=wait.reason,
         agents_present=present,
@@ -42,32 +53,14 @@ def desired_state(
 
 def _exit(state: RunState, verdict: Verdict, incarnation: str) -> Exit:
     """Return the end, and whether this agent is one of the few that show the whole report."""
-    shown_by = next(iter(state.round.seats.values()), None) if state.round else None
-    report = verdict.report
+    first, report = next(iter(state.seats.values()), None), verdict.report
     records = [*report.root_causes, *report.victims] if report is not None else []
+    shown_by = {record.incarnation for record in records}
+    if first is None:
+        return Exit(verdict=verdict, generation=state.generation)
     return Exit(
         verdict=verdict,
         generation=state.generation,
-        shows_report=shown_by is None
-        or shown_by.agent.incarnation == incarnation
-        or any(record.incarnation == incarnation for record in records),
-        shown_on=shown_by.agent.host if shown_by is not None else "",
+        shows_report=incarnation in shown_by | {first.agent.incarnation},
+        shown_on=first.agent.host,
     )
-
-
-def _while_running(
-    state: RunState, current: Round, incarnation: str, *, wait: Wait | None, present: int
-) -> Standby | Assignment:
-    seat = current.seats.get(incarnation)
-    if seat is not None and incarnation not in state.given_up:
-        return Assignment(
-            seat=seat,
-            round=current,
-            round_id=current.round_id,
-            restarts_used=state.restarts_used,
-            restarts_max=state.spec.restarts_max,
-        )
-    left = len(current.seats) - len(state.given_up)
-    reason = f"round {current.round_id} runs on {count(left, 'agent')}; this one stands by"
-    more = f"; {wait.reason}" if wait is not None else ""
-    return Standby(reason=f"{reason}{more}", agents_present=present)

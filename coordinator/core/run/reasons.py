@@ -19,12 +19,6 @@ def is_loss(decision: str, reason: str) -> bool:
     return decision == "round ended" and reason.startswith("round ")
 
 
-def iterations_over(current: Round, why: str, causes: Sequence[FailureRecord]) -> str:
-    """Say why the workers of a round can't restart in process once more."""
-    reason = f"round {current.round_id} failed: {why}"
-    return run_failed(reason, causes) if causes else reason
-
-
 def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
     """Say that all workers that were waited for succeeded, and without whom.
 
@@ -33,14 +27,14 @@ def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> st
     """
     if not lost:
         return "all workers succeeded"
-    hosts = f", all of {_hosts(current, excused)} among them" if excused else ""
+    whose = f", all of {hosts(current, excused)} among them" if excused else ""
     size = current.world_size
-    return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{hosts}"
+    return f"{size - lost} of {size} workers succeeded, without {lost} lost in process{whose}"
 
 
-def all_lost(current: Round, why: str) -> str:
-    """Say that a round lost all of its hosts while they restarted in process."""
-    return f"round {current.round_id} lost all hosts: {why}"
+def round_lost(current: Round, lost: Collection[str]) -> str:
+    """Name the agents that a round lost."""
+    return f"round {current.round_id} lost {hosts(current, lost)}"
 
 
 def round_failed(
@@ -50,20 +44,8 @@ def round_failed(
     where: Standings = NOWHERE,
 ) -> str:
     """Name the root cause if its record is there, else the hosts that reported a failure."""
-    what = _cause(causes, where) if causes else f"a worker on {_hosts(current, failed)}"
+    what = _cause(causes, where) if causes else f"a worker on {hosts(current, failed)}"
     return f"round {current.round_id} failed: {what}"
-
-
-def undecided(
-    current: Round,
-    causes: Sequence[FailureRecord],
-    failed: Collection[str],
-    unsure: Collection[str],
-) -> str:
-    """Say which agents may be lost, so that a failure is not judged yet."""
-    verb = "is" if len(unsure) == 1 else "are"
-    whether = f"waiting to hear whether {_hosts(current, unsure)} {verb} alive"
-    return f"{round_failed(current, causes, failed)}; {whether}"
 
 
 def start_impossible(
@@ -71,43 +53,26 @@ def start_impossible(
 ) -> str:
     """Name what can't be started and where if its record is there, else the hosts."""
     what = describe([cause for cause in causes if cause.has_never_run])
-    if not what:
-        what = f"a worker on {_hosts(current, unable)}"
+    what = what or f"a worker on {hosts(current, unable)}"
     return f"round {current.round_id}{_COULD_NOT_START}{what}"
 
 
 def restart(what: str, *, used: int, allowed: int, in_process: int = 0) -> str:
     """Say what a failure means for the restart budget."""
     if used < allowed:
-        more = f"; {_in_process(in_process)}" if in_process else ""
+        more = f"; {count(in_process, 'restart')} in process" if in_process else ""
         return f"{what}; restart {used + 1} of {allowed}{more}"
     if in_process:
         return with_budget(what, used=used, allowed=allowed, in_process=in_process)
     if not allowed:
         return f"{what}; no restarts are allowed"
-    left = "the one restart is used" if allowed == 1 else f"all {allowed} restarts are used"
-    return f"{what}; {left}"
+    return f"{what}; {'the one restart is' if allowed == 1 else f'all {allowed} restarts are'} used"
 
 
 def with_budget(reason: str, *, used: int, allowed: int, in_process: int) -> str:
     """Add to a reason the restarts of both kinds, if it does not tell and there were some."""
-    budget = f"restarts: {used} of {allowed} used; {_in_process(in_process)}"
+    budget = f"restarts: {used} of {allowed} used; {count(in_process, 'restart')} in process"
     return f"{reason}; {budget}" if in_process and budget not in reason else reason
-
-
-def _in_process(number: int) -> str:
-    return f"{count(number, 'restart')} in process"
-
-
-def round_lost(current: Round, lost: Collection[str]) -> str:
-    """Name the agents that a round lost."""
-    return f"round {current.round_id} lost {_hosts(current, lost)}"
-
-
-def lost_before(current: Round, lost: str, failure: str) -> str:
-    """Say that a host was lost before the failure that would have failed the run."""
-    host = _hosts(current, [lost])
-    return f"round {current.round_id} lost {host}, not heard since before this: {failure}"
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
@@ -119,7 +84,7 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
 
 
 def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:
-    """Add to a reason the root cause, if its record came too late to be in it."""
+    """Add to a reason the root cause, if there is one that it does not tell."""
     cause = _cause(causes, where) if causes else ""
     round_, found, _ = reason.partition(_COULD_NOT_START)
     if found and causes and causes[0].has_never_run:
@@ -127,14 +92,15 @@ def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = 
     return reason if cause in reason else f"{reason}; root cause: {cause}"
 
 
+def hosts(current: Round, incarnations: Collection[str]) -> str:
+    """Name agents of a round."""
+    return _list(sorted(current.seats[incarnation].agent.name for incarnation in incarnations))
+
+
 def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
     """Name the causes, and of a hang who is behind: those that wait for it hang, too."""
     behind = furthest_behind(where.shown) if any(cause.hang for cause in causes) else ""
     return f"{describe(causes)}; furthest behind: {behind}" if behind else describe(causes)
-
-
-def _hosts(current: Round, incarnations: Collection[str]) -> str:
-    return _list(sorted(current.seats[incarnation].agent.name for incarnation in incarnations))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -1,9 +1,7 @@
 """Pure. What the journal keeps: every accepted change of a run, in order.
 
-A run's durable state is the fold of its records (see ``run_state``), both when
-they are written and when they are loaded, so the two can't disagree. Records of
-what the history calls a decision say when it was taken, ``at_s`` on the coordinator's
-clock: a run's history is read from them and needs no records of its own.
+A run's durable state is their fold (see ``RunState``), both when they are written and when
+they are loaded. ``at_s`` is when a decision was taken, on the coordinator's clock.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ class RoundEnd(StrEnum):
 class RunCreated:
     """The first agent brought the spec. Limits are recorded so that replay keeps the same.
 
-    ``generation`` counts the runs that had this id one after the other.
-    ``predecessor_ended_at`` is when the one before ended, ``None`` if there was none:
-    agents that began earlier belong to that one.
+    Agents that began before ``predecessor_ended_at`` belong to the run that had the id before.
     """
 
     run_id: str
@@ -99,7 +95,7 @@ class GroupSucceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded:
-    """The round is over and the run gathers for the next; the budget is charged here.
+    """The run gathers for another round; a worker's failure is charged to the budget here.
 
     ``where`` is who was where, if a worker failed.
     """
@@ -113,10 +109,7 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndingStarted:
-    """The run has failed; workers are being stopped and failure records collected.
-
-    ``where`` is who was where at that moment.
-    """
+    """The run has failed; workers are being stopped and failure records collected."""
 
     reason: str
     at_s: float = 0.0
@@ -197,6 +190,7 @@ _NAME_BYTES = 40
 
 def weight(record: Record) -> int:
     """Return as how many usual records one counts in a journal, at least 1."""
+    size = 0
     match record:
         case FailureRecorded():
             size = record.record.size_bytes
@@ -204,6 +198,4 @@ def weight(record: Record) -> int:
             size = len(record.heard) * _NAME_BYTES
         case RoundStarted():
             size = len(record.participants) * _NAME_BYTES
-        case _:
-            size = 0
     return 1 + size // USUAL_BYTES

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import islice
 
-from coordinator.core.failures.root_cause import TableRoom, insert_most_telling, unhealed
+from coordinator.core.failures.root_cause import TableRoom, insert_most_telling
 from coordinator.core.inprocess.records import (
     ITERATION_DECISIONS,
     IterationBegan,
@@ -22,6 +21,7 @@ from coordinator.core.model import (
     FailureRecord,
     Round,
     RunSpec,
+    Seat,
     Verdict,
     VerdictCause,
 )
@@ -56,16 +56,7 @@ MASTERS_SPENT_MAX = 64
 
 
 class Phase(StrEnum):
-    """What a run is doing.
-
-    ::
-
-            +------------------------+
-            v                        |
-        GATHERING <--> RUNNING --> ENDING --> ENDED
-            |             |                     ^
-            +-------------+---------------------+
-    """
+    """What a run is doing."""
 
     GATHERING = "GATHERING"
     """No round; waits for agents."""
@@ -100,47 +91,14 @@ class HistoryEntry:
     round_id: int | None
     sequence: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.decision}: {self.reason}"
-
 
 class InvalidTransition(Exception):
     """Our own mistake: a phase was entered that can't follow the present one."""
-
-    def __init__(
-        self, run_id: str, source: Phase, target: Phase, history: Sequence[HistoryEntry]
-    ) -> None:
-        super().__init__(run_id, source, target, history)
-        self.run_id, self.source, self.target, self.history = run_id, source, target, history
-
-    def __str__(self) -> str:
-        history = "; ".join(str(entry) for entry in self.history[-TRANSITION_HISTORY_MAX:])
-        return f"run {self.run_id}: {self.source} can't become {self.target}; history: {history}"
 
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
     """What the coordinator must still know of a run after a restart.
-
-    Invariants: ``round`` is the current or last round; ``succeeded`` are
-    participants of it; ``verdict`` is set exactly in ``Phase.ENDED``.
-    ``failures_heard`` is the highest sequence accepted from each incarnation:
-    records arrive in order, so whatever is not above it was counted before.
-    ``founders`` took part in the first round.
-    No round below ``rounds_seen`` is started any more.
-    ``masters_spent`` are leaders' addresses with the ports of their rounds.
-    ``where`` is who was where when the last round failed; empty while one runs.
-    ``restarts_returned`` are those of ``restart_count`` that are not charged after all.
-    ``limits`` are those learned, ``None`` if nothing ever was.
-    ``iterations`` are those of that round; ``iterations_restarted`` counts the
-    restarts in process of all rounds. ``given_up`` are participants that were lost
-    and without whom the round goes on, ``excused`` these and all others of whose
-    workers none takes part in iterations any more: the round does not wait for them.
-    ``history`` are the latest ``history_max`` decisions of ``events_count``, oldest first.
-    ``failing_cause`` is why a run fails that has not ended yet.
-    ``failures_bytes`` is the size of ``failures``. ``generation`` counts the runs that
-    had this id one after the other; ``predecessor_ended_at`` is when the one before
-    ended, ``ended_at`` when this one did.
 
     A run that has ended keeps its verdict, history and numbers; ``members`` until none
     of them can come for the verdict any more, and of the seats the first whose agent was
@@ -149,47 +107,44 @@ class RunState:
 
     run_id: str
     spec: RunSpec
-    phase: Phase = Phase.GATHERING
-    members: dict[str, AgentIdentity] = field(default_factory=dict)
-    round: Round | None = None
-    rounds_seen: int = 0
-    founders: set[str] = field(default_factory=set)
-    restart_count: int = 0
-    restarts_returned: int = 0
-    succeeded: set[str] = field(default_factory=set)
-    failures: list[FailureRecord] = field(default_factory=list)
-    failures_heard: dict[str, int] = field(default_factory=dict)
-    failures_count: int = 0
+    generation: int = 1  # counts the runs that had this id one after the other
+    predecessor_ended_at: float | None = None  # when the one before ended
     failures_kept_max: int = 1000
-    reason: str = "waiting for agents"
-    failing_cause: VerdictCause = VerdictCause.WORKER_FAILED
-    verdict: Verdict | None = None
-    history: list[HistoryEntry] = field(default_factory=list)
-    events_count: int = 0
     history_max: int = 1000
-    masters_spent: list[tuple[str, int]] = field(default_factory=list)
-    where: Standings = NOWHERE
-    limits: tuple[LearnedLimit, ...] | None = None
-    iterations: IterationState | None = None
-    iterations_restarted: int = 0
+    phase: Phase = Phase.GATHERING
+    reason: str = "waiting for agents"
+    members: dict[str, AgentIdentity] = field(default_factory=dict)
+    rounds_seen: int = 0  # no round below is started any more
+    round: Round | None = None  # the current or last one
+    founders: set[str] = field(default_factory=set)  # took part in the first round
+    succeeded: set[str] = field(default_factory=set)  # participants of the round
+    # Participants that were lost and without whom the round goes on; these and all others
+    # of whose workers none takes part in iterations any more: the round waits for none.
     given_up: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
+    iterations: IterationState | None = None  # of the round
+    iterations_restarted: int = 0  # in process, in all rounds
+    restart_count: int = 0
+    restarts_returned: int = 0  # of these, not charged after all
+    masters_spent: list[tuple[str, int]] = field(default_factory=list)  # addresses of ranks 0
+    failures: list[FailureRecord] = field(default_factory=list)
     failures_bytes: int = 0
-    generation: int = 1
-    predecessor_ended_at: float | None = None
+    failures_count: int = 0
+    # The highest sequence of each incarnation: records arrive in order, so whatever is not
+    # above it was counted before.
+    failures_heard: dict[str, int] = field(default_factory=dict)
+    failing_cause: VerdictCause = VerdictCause.WORKER_FAILED  # of a run that has not ended yet
+    where: Standings = NOWHERE  # when the last round failed; while one runs nowhere
+    limits: tuple[LearnedLimit, ...] | None = None  # None: nothing was ever learned
+    history: list[HistoryEntry] = field(default_factory=list)  # the latest, oldest first
+    events_count: int = 0
+    verdict: Verdict | None = None
     ended_at: float | None = None
 
     @staticmethod
     def created(record: RunCreated) -> RunState:
         """Return the state of a run that has just been created."""
-        return RunState(
-            run_id=record.run_id,
-            spec=record.spec,
-            failures_kept_max=record.failures_kept_max,
-            history_max=record.history_max,
-            generation=record.generation,
-            predecessor_ended_at=record.predecessor_ended_at,
-        )
+        return RunState(**{each.name: getattr(record, each.name) for each in fields(record)})
 
     @property
     def key(self) -> str:
@@ -207,45 +162,38 @@ class RunState:
         return max(self.round.round_id + 1 if self.round else 0, self.rounds_seen)
 
     @property
+    def seats(self) -> dict[str, Seat]:
+        """Those of the current or last round, by incarnation, in order of group ranks."""
+        return self.round.seats if self.round else {}
+
+    @property
     def restarts_used(self) -> int:
         """How much of the budget is spent."""
         return self.restart_count - self.restarts_returned
 
     def group_ranks(self) -> dict[str, int]:
         """Return the group ranks of the current or last round, by incarnation, in order."""
-        seats = self.round.seats if self.round else {}
-        return {incarnation: seat.group_rank for incarnation, seat in seats.items()}
+        return {incarnation: seat.group_rank for incarnation, seat in self.seats.items()}
 
     def is_awaited(self, incarnation: str) -> bool:
         """Return whether the current round can't succeed without this agent."""
-        if self.phase is not Phase.RUNNING or self.round is None:
-            return False
         is_done = incarnation in self.succeeded or incarnation in self.excused
-        return incarnation in self.round.seats and not is_done
+        return self.phase is Phase.RUNNING and incarnation in self.seats and not is_done
 
     def is_seated(self, incarnation: str) -> bool:
         """Return whether this agent has a place in the current or last round, not given up."""
-        seats = self.round.seats if self.round else {}
-        return incarnation in seats and incarnation not in self.given_up
+        return incarnation in self.seats and incarnation not in self.given_up
 
     def accepted(self, record: FailureRecord, sent_at: float) -> FailureRecord:
         """Return a record placed on the coordinator's clock, with its agent's unique name."""
-        seat = self.round.seats.get(record.incarnation) if self.round else None
+        seat = self.seats.get(record.incarnation)
         agent = self.members.get(record.incarnation) if seat is None else seat.agent
-        return record.accepted(sent_at=sent_at, name=None if agent is None else agent.name)
-
-    def had_seat(self, incarnation: str) -> bool:
-        """Return whether this agent was in the current or last round."""
-        return self.round is not None and incarnation in self.round.seats
-
-    def counted_failures(self) -> list[FailureRecord]:
-        """Return the failures that no restart in process has healed. Linear."""
-        return unhealed(self.failures, self.iterations)
+        name = record.name if agent is None else agent.name
+        return replace(record, age_s=0.0, happened_at=sent_at - record.age_s, name=name)
 
     def lost_participants(self) -> set[str]:
         """Return participants that are no members any more and had not succeeded. Linear."""
-        seats = self.round.seats if self.round else {}
-        return {i for i in seats if i not in self.members and self.is_awaited(i)}
+        return {i for i in self.seats if i not in self.members and self.is_awaited(i)}
 
     def check_invariants(self) -> None:
         """Assert what must hold between records. Linear in agents; for tests."""
@@ -275,12 +223,10 @@ class RunState:
     def apply(self, record: Record) -> None:
         """Fold one record in. The only way this state ever changes."""
         match record:
-            case RunCreated():
-                self.spec = record.spec
-            case AgentAdmitted():
-                self.members[record.agent.incarnation] = record.agent
+            case AgentAdmitted(agent=agent):
+                self.members[agent.incarnation] = agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
-                self._note(record.at_s, "agent admitted", f"{record.agent.name} joined")
+                self._note(record.at_s, "agent admitted", f"{agent.name} joined")
             case AgentRemoved():
                 self._remove_agent(record)
             case GroupSucceeded():
@@ -300,8 +246,10 @@ class RunState:
                 self._note(record.at_s, "run failing", record.reason)
             case LimitsLearned():
                 self.limits = record.limits
-            case RunEnded() | MembersForgotten():
-                self._end(record)
+            case RunEnded():
+                self._end(record.verdict, record.at_s)
+            case MembersForgotten():
+                self.members = {}
             case IterationBegan() | IterationInterrupted() | IterationCompleted():
                 self._iterate(record)
 
@@ -310,10 +258,11 @@ class RunState:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
         seats = assign_seats([self.members[incarnation] for incarnation in record.participants])
+        world_size = sum(seat.agent.local_world_size for seat in seats.values())
         self.round = Round(
             round_id=record.round_id,
             seats=seats,
-            world_size=sum(seat.agent.local_world_size for seat in seats.values()),
+            world_size=world_size,
             restart_count=self.restart_count,
             master_addr=record.master_addr,
             master_port=record.master_port,
@@ -321,21 +270,25 @@ class RunState:
             group_world_size=len(seats),
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
-        self.iterations = _no_iterations(self.round)
+        self.iterations = IterationState(round_id=record.round_id, world_size=world_size)
         self.where = NOWHERE
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
         self._note(record.at_s, "round started", f"{size}; {record.closing}")
 
-    def _end(self, record: RunEnded | MembersForgotten) -> None:
-        if isinstance(record, MembersForgotten):
-            self.members = {}
-            return
-        self._enter(Phase.ENDED, record.verdict.reason)
-        self.verdict = record.verdict
-        decision = "run succeeded" if record.verdict.is_success else "run failed"
-        self._note(record.at_s, decision, record.verdict.reason)
-        self._shrink(record.at_s)
+    def _end(self, verdict: Verdict, at_s: float) -> None:
+        """Take the verdict, and let go of what only a run that lives needs."""
+        self._enter(Phase.ENDED, verdict.reason)
+        self.verdict, self.ended_at = verdict, at_s
+        self._note(at_s, "run succeeded" if verdict.is_success else "run failed", verdict.reason)
+        self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
+        self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
+        self.masters_spent, self.where = [], NOWHERE
+        if self.round is not None:
+            left = ((i, seat) for i, seat in self.seats.items() if i in self.members)
+            self.round = replace(self.round, seats=dict(islice(left, 1)))
+        if self.iterations is not None:
+            self.iterations = replace(self.iterations, order=[], spec=None)
 
     def _remove_agent(self, record: AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
@@ -363,69 +316,51 @@ class RunState:
             self._spend(leader.address, record.master_port)
         is_first_try = iterations.iteration == iterations.call_first
         if was_first or not is_first_try or isinstance(record, IterationInterrupted):
-            self._note_iteration(record)
-
-    def _note_iteration(self, record: IterationRecord) -> None:
-        """Add to the history, of which iterations may have no more than half."""
-        self._note(record.at_s, *told(record))
-        known = [i for i, e in enumerate(self.history) if e.decision in ITERATION_DECISIONS]
-        if len(known) > max(1, self.history_max // 2):
-            del self.history[known[0]]
+            self._note(record.at_s, *told(record))
+            # Iterations may have no more than half of the history.
+            known = [i for i, e in enumerate(self.history) if e.decision in ITERATION_DECISIONS]
+            if len(known) > max(1, self.history_max // 2):
+                del self.history[known[0]]
 
     def _spend(self, address: str, port: int) -> None:
         """Note where a rank 0 listens: no round may get this place again."""
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], (address, port)]
 
     def _take_failures(self, taken: FailureRecorded | FailuresCounted) -> None:
-        """Count failures, and keep one if it came whole; an ended run keeps none."""
-        self.failures_count += 1 if isinstance(taken, FailureRecorded) else taken.count
-        if isinstance(taken, FailuresCounted):
-            self._hear(taken.heard)
-            return
-        record = taken.record
-        self._hear({record.incarnation: record.sequence})
-        room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
-        self.failures_bytes = insert_most_telling(
-            self.failures, record, room, held=self.failures_bytes
-        )
-
-    def _hear(self, heard: dict[str, int]) -> None:
-        """Note records that were counted. The order within a batch of the journal is not kept."""
-        for incarnation, sequence in heard.items():
+        """Count failures, and keep one if it came whole."""
+        if isinstance(taken, FailureRecorded):
+            record, number = taken.record, 1
+            heard = {record.incarnation: record.sequence}
+            room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
+            held = self.failures_bytes
+            self.failures_bytes = insert_most_telling(self.failures, record, room, held=held)
+        else:
+            heard, number = taken.heard, taken.count
+        self.failures_count += number
+        for incarnation, sequence in heard.items():  # in a batch of the journal in any order
             known = self.failures_heard.get(incarnation, 0)
             self.failures_heard[incarnation] = max(known, sequence)
 
-    def _shrink(self, ended_at: float) -> None:
-        """Let go of what only a run that lives needs."""
-        self.ended_at = ended_at
-        self.failures, self.failures_bytes, self.failures_heard = [], 0, {}
-        self.founders, self.succeeded, self.given_up, self.excused = set(), set(), set(), set()
-        self.masters_spent, self.where = [], NOWHERE
-        if self.round is not None:
-            left = ((i, seat) for i, seat in self.round.seats.items() if i in self.members)
-            self.round = replace(self.round, seats=dict(islice(left, 1)))
-        if self.iterations is not None:
-            self.iterations = replace(self.iterations, order=[], spec=None)
-
     def _enter(self, phase: Phase, reason: str) -> None:
         if phase not in TRANSITIONS[self.phase]:
-            raise InvalidTransition(self.run_id, self.phase, phase, self.history)
-        self.phase = phase
-        self.reason = reason
+            latest = self.history[-TRANSITION_HISTORY_MAX:]
+            history = "; ".join(f"{entry.decision}: {entry.reason}" for entry in latest)
+            what = f"{self.phase} can't become {phase}"
+            raise InvalidTransition(f"run {self.run_id}: {what}; history: {history}")
+        self.phase, self.reason = phase, reason
 
     def _note(self, at_s: float, decision: str, reason: str) -> None:
         if len(reason) > HISTORY_REASON_CHARACTERS_MAX:
             reason = f"{reason[: HISTORY_REASON_CHARACTERS_MAX - 1]}…"
         self.events_count += 1
-        self.history.append(
-            HistoryEntry(
-                sequence=self.events_count,
-                at_s=at_s,
-                decision=decision,
-                reason=reason,
-                round_id=self.round_id,
-            )
+        entry = HistoryEntry(
+            sequence=self.events_count,
+            at_s=at_s,
+            decision=decision,
+            reason=reason,
+            round_id=self.round_id,
         )
+        self.history.append(entry)
         if len(self.history) > self.history_max:
             del self.history[0]  # moves a few kilobytes of pointers, whatever the run's size
 
@@ -433,7 +368,3 @@ class RunState:
 def key_of(run_id: str, generation: int) -> str:
     """Return what tells a run from all others; no run id has this character in it."""
     return run_id if generation == 1 else f"{run_id}#{generation}"
-
-
-def _no_iterations(current: Round) -> IterationState:
-    return IterationState(round_id=current.round_id, world_size=current.world_size)

@@ -37,11 +37,10 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.journal import MemoryJournal
-from coordinator.journal.runs import RECORDS_PER_SNAPSHOT, Change, Compact
+from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, MemoryJournal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.queries import Queries
+from coordinator.shell.service import QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX, FAILURES_BYTES_MAX, FAILURES_MAX
 from drumbeat.tasks import until_one_ends
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.shell.outbox import Outbox
+    from coordinator.shell.driver import Outbox
 
 DEADLINE_S = 20_000 * MS
 AGENT = AgentIdentity(
@@ -94,12 +93,11 @@ class Scene:
     ) -> None:
         self.journal = GatedJournal()
         policy = Policy(failures_kept_max=failures_kept_max)
-        self.driver = Driver(
-            Registry(policy),
-            self.journal,
-            queue_max=queue_max,
-            failures_waiting_max=failures_waiting_max,
+        limits = Limits(
+            event_queue_max=queue_max,
+            failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max,
         )
+        self.driver = Driver(Registry(policy), self.journal, limits)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.driver.run())
@@ -270,17 +268,17 @@ async def test_records_that_are_dropped_share_one_small_row_of_a_batch() -> None
 
 async def test_readers_see_what_is_written_and_not_what_is_being_written() -> None:
     async with Scene() as scene:
-        queries = Queries(scene.driver)
+        queries = QueryService(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
         answer = scene.driver.ask(failure(1))
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
         asked = query_pb2.GetRunRequest(run_id="r")
         assert scene.driver.registry.runs["r"].state.failures_count == 1
-        assert queries.get_run(asked).run.failures_count == 0
+        assert (await queries.GetRun(asked)).run.failures_count == 0
         scene.journal.gate.set()
         await asyncio.wait_for(answer, DEADLINE_S)
-        assert queries.get_run(asked).run.failures_count == 1
+        assert (await queries.GetRun(asked)).run.failures_count == 1
 
 
 async def test_beats_cost_no_write() -> None:
@@ -316,7 +314,7 @@ async def test_a_full_queue_refuses_by_its_name_but_never_the_end_of_a_session()
 
 
 async def test_a_long_life_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
     assert RECORDS_PER_SNAPSHOT > 10
     async with Scene() as scene:
         await take(scene.open(), 2)
@@ -345,7 +343,7 @@ async def test_a_stopped_driver_ends_sessions_and_decides_nothing_any_more() -> 
 
 async def test_an_overfull_queue_ends_the_stream_that_fills_it() -> None:
     async with Scene(queue_max=1) as scene:
-        sessions = Sessions(scene.driver, Limits())
+        sessions = Sessions(scene.driver)
         scene.shut()
         scene.open("s0")
         await asyncio.wait_for(scene.journal.began.wait(), DEADLINE_S)
@@ -380,7 +378,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
 ) -> None:
     """Killed between the two: the record is on disk, the round still counts as running."""
     journal = SqliteJournal(tmp_path)
-    driver = Driver(Registry(Policy()), journal)
+    driver = Driver(Registry(Policy()), journal, Limits())
     task = asyncio.create_task(driver.run())
     await take(driver.open(hello("s1")), 2)
     assert await asyncio.wait_for(driver.ask(failure(1)), DEADLINE_S)
@@ -388,7 +386,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    driver = Driver(Registry(Policy()), SqliteJournal(tmp_path))
+    driver = Driver(Registry(Policy()), SqliteJournal(tmp_path), Limits())
     await driver.restore()
     state = driver.registry.runs["r"].state
     assert (state.phase, state.restart_count, state.failures_count) == (Phase.RUNNING, 0, 1)
@@ -413,7 +411,7 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
 async def test_a_record_that_finds_no_room_waits_and_is_not_overtaken() -> None:
     """One accepted before it would make it look like one that was counted before."""
     async with Scene(failures_waiting_max=2) as scene:
-        sessions = Sessions(scene.driver, Limits())
+        sessions = Sessions(scene.driver)
         await take(scene.open(), 2)
         scene.shut()
         await scene.driver.submit_failure(failure(1, request_id=1_000))

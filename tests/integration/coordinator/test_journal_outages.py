@@ -26,7 +26,7 @@ from coordinator.errors import (
 )
 from coordinator.journal import sqlite as journal_module
 from coordinator.journal import storage
-from coordinator.journal.runs import Compact
+from coordinator.journal.journal import Compact
 from coordinator.journal.sqlite import SqliteFile
 from tests.support.world import an_agent
 
@@ -135,10 +135,10 @@ def test_what_the_system_says_counts_where_sqlite_is_vague(
     vague = sqlite3.OperationalError("disk I/O error")
     vague.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
 
-    def pwrite(*_: object) -> int:
+    def fsync(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("coordinator.journal.storage.os.pwrite", pwrite)
+    monkeypatch.setattr("coordinator.journal.storage.os.fsync", fsync)
     error = storage.journal_error(vague, tmp_path / "journal.sqlite3")
     assert type(error) is expected
     assert os.strerror(code) in str(error)

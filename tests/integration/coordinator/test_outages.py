@@ -26,7 +26,6 @@ from coordinator.errors import (
     LostLeadership,
     Unavailable,
 )
-from coordinator.journal import outage as outage_module
 from coordinator.journal import writer as writer_module
 from coordinator.journal.journal import MemoryJournal
 from coordinator.journal.sqlite import SqliteJournal
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from coordinator.shell.outbox import Outbox
+    from coordinator.shell.driver import Outbox
 
 DEADLINE_S = 20_000 * MS
 
@@ -87,7 +86,9 @@ class Scene:
         self.driver = Driver(
             Registry(Policy()),
             self.journal,
-            failures_waiting_max=failures_waiting_max,
+            Limits(
+                failure_queue_bytes_max=failures_waiting_max * Limits().failure_record_bytes_max
+            ),
             on_serving=self._note_serving,
         )
 
@@ -217,7 +218,7 @@ async def test_who_comes_while_the_journal_is_full_is_told_why_to_come_again() -
 async def test_who_comes_again_and_again_in_an_outage_takes_no_room() -> None:
     async with running() as scene:
         await scene.fill()
-        sessions, waiting = Sessions(scene.driver, Limits()), len(scene.driver._turns._queue)
+        sessions, waiting = Sessions(scene.driver), len(scene.driver._turns._queue)
         for _ in range(10):
             with pytest.raises(Unavailable, match="no room to grow"):
                 await sessions.open(one_hello(), unheard)
@@ -245,7 +246,7 @@ async def test_a_decision_that_is_not_written_is_not_shown() -> None:
     async with running() as scene:
         await scene.fill()
         assert scene.driver.registry.runs["r"].state.round_id == 1
-        shown = {run_id: scene.driver.journaled.find(run_id) for run_id in ("q", "r")}
+        shown = {run_id: scene.driver.journal.runs.find(run_id) for run_id in ("q", "r")}
         assert {run_id: state.round_id for run_id, state in shown.items() if state} == {
             "q": 0,
             "r": 0,
@@ -347,7 +348,7 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy loop would try thousands of times."""
-    monkeypatch.setattr(outage_module, "RETRY_FIRST_S", 40 * MS)
+    monkeypatch.setattr(writer_module, "RETRY_FIRST_S", 40 * MS)
     async with running() as scene:
         tries = scene.journal.tries
         began = scene.driver.now()
@@ -400,7 +401,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
-    driver = Driver(Registry(Policy()), MemoryJournal())
+    driver = Driver(Registry(Policy()), MemoryJournal(), Limits())
     task = asyncio.create_task(driver.run())
     outbox = open_session(driver)
     await take(outbox, 2)
@@ -423,11 +424,11 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
 async def test_a_coordinator_that_never_lives_long_compacts_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 10)
+    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 10)
     sizes = []
     for life in range(4):
         journal = SqliteJournal(tmp_path)
-        driver = Driver(Registry(Policy()), journal)
+        driver = Driver(Registry(Policy()), journal, Limits())
         await driver.restore()
         task = asyncio.create_task(driver.run())
         await take(open_session(driver), 2)

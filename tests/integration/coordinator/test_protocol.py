@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from coordinator.config import Limits
+from coordinator.core.policy import Policy
 from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, session_pb2
 from tests.support.waiting import MS
 from tests.support.wire import DEADLINE_S, OPEN, REPORT, Client, Refused, coordinator, spec
@@ -190,8 +191,8 @@ async def test_an_ended_run_takes_nobody_new(client: Client) -> None:
 
 
 async def test_limits_are_named(tmp_path: Path) -> None:
-    limits = Limits(runs_max=1, agents_per_run_max=1)
-    async with coordinator(tmp_path, limits=limits) as client:
+    policy = Policy(runs_max=1, agents_max=1)
+    async with coordinator(tmp_path, policy=policy) as client:
         await client.agent(spec=spec(1, 2)).join()
         for run_id, name in (("other", "runs_max"), ("run", "agents_per_run_max")):
             agent = client.agent(run_id=run_id, spec=spec(1, 2))

@@ -35,7 +35,9 @@ DEADLINE_S = 20_000 * MS
 async def a_driver(
     policy: Policy | None = None, *, queue_max: int = 1_000
 ) -> AsyncIterator[Driver]:
-    driver = Driver(Registry(policy or Policy()), MemoryJournal(), queue_max=queue_max)
+    driver = Driver(
+        Registry(policy or Policy()), MemoryJournal(), Limits(event_queue_max=queue_max)
+    )
     task = asyncio.create_task(driver.run())
     try:
         yield driver
@@ -132,7 +134,7 @@ async def test_a_reader_that_breaks_ends_its_session_at_once() -> None:
         pass
 
     async with a_driver() as driver:
-        sessions = Sessions(driver, Limits())
+        sessions = Sessions(driver)
         with pytest.raises(ValueError, match="unforeseen"):
             await asyncio.wait_for(
                 sessions.open(says(error=ValueError("unforeseen")), send), DEADLINE_S
@@ -149,7 +151,7 @@ async def test_an_error_reaches_a_session_whose_agent_reads_nothing() -> None:
         await asyncio.Event().wait()
 
     async with a_driver() as driver:
-        session = asyncio.create_task(Sessions(driver, Limits()).open(says(), send))
+        session = asyncio.create_task(Sessions(driver).open(says(), send))
         await asyncio.wait_for(is_stuck.wait(), DEADLINE_S)
         driver.stop(Unavailable("it is stopping"))
         with pytest.raises(Unavailable):

@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.core import effects as fx
 from coordinator.core.run.state import RunState
-from coordinator.journal.runs import Change, Compact, JournaledRuns
+from coordinator.journal.journal import Change, Compact, JournaledRuns
 from tests.support.journal import KINDS
 
 if TYPE_CHECKING:

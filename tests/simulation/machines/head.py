@@ -10,8 +10,7 @@ from coordinator.core.events import DeadlineReached, Event, SessionOpened
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import read_run
-from coordinator.shell.outbox import Outbox
+from coordinator.shell.driver import Outbox
 from coordinator.shell.turns import Turns
 from coordinator.wire import session as convert
 from coordinator.wire.failure import failure_reported
@@ -28,7 +27,7 @@ from tests.support import breaks
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.journal.runs import Change
+    from coordinator.journal.journal import Change
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.network import Link, Network
 
@@ -70,17 +69,16 @@ class Session:
         try:
             if self._opened is None:
                 opened = convert.session_opened(message, session_id=self.session_id)
-                is_due = turns.open(opened, self, now=life.clock.now)
+                turns.open(opened, self, now=life.clock.now)
                 self._opened = opened
             else:
                 event = convert.session_event(message, self._opened, self._on_problem)
                 if event is None:
                     return
-                is_due = turns.submit(event, now=life.clock.now)
+                turns.submit(event, now=life.clock.now)
         except CoordinatorError as error:
             self._end(End(str(error), error.refusal))
             return
-        life.wake(is_due)
         if message.WhichOneof("kind") == "goodbye":
             life.after(self._random.uniform(0, 0.002), self._close)
 
@@ -110,7 +108,7 @@ class Session:
             text_characters_max=TEXT_CHARACTERS_MAX,
             on_problem=refuse,
         )
-        life.wake(life.turns.submit(event, now=life.clock.now))
+        life.turns.submit(event, now=life.clock.now)
 
     def put(self, effect: fx.Push | fx.Reject) -> None:
         """Queue what is to be sent; an error ends the stream at once."""
@@ -154,8 +152,9 @@ class HeadLife:
         self.runs = machine.disk.read()
         self.turns = Turns(
             self.registry,
-            read_run=partial(read_run, self.runs),
+            read_run=self.runs.copy,
             log=lambda _effect: None,
+            wake=self.wake,
             queue_max=100_000,
             failure_taken=lambda: None,
         )
@@ -172,9 +171,7 @@ class HeadLife:
         self.registry.handle = partial(self._handle, handle)  # type: ignore[method-assign]
         shadow = self.machine.checker.shadow
         assert self.runs.find(RUN) == shadow, "what was read back is not what was written"
-        states = [
-            state for key in self.runs.states if (state := read_run(self.runs, key)) is not None
-        ]
+        states = [state for key in self.runs.states if (state := self.runs.copy(key)) is not None]
         self._perform(self.registry.restore(states, now=self.clock.now))
 
     def open(self, link: Link) -> None:
@@ -183,7 +180,7 @@ class HeadLife:
 
     def close(self, opened: SessionOpened) -> None:
         """Take in that a session ended."""
-        self.wake(self.turns.close(opened, now=self.clock.now))
+        self.turns.close(opened, now=self.clock.now)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something in this life, later."""
@@ -195,9 +192,9 @@ class HeadLife:
         self.turns.answers[self._requests] = answer
         return self._requests
 
-    def wake(self, is_due: bool) -> None:
+    def wake(self) -> None:
         """Begin a turn soon, unless one is being taken."""
-        if is_due and not self._is_busy:
+        if not self._is_busy:
             self._is_busy = True
             self.after(self._random.uniform(0, 0.001), self._turn)
 
@@ -247,7 +244,8 @@ class HeadLife:
         self.runs.take(self.machine.commit(changes))
         self.turns.tell(effects)
         self._is_busy = False
-        self.wake(not self.turns.is_idle)
+        if not self.turns.is_idle:
+            self.wake()
         if not self._is_busy:
             self._set_timer()
 
@@ -261,7 +259,7 @@ class HeadLife:
     def _on_timer(self, due: float) -> None:
         if self._timer == due:
             self._timer = None
-            self.wake(True)
+            self.wake()
 
 
 class HeadMachine:

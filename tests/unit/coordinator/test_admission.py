@@ -70,7 +70,7 @@ def test_one_incarnation_is_one_process() -> None:
 def test_a_full_table_refuses_the_next() -> None:
     error = refusal(a_state(), hello(an_agent("b")), agents_max=1)
     assert isinstance(error, LimitReached)
-    assert (error.limit_name, error.limit) == ("agents_per_run_max", 1)
+    assert error.args == ("agents_per_run_max", 1)
 
 
 def test_a_newcomer_may_have_held_a_round_far_above_what_is_known_but_not_any() -> None:

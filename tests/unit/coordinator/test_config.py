@@ -38,8 +38,8 @@ def test_a_broken_rule_names_its_field(changes: dict[str, Any], field: str) -> N
 
 
 def test_all_violations_are_returned_at_once() -> None:
-    config = CoordinatorConfig(host="0.0.0.0", port=70000, lease=1.5, limits=Limits(runs_max=0))
-    assert fields_of(config) == ["port", "host", "lease", "runs_max"]
+    config = CoordinatorConfig(host="0.0.0.0", port=70000, lease=1.5)
+    assert fields_of(config) == ["port", "host", "lease"]
 
 
 def test_lease_is_longer_than_two_intervals() -> None:
@@ -66,30 +66,11 @@ def test_nothing_else_counts_as_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    "name", [f.name for f in dataclasses.fields(Limits) if f.name[-2:] != "_s"]
-)
-def test_every_limit_is_at_least_one(name: str) -> None:
-    found = [v for v in Limits(**{name: 0}).validate() if v.allowed == "1 or more"]
-    assert [violation.field for violation in found] == [name]
-
-
-@pytest.mark.parametrize(
-    "name", [f.name for f in dataclasses.fields(Limits) if f.name[-2:] == "_s"]
-)
-def test_every_time_limit_is_bounded(name: str) -> None:
-    values: tuple[Any, ...] = (-1.0, float("nan"), float("inf"))
-    for value in values:
-        assert [v.field for v in Limits(**{name: value}).validate()] == [name]
-
-
 def test_a_record_fits_a_message_and_holds_its_own() -> None:
-    assert [v.field for v in Limits(failure_record_bytes_max=2 << 20).validate()] == [
-        "failure_record_bytes_max"
-    ]
-    assert [v.field for v in Limits(failure_message_bytes_max=300 << 10).validate()] == [
-        "failure_message_bytes_max"
-    ]
+    limits = Limits()
+    assert limits.failure_message_bytes_max < limits.failure_record_bytes_max
+    assert limits.failure_record_bytes_max < limits.message_bytes_max
+    assert limits.failure_record_bytes_max < limits.failure_queue_bytes_max
 
 
 def test_address_is_written_as_grpc_takes_it() -> None:

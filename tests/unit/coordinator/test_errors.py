@@ -71,7 +71,7 @@ REFUSALS = [
     (errors.UnknownRun("r"), ("NOT_FOUND", "UNKNOWN_RUN", False), "there is no run 'r'"),
 ]
 STARTUP = [
-    (errors.InvalidConfiguration((Violation("a", 1, "2"),)), "a: 1 is given, allowed is 2"),
+    (errors.InvalidConfiguration(Violation("a", 1, "2")), "a: 1 is given, allowed is 2"),
     (errors.PortInUse("::1", 1, "in use"), "cannot listen on port 1 of ::1: in use"),
     (errors.StateDirectoryInUse("/x"), "the state directory /x is in use by another coordinator"),
     (errors.LostLeadership("/x"), "the state directory /x is in use by another coordinator"),
@@ -136,7 +136,7 @@ def test_a_hostile_value_stays_one_short_line() -> None:
     assert len(text) < 250
 
 
-def test_every_class_has_an_example_and_is_in_the_tree() -> None:
+def test_every_class_has_an_example() -> None:
     classes = {
         name
         for name, value in vars(errors).items()
@@ -145,4 +145,3 @@ def test_every_class_has_an_example_and_is_in_the_tree() -> None:
     seen = {type(row[0]).__name__ for row in REFUSALS} | {type(row[0]).__name__ for row in STARTUP}
     bases = {"CoordinatorError", "CommandFailed", "JournalError"}
     assert seen == classes - bases - {"CallFailed"}
-    assert all(name in (errors.__doc__ or "") for name in classes)

@@ -12,7 +12,7 @@ from coordinator.core.inprocess.model import InprocessReport
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
-from coordinator.shell.inbox import Inbox
+from coordinator.shell.turns import Inbox
 from drumbeat.inprocess import InprocessStep
 from tests.support.world import a_record
 

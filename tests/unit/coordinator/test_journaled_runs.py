@@ -14,8 +14,7 @@ from coordinator.core.run.records import (
     FailuresCounted,
     RunCreated,
 )
-from coordinator.journal.journal import read_run
-from coordinator.journal.runs import Compact, JournaledRuns
+from coordinator.journal.journal import Compact, JournaledRuns
 from tests.support.world import a_record, a_spec, an_agent
 
 CREATED = Persist(run_id="r", record=RunCreated(run_id="r", spec=a_spec(1)))
@@ -25,7 +24,7 @@ ADMITTED = Persist(run_id="r", record=AgentAdmitted(agent=an_agent("a")))
 def test_a_snapshot_is_due_after_so_many_records_of_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordinator.journal.runs.RECORDS_PER_SNAPSHOT", 3)
+    monkeypatch.setattr("coordinator.journal.journal.RECORDS_PER_SNAPSHOT", 3)
     runs = JournaledRuns()
     large = FailureRecorded(record=replace(a_record(1), size_bytes=USUAL_BYTES))
     heavy = Persist(run_id="r", record=large)
@@ -43,15 +42,15 @@ def test_counted_failures_of_a_run_are_one_record_and_what_is_not_kept_is_none()
     effects: list[Effect] = [Persist(run_id="r", record=count) for count in counts]
     both = FailuresCounted(heard={"a.1": 3}, count=2)
     changes = JournaledRuns().changes([CREATED, effects[0], Forget(run_id="q"), effects[1]])
-    assert changes == [CREATED, Persist(run_id="r", record=both), Forget(run_id="q")]
+    assert changes == [CREATED, Forget(run_id="q"), Persist(run_id="r", record=both)]
 
 
 def test_who_takes_a_run_takes_a_copy() -> None:
     runs = JournaledRuns()
     runs.take([CREATED, ADMITTED])
-    copied = read_run(runs, "r")
+    copied = runs.copy("r")
     assert copied is not None
     assert copied == runs.find("r")
     copied.members.clear()
     assert runs.states["r"].members
-    assert read_run(runs, "s") is None
+    assert runs.copy("s") is None

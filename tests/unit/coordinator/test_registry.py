@@ -60,7 +60,7 @@ def test_one_run_too_many_is_refused_until_another_has_ended() -> None:
     (refused,) = story.join("b", run_id="second")
     assert isinstance(refused, fx.Reject)
     assert isinstance(refused.error, LimitReached)
-    assert (refused.error.limit_name, list(story.registry.runs)) == ("runs_max", ["first"])
+    assert (refused.error.args[0], list(story.registry.runs)) == ("runs_max", ["first"])
     story.obey("a")
     story.succeed("a")
     story.back("b")

@@ -91,7 +91,6 @@ def test_every_pair_of_phases_is_a_transition_or_a_mistake(source: Phase, target
     else:
         with pytest.raises(InvalidTransition) as caught:
             state.apply(ENTERS[target])
-        assert (caught.value.source, caught.value.target) == (source, target)
         assert str(caught.value).startswith(f"run run: {source} can't become {target}; history: ")
 
 
@@ -158,7 +157,7 @@ def test_history_and_spent_addresses_are_bounded() -> None:
     state = state_of(*records, history_max=5)
     assert len(state.masters_spent) == MASTERS_SPENT_MAX
     assert state.masters_spent[-1] == ("10.a", rounds)
-    assert [str(entry) for entry in state.history] == [
+    assert [f"{entry.decision}: {entry.reason}" for entry in state.history] == [
         "round ended: failed",
         "round started: 2 agents; all are there",
         "round ended: failed",

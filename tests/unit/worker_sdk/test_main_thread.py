@@ -6,10 +6,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from tests.support.waiting import MS
 from worker_sdk.interpreter.main_thread import Entry, is_main_idle, main_stack
 
 if TYPE_CHECKING:
     import pytest
+
+WAIT_S = 20_000 * MS
 
 
 def stack_seen_elsewhere() -> list[Entry]:
@@ -67,18 +70,20 @@ def test_a_main_thread_that_runs_all_the_while_can_be_asked() -> None:
 
 
 def test_a_main_thread_that_waits_is_idle_and_one_that_computes_is_not() -> None:
-    found: list[bool] = []
+    """One that others keep from the processor computes nothing either: it is asked again."""
 
-    def look() -> None:
-        time.sleep(0.05)  # until the main thread has started this one, and waits
-        found.append(is_main_idle())
+    def look_until(is_idle: bool) -> None:
+        while is_main_idle() is not is_idle:
+            pass
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert found == [True]
-    thread = threading.Thread(target=look)
-    thread.start()
-    while thread.is_alive():
-        pass
-    assert found == [True, False]
+    waiting, computing = (
+        threading.Thread(target=look_until, args=(is_idle,), daemon=True)
+        for is_idle in (True, False)
+    )
+    waiting.start()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    computing.start()
+    until = time.monotonic() + WAIT_S
+    while computing.is_alive():
+        assert time.monotonic() < until

@@ -186,8 +186,8 @@ async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) ->
     scene.write(line("a", WALL - 5), line("b", WALL + 1), line("a", -1))
     events = await scene.wait_for(2)
     assert [(type(event), event.scope) for event in events] == [
-        (TimerAcquired, "b"),
         (TimerReleased, "a"),
+        (TimerAcquired, "b"),
     ]
 
 
@@ -210,6 +210,29 @@ async def test_a_line_may_come_in_pieces(scene: Scene) -> None:
     await scene.wait_for(1)
     scene.write(line("other", -1)[5:])
     assert [event.scope for event in await scene.wait_for(2)] == ["step", "other"]
+
+
+async def test_of_an_endless_line_only_the_beginning_is_kept(scene: Scene) -> None:
+    for _ in range(10):
+        scene.write(b"x" * file_timers.LINE_BYTES_MAX)
+        scene.timers.catch_up()
+        assert len(scene.timers._rest) <= file_timers.LINE_BYTES_MAX + 1
+    with capture_logs() as logs:
+        scene.write(b"x\n", line("next", -1))
+        assert [event.scope for event in await scene.wait_for(1)] == ["next"]
+    assert [entry["reason"] for entry in logs] == ["longer than 4096 bytes"]
+
+
+@pytest.mark.parametrize("signum", [32, 33, 65, 2**31 - 1])
+async def test_a_signal_that_there_is_not_becomes_the_clients_default(
+    scene: Scene, signum: int
+) -> None:
+    with capture_logs() as logs:
+        scene.write(line("step", WALL + 1, signum=signum))
+        (event,) = await scene.wait_for(1)
+    assert isinstance(event, TimerAcquired)
+    assert event.signal == signal.SIGKILL
+    assert len(logs) == 1
 
 
 async def test_garbage_is_told_once_and_skipped(scene: Scene) -> None:
