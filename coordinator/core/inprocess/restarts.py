@@ -147,5 +147,5 @@ class InProcessRestarts:
         if not (port := self._run.port_of(leader)):
             return self._leader_port.wait_for(leader, "the iteration", now=now)
         address = self._run.state.members[leader].address
-        is_as_given = leader == self._round.leader
+        is_as_given = leader == next(iter(self._round.seats))
         return (self._run.state.spec.master_addr or address) if is_as_given else address, port

@@ -167,7 +167,7 @@ def test_people_hear_what_a_long_wait_is_for_and_not_too_often() -> None:
             match effect:
                 case fx.Decided(decision="iteration waiting", reason=reason):
                     heard.append((story.now, reason))
-                case fx.Direct(desired=desired) if isinstance(desired.state, Standby):
+                case fx.Direct() as desired if isinstance(desired.state, Standby):
                     standby.append(desired.state.reason)
                 case _:
                     pass
