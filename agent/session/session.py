@@ -16,7 +16,7 @@ from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
-from agent.session.reporter import Reporter
+from agent.session.spool import Reporter
 from agent.session.transport import Connect, Connection, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
