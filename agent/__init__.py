@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.launching.config import LaunchConfig
     from agent.launching.launch import elastic_launch, launch, launch_agent
+    from agent.settings.config import LaunchConfig
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
 _HOMES = {
-    "LaunchConfig": "agent.launching.config",
+    "LaunchConfig": "agent.settings.config",
     "elastic_launch": "agent.launching.launch",
     "launch": "agent.launching.launch",
     "launch_agent": "agent.launching.launch",

@@ -43,9 +43,8 @@ from worker_sdk.interpreter.signal_wakeup import wait_readable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.launching.config import LaunchConfig
     from agent.launching.outcome import Outcome
-    from agent.settings.config import AgentConfig
+    from agent.settings.config import AgentConfig, LaunchConfig
     from agent.workers.output.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")

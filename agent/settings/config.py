@@ -1,4 +1,4 @@
-"""Pure. What one agent is told: every setting, and the rules that tie them together.
+"""Pure. What one agent, or a launch, is told: every setting, and the rules that tie them together.
 
 Command line and environment are read in ``agent.settings.cli``, what depends on the host
 (devices, files) in ``agent.runtime.preflight``. Argument over environment over default.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from agent.errors import InvalidConfiguration
 from agent.settings import kinds
 from drumbeat.command.settings import (
     ADDRESS,
@@ -25,6 +26,7 @@ from drumbeat.command.settings import (
     read_settings,
     seconds,
     setting,
+    settings_of,
     switch,
 )
 from drumbeat.violation import Violation
@@ -353,3 +355,55 @@ class AgentConfig(JobSettings):
         if not self.program.target:
             found.append(Violation("program", None, "a script, a module or a program to run"))
         return found
+
+
+_OF_JOB = {name: {"setting": each} for name, each in settings_of(JobSettings).items()}
+
+
+@dataclass(frozen=True)
+class LaunchConfig(JobSettings):
+    """One job that a program launches, as this host takes part in it.
+
+    Fields that ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too have its
+    names and places. What it says of a rendezvous is left out: ``coordinator`` names the
+    one place where that is decided. Raises ``InvalidConfiguration``, which names every field that
+    is impossible.
+    """
+
+    min_nodes: int = field(metadata=_OF_JOB["min_nodes"])
+    max_nodes: int = field(metadata=_OF_JOB["max_nodes"])
+    nproc_per_node: int = field(metadata=_OF_JOB["nproc_per_node"])
+    max_restarts: int = field(default=3, kw_only=True, metadata=_OF_JOB["max_restarts"])
+    """As for ``agent join``, but torch's default for programs."""
+    monitor_interval: float = field(default=0.1, kw_only=True)
+    """No meaning: the end of a worker is told, not looked for."""
+    start_method: str = field(default="spawn", kw_only=True)
+    """Only "spawn": every worker is a new interpreter."""
+
+    def __post_init__(self) -> None:
+        values, violations = read_settings(self)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if violations := violations or self.validate():
+            raise InvalidConfiguration(tuple(violations))
+
+    def validate(self) -> list[Violation]:
+        """All rules that the settings break, none if they are sound."""
+        found = super().validate()
+        if self.start_method != "spawn":
+            allowed = '"spawn", for every worker is a new interpreter'
+            found.append(Violation("start_method", self.start_method, allowed))
+        if self.max_nodes > 1 and not self.is_standalone and not self.run_id:
+            allowed = "a name that all hosts of this job give, and those of no other"
+            found.append(Violation("run_id", self.run_id, allowed))
+        if self.logs_specs is not None and not isinstance(self.logs_specs, str):
+            allowed = "nothing beside logs_specs, which decide on the files"
+            for name in ("log_dir", "redirects", "tee", "local_ranks_filter"):
+                if (value := getattr(self, name)) not in (None, kinds.NOWHERE):
+                    found.append(Violation(name, value, allowed))
+        return found
+
+    def agent_config(self, program: Program, **told: Any) -> AgentConfig:
+        """Return what this host's agent is told: the job as above, with what else is given."""
+        shared = {each.name: getattr(self, each.name) for each in fields(JobSettings)}
+        return AgentConfig(**shared | told, program=program)

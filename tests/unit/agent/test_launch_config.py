@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agent.errors import InvalidConfiguration
-from agent.launching.config import LaunchConfig
 from agent.multiprocessing import DefaultLogsSpecs, Std
-from agent.settings.config import AgentConfig, Program
+from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.watchdog.core.model import Auto
 from drumbeat.command.settings import settings_of
 
