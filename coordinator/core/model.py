@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 
-from coordinator.core.inprocess.model import InprocessReport
+from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
+from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress

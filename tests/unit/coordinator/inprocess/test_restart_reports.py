@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessSpec
-from coordinator.core.inprocess.records import BEGAN, COMPLETED, INTERRUPTED, IterationBegan
+from coordinator.core.inprocess.records import (
+    BEGAN,
+    COMPLETED,
+    INTERRUPTED,
+    InprocessSpec,
+    IterationBegan,
+)
 from coordinator.core.model import GroupState, Standby
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import RoundEnd, RoundEnded
