@@ -50,7 +50,7 @@ async def _run(config: AgentConfig) -> int:
 
 
 class EmbeddedTransport:
-    """Connects an agent to the coordinator in the same process."""
+    """Connects an agent to the coordinator in the same process; is the connection as well."""
 
     def __init__(self, coordinator: Driver) -> None:
         self._sessions = Sessions(coordinator)
@@ -61,15 +61,8 @@ class EmbeddedTransport:
         return "127.0.0.1"
 
     def connect(self) -> Connection:
-        """Return a new connection."""
-        return EmbeddedConnection(self._sessions, self._queries)
-
-
-class EmbeddedConnection:
-    """Calls the coordinator's sessions directly."""
-
-    def __init__(self, sessions: Sessions, queries: QueryService) -> None:
-        self._sessions, self._queries = sessions, queries
+        """Return itself: a call is all there is of a connection."""
+        return self
 
     async def open(
         self,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from agent.errors import UnknownEventHandler
-from agent.runtime.entry_points import installed
+from agent.runtime.installation import installed
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
