@@ -114,7 +114,7 @@ class PrivateDirectory:
                 problems.append(f"{place}: it is taken away again and again")
             except OSError as error:
                 problems.append(f"{place}: {error.strerror or error}")
-        raise PrivateDirectoryUnusable(tuple(problems))
+        raise PrivateDirectoryUnusable("; ".join(problems))
 
     def _make_again(self) -> tuple[Path, int]:
         # What has made it meanwhile is at most a worker of ours that had something to say.

@@ -158,7 +158,7 @@ class MassFailure:
         def counting(effect: fx.Push | fx.Reject) -> None:
             put(effect)
             if isinstance(effect, fx.Direct):
-                self._told[_name(effect.desired.state)] += 1
+                self._told[_name(effect.state)] += 1
                 self._told_at = time.monotonic()
                 self._news.set()
 

@@ -59,10 +59,10 @@ class Agents:
                 continue
             self.pushes += 1
             index = int(effect.session_id.partition("/")[0].removeprefix("node-"))
-            match effect.desired.state:
+            match effect.state:
                 case Assignment(round_id=round_id):
                     self._states[index], self._rounds[index] = GroupState.RUNNING, round_id
-                    self.fleet.port = max(self.fleet.port, effect.desired.master_port_spent + 1)
+                    self.fleet.port = max(self.fleet.port, effect.master_port_spent + 1)
                 case _:
                     self._states[index] = GroupState.IDLE
 

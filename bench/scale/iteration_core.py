@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from bench.scale import by_size
 from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import (
     FILL_GAPS,
     SHIFT_RANKS,
@@ -24,7 +23,7 @@ from coordinator.core.inprocess.rank_rules import (
     RuleKind,
     assign,
 )
-from coordinator.core.inprocess.records import IterationState
+from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationState
 from coordinator.core.model import AgentIdentity, Round
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.phases.rendezvous import GiveUp, Wait

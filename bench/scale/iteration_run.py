@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from bench.scale import by_size
 from coordinator.core import effects as fx
 from coordinator.core.events import BeatReceived, SessionOpened
-from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
-from coordinator.core.inprocess.records import IterationPhase
+from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationPhase
 from coordinator.core.model import AgentIdentity, Beat, GroupState, RunSpec
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry

@@ -52,10 +52,15 @@ class TellLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """Push the desired state of one agent; a newer one replaces it unsent."""
+    """Push the desired state of one agent; a newer one replaces it unsent.
+
+    ``master_port_spent`` is a port of this agent that a round has used; if it
+    still holds it for the next round, it has to reserve another. 0: none.
+    """
 
     session_id: str
-    desired: Desired
+    state: Desired
+    master_port_spent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

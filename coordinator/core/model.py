@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 
-from coordinator.core.inprocess.model import InprocessReport
+from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import Standing, WorkerProgress
 from drumbeat.inprocess import InterruptionKind
 
 # Far beyond any run or host, and well within what messages and clocks can hold.
 DURATION_MAX_S = 1e9
-
 # What an agent reports of a worker that it could not start, with a process id of 0.
 EXIT_NOT_STARTED = 127
-
 # Of those its agent ended: who did something wrong before.
-_ENDED_FOR_A_FAULT = frozenset(
-    {
-        InterruptionKind.HARD_TIMEOUT,
-        InterruptionKind.UNRESPONSIVE,
-        InterruptionKind.BARRIER_TIMEOUT,
-    }
+_ENDED_FOR_A_FAULT = (
+    InterruptionKind.HARD_TIMEOUT,
+    InterruptionKind.UNRESPONSIVE,
+    InterruptionKind.BARRIER_TIMEOUT,
 )
 
 
@@ -44,26 +41,17 @@ class RunSpec:
     master_addr: str = ""
     master_port: int = 0
 
-    @property
-    def last_call_quiet_s(self) -> float:
-        """Silence after the latest arrival that ends the last call early."""
-        return self.last_call_s / 10
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
-    """Who an agent is; fixed for the life of its process.
-
-    ``name`` is shown to users: the host's, unless it was told otherwise. Among the
-    members of a run it is unique.
-    """
+    """Who an agent is; fixed for the life of its process."""
 
     incarnation: str
     host: str
     address: str
     role: str
     local_world_size: int
-    name: str = ""
+    name: str = ""  # as users see it, else the host's; unique among the members of a run
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -83,44 +71,24 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """An agent's whole actual state; the latest one wins.
-
-    ``round_id`` is the round of ``state``, ``None`` if the agent holds none.
-    ``master_port`` is a port it holds for the next round it leads, 0 if none.
-    ``is_start_impossible``: the group failed at its start, and the agent never had another.
-    ``workers`` and ``observations`` are of the workers of that round, if they say anything;
-    ``inprocess`` too, ``None`` if they do not restart in process. ``failure`` is what
-    made the group fail, in short: its record may arrive later. ``workers_done`` exited
-    with 0 before they were told to stop.
-    """
+    """An agent's whole actual state; the latest one wins."""
 
     state: GroupState
-    round_id: int | None = None
-    master_port: int = 0
+    round_id: int | None = None  # of the state and its workers; None: the agent holds no round
+    master_port: int = 0  # it holds for the next round it leads
     failures_written: int = 0
     workers_alive: int = 0
-    is_start_impossible: bool = False
-    workers: tuple[WorkerProgress, ...] = ()
+    workers_done: int = 0  # exited with 0 before they were told to stop
+    is_start_impossible: bool = False  # the group failed at its start, and was the first one
+    workers: tuple[WorkerProgress, ...] = ()  # those that say anything
     observations: tuple[Observation, ...] = ()
-    inprocess: InprocessReport | None = None
-    failure: FailureRecord | None = None
-    workers_done: int = 0
-
-    @property
-    def rounds_seen(self) -> int:
-        """A number above every round the agent has held."""
-        return 0 if self.round_id is None else self.round_id + 1
+    inprocess: InprocessReport | None = None  # None: workers do not restart in process
+    failure: FailureRecord | None = None  # of the group, in short: its record may arrive later
 
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand."""
         return (
-            self.state is before.state
-            and self.round_id == before.round_id
-            and self.master_port == before.master_port
-            and self.failures_written == before.failures_written
-            and self.workers_alive == before.workers_alive
-            and self.is_start_impossible == before.is_start_impossible
-            and self.workers_done == before.workers_done
+            _REPEATED(self) == _REPEATED(before)
             and not self.observations
             and self.inprocess is before.inprocess is None
             and self.failure is before.failure is None
@@ -138,6 +106,17 @@ class Beat:
             observations=self.observations or before.observations,
             failure=self.failure or before.failure,
         )
+
+
+_REPEATED = attrgetter(
+    "state",
+    "round_id",
+    "master_port",
+    "failures_written",
+    "workers_alive",
+    "workers_done",
+    "is_start_impossible",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +142,6 @@ class Round:
     master_port: int
     reason: str
     group_world_size: int = 0
-
-    @property
-    def leader(self) -> str:
-        """The incarnation with group rank 0."""
-        return next(iter(self.seats))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,23 +181,15 @@ class Hang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """One worker's failure, identified by ``(incarnation, sequence)``.
-
-    ``age_s`` is how long before its arrival it happened. ``happened_at`` is the
-    same on the coordinator's clock, set when the record is accepted. ``size_bytes``
-    is what it took as a message, and counts against the budgets of records.
-    ``name`` is its agent's, empty if that is the host's.
-    ``interruption`` is what it did to ``iteration`` of its round, ``None`` if it
-    happened in no iteration; its process may live on.
-    """
+    """One worker's failure, identified by ``(incarnation, sequence)``."""
 
     incarnation: str
     sequence: int
     round_id: int
     host: str
     worker: WorkerRanks
-    age_s: float = 0.0
-    happened_at: float = 0.0
+    age_s: float = 0.0  # how long before its arrival it happened, until it is accepted
+    happened_at: float = 0.0  # on the coordinator's clock, from then on
     pid: int = 0
     exit_code: int = 0
     signal_name: str = ""
@@ -233,10 +199,11 @@ class FailureRecord:
     is_stopped_by_agent: bool = False
     explanation: str = ""
     hang: Hang | None = None
+    # What it did to an iteration of its round, if it happened in one; its process may live on.
     interruption: InterruptionKind | None = None
     iteration: int = 0
-    size_bytes: int = 0
-    name: str = ""
+    size_bytes: int = 0  # as a message; counts against the budgets of records
+    name: str = ""  # of its agent, empty if that is the host's
 
     @property
     def agent(self) -> str:
@@ -258,15 +225,6 @@ class FailureRecord:
         """Whether the worker could not even be started."""
         return self.pid == 0 and self.exit_code == EXIT_NOT_STARTED
 
-    def ending(self) -> str:
-        """Say how the worker ended."""
-        return self.signal_name or f"exit code {self.exit_code}"
-
-    def accepted(self, *, sent_at: float, name: str | None = None) -> FailureRecord:
-        """Return the record placed on the coordinator's clock, with its agent's unique name."""
-        happened_at = sent_at - self.age_s
-        return replace(self, age_s=0.0, happened_at=happened_at, name=name or self.name)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
@@ -278,8 +236,7 @@ class FailureReport:
     world_size: int
     standings: tuple[Standing, ...] = ()
     standings_count: int = 0
-    earlier: tuple[str, ...] = ()
-    """What ended the rounds before, oldest first."""
+    earlier: tuple[str, ...] = ()  # what ended the rounds before, oldest first
 
 
 class VerdictCause(StrEnum):
@@ -321,16 +278,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
-    """Desired: hold no workers and stay ready.
-
-    ``agents_wanted`` is 0 if the run waits for no agent. ``time_left_s`` is how long a
-    wait still lasts, for display; two states that differ in it alone are the same.
-    """
+    """Desired: hold no workers and stay ready."""
 
     reason: str
     agents_present: int = 0
     agents_wanted: int = 0
-    time_left_s: float | None = field(default=None, compare=False)
+    time_left_s: float | None = field(default=None, compare=False)  # of a wait, for display
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,13 +325,4 @@ class Exit:
     shown_on: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desired:
-    """What an agent shall do.
-
-    ``master_port_spent`` is a port of this agent that a round has used; if it
-    still holds it for the next round, it has to reserve another. 0: none.
-    """
-
-    state: Standby | Assignment | Stop | Exit | Release
-    master_port_spent: int = 0
+Desired = Standby | Assignment | Stop | Exit | Release

@@ -45,8 +45,7 @@ class QueryService:
     ) -> query_pb2.ListAgentsResponse:
         """Return a page of a run's agents. Raises ``InvalidRequest``."""
         state, run = self._find(request.run_id, request.generation)
-        sessions = self._driver.registry.sessions
-        return agents_page(request, state, run, sessions, now=self._driver.now())
+        return agents_page(request, state, run, now=self._driver.now())
 
     async def ListEvents(
         self, request: query_pb2.ListEventsRequest, context: object = None

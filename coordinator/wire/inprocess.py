@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
+from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
+from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S
 from drumbeat.inprocess import (
     InprocessDirective,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from coordinator.core.membership.leases import Presence
 from coordinator.core.model import Seat
 from coordinator.core.registry.isolation import IsolatedRun
-from coordinator.core.registry.registry import AgentSession
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
 from coordinator.errors import InvalidRequest
@@ -99,14 +98,10 @@ def agents_page(
     request: query_pb2.ListAgentsRequest,
     state: RunState,
     run: AnyRun | None,
-    sessions: Mapping[str, AgentSession],
     *,
     now: float,
 ) -> query_pb2.ListAgentsResponse:
-    """Write a page of a run's agents. Raises ``InvalidRequest``. Linear in agents.
-
-    ``sessions`` are those of the registry.
-    """
+    """Write a page of a run's agents. Raises ``InvalidRequest``. Linear in agents."""
     after = _position(request.page_token)
     ranks = state.group_ranks()
     rows = sorted((ranks.get(i, _STANDBY_RANK), i) for i in state.members)
@@ -114,7 +109,7 @@ def agents_page(
     last = _fill(
         response.agents,
         [row for row in rows if row > after],
-        lambda row: _agent(state, run, row[1], request.view, sessions, now=now),
+        lambda row: _agent(state, run, row[1], request.view, now=now),
         request.page_size,
     )
     if last is not None:
@@ -187,7 +182,6 @@ def _agent(
     run: AnyRun | None,
     incarnation: str,
     view: query_pb2.View.ValueType,
-    sessions: Mapping[str, AgentSession],
     *,
     now: float,
 ) -> query_pb2.Agent:
@@ -205,10 +199,9 @@ def _agent(
         assert state.round is not None, "seated in no round"
         message.seat.CopyFrom(_SEAT.write(state.round.seats[incarnation]))
     presence = run.members.presences.get(incarnation) if run is not None else None
-    session = sessions.get(presence.session_id or "") if presence is not None else None
-    if session is not None:
-        message.version = session.version
-        message.labels.update(session.labels)
+    if presence is not None and presence.session_id is not None:
+        message.version = presence.version
+        message.labels.update(presence.labels)
     if presence is not None and presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
         message.silence.CopyFrom(_age(presence.heard_at, now))

@@ -255,14 +255,14 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
             return session_pb2.Directive(pace=_PACE.write(pace))
         case fx.TellLimits(limits=limits):
             kind = {"limits": limits_message(limits)}
-        case fx.Direct(desired=desired):
-            kind = {"desired": desired_message(desired)}
+        case fx.Direct():
+            kind = {"desired": desired_message(effect)}
         case fx.Instruct(directive=directive):
             kind = {"inprocess": inprocess.directive_message(directive)}
     return session_pb2.Directive(run_id=run_id, **kind)
 
 
-def desired_message(desired: model.Desired) -> session_pb2.DesiredState:
+def desired_message(desired: fx.Direct) -> session_pb2.DesiredState:
     """Write a desired state."""
     kind: dict[str, Any]
     match desired.state:

@@ -22,9 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule
 from coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessSpec
+from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import GroupState, Verdict, VerdictCause
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Observation

@@ -54,7 +54,7 @@ class Promises:
             match effect:
                 case fx.Persist(record=record):
                     self.check_record(record)
-                case fx.Direct(session_id=session_id, desired=desired):
+                case fx.Direct(session_id=session_id) as desired:
                     self.check_desired(desired.state, self.whose[session_id])
                 case fx.TellLimits(limits=limits):
                     self.check_limits(limits)

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, RankRule
+from coordinator.core.inprocess.records import InprocessSpec
 from coordinator.core.model import Assignment, Exit, Hang, HangKind, Release, Standby, Stop
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress
@@ -38,7 +38,7 @@ from tests.support.world import RUN, START, Story, a_spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.core.model import Desired, RunSpec, Verdict
+    from coordinator.core.model import RunSpec, Verdict
     from coordinator.core.progress.worker_progress import Standing
 
 SPEC_FIELDS = {
@@ -237,7 +237,7 @@ class Script:
             match effect:
                 case fx.Decided(decision=decision, reason=reason):
                     self._say(f"{decision}: {reason}")
-                case fx.Direct(session_id=session_id, desired=desired):
+                case fx.Direct(session_id=session_id) as desired:
                     self._say(f"{self.story.sessions[session_id]} <- {_desired(desired)}")
                 case fx.Instruct(session_id=session_id, directive=directive):
                     self._say(f"{self.story.sessions[session_id]} <- {_directive(directive)}")
@@ -279,7 +279,7 @@ def _directive(directive: InprocessDirective) -> str:
             return f"COMPLETE {iteration}"
 
 
-def _desired(desired: Desired) -> str:
+def _desired(desired: fx.Direct) -> str:
     match desired.state:
         case Standby(reason=reason, agents_present=present, agents_wanted=wanted):
             return f"STANDBY: {reason} ({present} present, {wanted} wanted)"

@@ -41,7 +41,7 @@ def status_of(state: RunState, run: AnyRun | None, *, now: float) -> RunStatus:
     _, agents, events = requests(state.run_id)
     return RunStatus(
         run_message(state, run, query_pb2.VIEW_FULL, now=now),
-        list(agents_page(agents, state, run, {}, now=now).agents),
+        list(agents_page(agents, state, run, now=now).agents),
         list(events_page(events, state, now=now).events),
     )
 

@@ -24,7 +24,6 @@ from coordinator.core.model import (
     AgentIdentity,
     Assignment,
     Beat,
-    Desired,
     Exit,
     FailureRecord,
     GroupState,
@@ -106,7 +105,7 @@ class StoryAgent:
     sequence: int = 0
     is_silent: bool = False
     has_exited: bool = False
-    desired: Desired | None = None
+    desired: fx.Direct | None = None
     limits: dict[str, float] | None = None
     failure: FailureRecord | None = None
     workers_done: int = 0
@@ -205,7 +204,7 @@ class Story:
         """Return the durable state of a run."""
         return self.registry.runs[run_id].state
 
-    def desired(self, name: str) -> Desired:
+    def desired(self, name: str) -> fx.Direct:
         """Return what an agent was told last."""
         desired = self.agents[name].desired
         assert desired is not None, f"{name} was told nothing"
@@ -450,7 +449,7 @@ class Story:
                     self.journal.append((run_id, record))
                 case fx.Forget(run_id=run_id):
                     self.journal = [entry for entry in self.journal if entry[0] != run_id]
-                case fx.Direct(session_id=session_id, desired=desired):
+                case fx.Direct(session_id=session_id) as desired:
                     self.agents[self.sessions[session_id]].desired = desired
                 case fx.Instruct(session_id=session_id, directive=directive):
                     self.agents[self.sessions[session_id]].directive = directive

@@ -16,6 +16,7 @@ from worker_sdk.inprocess.errors import (
 from worker_sdk.inprocess.hooks import (
     Abort,
     Compose,
+    CudaHealthCheck,
     FaultCounter,
     Finalize,
     HealthCheck,
@@ -23,7 +24,7 @@ from worker_sdk.inprocess.hooks import (
     RetryController,
     ThreadedFinalize,
 )
-from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed, CudaHealthCheck
+from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,

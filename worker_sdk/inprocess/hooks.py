@@ -6,10 +6,13 @@ The exception that a hook is called with is what the function raised here, or ``
 from __future__ import annotations
 
 import abc
+import sys
 import threading
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from worker_sdk.inprocess import errors
+from worker_sdk.inprocess import environment, errors
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.settings import Duration, count, seconds
 
@@ -169,7 +172,7 @@ class ThreadedFinalize(Finalize):
 
     def __call__(self, state: State) -> State:
         """Run it, and raise ``TimeoutError`` if it takes too long."""
-        run_threaded(lambda: self.fn(*self.args, **self.kwargs), self.timeout_s, name="finalize")
+        _run_threaded(partial(self.fn, *self.args, **self.kwargs), self.timeout_s, name="finalize")
         return state
 
 
@@ -191,7 +194,27 @@ class FaultCounter(HealthCheck):
         return state
 
 
-def run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
+class CudaHealthCheck(HealthCheck):
+    """Fails if the GPU of this worker is not done within ``timeout``, or reports an error."""
+
+    def __init__(self, timeout: Duration = timedelta(seconds=30)) -> None:
+        self.timeout_s = seconds("timeout", timeout)
+
+    def __call__(self, state: State) -> State:
+        """Wait for the GPU; nothing to do where none is used."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return state
+        device = environment.local_rank()
+        if device is None or device >= torch.cuda.device_count():
+            device = torch.cuda.current_device()
+        wait = partial(torch.cuda.synchronize, device)
+        _run_threaded(wait, self.timeout_s, name="cuda health check")
+        wait()  # what went wrong may be told only by the call after the one that waited
+        return state
+
+
+def _run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
     """Run ``function`` on a daemon thread, and raise what it raises.
 
     After ``timeout_s`` raises ``TimeoutError``, and leaves the thread to itself.

@@ -22,10 +22,10 @@ from worker_sdk.inprocess.hooks import (
     RetryController,
     flattened,
 )
-from worker_sdk.inprocess.pytorch.hooks import AbortTorchDistributed
+from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
-from worker_sdk.inprocess.restart.agent_link import BoardLimits, Link
-from worker_sdk.inprocess.restart.call_wrapper import Current, Plan, run_once
+from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
+from worker_sdk.inprocess.restart.progress import BoardLimits
 from worker_sdk.inprocess.settings import timing
 
 if TYPE_CHECKING:

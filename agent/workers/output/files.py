@@ -1,17 +1,16 @@
 """Shell. Owns where the output of a host's workers goes, round by round, until the agent ends."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.errors import PrivateDirectoryUnusable
+from agent.runtime.private_directory import PrivateDirectory
+from agent.settings.config import AgentConfig
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
@@ -20,10 +19,6 @@ from agent.workers.output.stderr import StderrPipe
 from agent.workers.output.tail import Tail
 from drumbeat.format import describe
 from worker_sdk import context
-
-if TYPE_CHECKING:
-    from agent.runtime.private_directory import PrivateDirectory
-    from agent.settings.config import AgentConfig
 
 log = structlog.get_logger()
 

@@ -4,8 +4,6 @@ Works on blocks of many lines at once, because work for each single line is what
 a busy log slow. Bytes are passed on as they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import pairwise

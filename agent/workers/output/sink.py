@@ -1,7 +1,5 @@
 """Shell. Writes to a destination that may be slow or gone, without ever waiting for it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

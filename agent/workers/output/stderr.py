@@ -5,8 +5,6 @@ taken where it is shown, the pipe fills and the worker waits, as if it wrote the
 is lost or grows.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct
@@ -16,12 +14,9 @@ import tty
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-
-if TYPE_CHECKING:
-    from agent.workers.output.sink import Sink
+from agent.workers.output.sink import Sink
 
 CHUNK_BYTES = 64 * 1024
 """Read from one worker before the next has its turn."""

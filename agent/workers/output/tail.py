@@ -12,19 +12,17 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from pathlib import Path
+from typing import ClassVar, TextIO
 
 from agent.workers.output.lines import LineCutter, matching, prefixed
 from agent.workers.output.sink import Sink, identity
 from agent.workers.output.stderr import StderrPipe
 from worker_sdk.interpreter.signal_wakeup import wait_readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
 

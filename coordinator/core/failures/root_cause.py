@@ -94,7 +94,8 @@ def _named(record: FailureRecord) -> str:
         return f"{who} hung: {_limit_broken(record.hang)}"
     if record.interruption is not None:
         return f"{who}: {record.interruption}{f': {why}' if why else ''}"
-    return f"{who} ({record.ending()}{f', {why}' if why else ''})"
+    ending = record.signal_name or f"exit code {record.exit_code}"
+    return f"{who} ({ending}{f', {why}' if why else ''})"
 
 
 def _limit_broken(hang: Hang) -> str:

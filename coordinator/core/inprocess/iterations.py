@@ -7,14 +7,15 @@ its record has been folded into the state and ``noted``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 
-from coordinator.core.inprocess import reasons
-from coordinator.core.inprocess.model import FAULTS_NAMED_MAX, Fault, InprocessReport, InprocessSpec
-from coordinator.core.inprocess.rank_rules import Ranking, Shortage, assign
+from coordinator.core.inprocess.rank_rules import assign
 from coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,
@@ -22,10 +23,18 @@ from coordinator.core.inprocess.records import (
     IterationRecord,
     IterationState,
 )
-from coordinator.core.inprocess.roster import Barrier, Host, Roster
+from coordinator.core.inprocess.roster import (
+    FAULTS_NAMED_MAX,
+    Barrier,
+    Entry,
+    Fault,
+    Host,
+    Roster,
+    faults_named,
+)
 from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import GiveUp, Wait
-from coordinator.core.run.reasons import NAMES_SHOWN_MAX
+from coordinator.core.run.reasons import NAMES_SHOWN_MAX, listed
 from drumbeat.format import count
 from drumbeat.inprocess import InprocessStep, Interruption, InterruptionKind
 
@@ -37,6 +46,8 @@ WORDED_S = 1.0
 Address = tuple[str, int]
 FindAddress = Callable[[str], Address | Wait | GiveUp]
 """Returns where rank 0 can listen on an agent's host, or what there is to wait for."""
+
+_wait = partial(Wait, agents_wanted=0)
 
 
 class Iterations:
@@ -53,19 +64,13 @@ class Iterations:
         self.state = state
         self.roster = Roster(current, state.order, state.active_world_size)
         # To complete the present iteration, to enter the next one.
-        self._completion, self._entry = Barrier(), Barrier()
+        self._completion, self._entry = Barrier(), Entry()
         # Of workers that are gone since the latest iteration began.
         self._leavers: dict[int, Fault] = {}
         self._groups = [""] * state.world_size
-        # What the first host that entered brought, and which one it was.
-        self._spec: tuple[InprocessSpec, str] | None = None
         # What interrupts the present iteration: by worker, or why if no worker says it.
         self._faults: dict[int, Fault] = {}
         self._cause = ""
-        # The same for an iteration that has not begun.
-        self._early: tuple[int, str] | None = None
-        # Whether a host has lost all of its workers in an iteration that has not begun.
-        self._is_deserted = False
         # Since when workers are gone that have failed at nothing, and nothing else is wrong.
         self._exited_since: float | None = None
         self._interrupted_since = now
@@ -90,22 +95,19 @@ class Iterations:
         self._note_ahead(host, report, now)
         if iteration < state.next_iteration or step is InprocessStep.OUTSIDE:
             return
+        is_expected = step in (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
         if incarnation not in self.roster.live:
-            self._is_deserted = True
-        elif iteration > state.next_iteration or step not in (
-            InprocessStep.ENTERED,
-            InprocessStep.INTERRUPTED,
-        ):
+            self._entry.is_deserted = True
+        elif iteration > state.next_iteration or not is_expected:
             where = f"{host.name} is {step} in iteration {iteration}, but the next one to begin is"
             why = f"{where} {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
-        elif self._early is None:
-            known = (i for i in report.interruptions if i.local_rank < host.size)
-            faults = [self.roster.fault(host, each) for each in islice(known, FAULTS_NAMED_MAX)]
-            why = reasons.faults_named(faults) or f"{host.name} did not wait for it to begin"
-            self._early = (iteration, why)
+        elif self._entry.early is None:
+            found = islice(self._workers_in(host, report.interruptions), FAULTS_NAMED_MAX)
+            named = faults_named([self._fault_of(*each) for each in found])
+            self._entry.early = iteration, named or f"{host.name} did not wait for it to begin"
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
@@ -125,9 +127,9 @@ class Iterations:
                 self._expect_all()
             case IterationInterrupted():
                 self._interrupted_since, self._exited_since, self._cause = now, None, ""
-                if self._early is not None and self._early[0] == record.iteration:
+                if self._entry.early is not None and self._entry.early[0] == record.iteration:
                     self._faults = {}
-                    self._forget_entries()
+                    self._entry = Entry(dict(self.roster.live))
                 self._completion = Barrier()
             case IterationCompleted():
                 self._completion = Barrier()
@@ -140,8 +142,8 @@ class Iterations:
         if self._is_in_call() or self._is_any_entered():
             return True
         # None is left that could enter: what those did that ended is decided here, too.
-        is_over = self._is_deserted and not self.roster.live
-        return is_over or self._early is not None or self._give_up is not None
+        is_over = self._entry.is_deserted and not self.roster.live
+        return is_over or self._entry.early is not None or self._give_up is not None
 
     def decide(
         self, find_address: FindAddress, *, now: float
@@ -156,9 +158,8 @@ class Iterations:
             return self._decide_running(now)
         if not self.is_engaged:
             return None
-        if self._early is not None:
-            iteration, why = self._early
-            return self._interrupted(iteration, why, now)
+        if self._entry.early is not None:
+            return self._interrupted(*self._entry.early, now)
         return self._decide_barrier(find_address, now)
 
     def check_invariants(self) -> None:
@@ -187,22 +188,32 @@ class Iterations:
             elif report.step is InprocessStep.COMPLETED:
                 done.missing.pop(host.incarnation, None)
                 # A host of spares has only heard that it began.
-                active = self.state.active_world_size
-                if done.since is None and self.roster.has_active(host, active):
+                active = range(self.state.active_world_size)
+                if done.since is None and any(r in active for r in self.roster.ranks_of(host)):
                     done.since = now
         elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
             self._add_faults(host, report.interruptions)
 
+    def _workers_in(
+        self, host: Host, interruptions: Iterable[Interruption]
+    ) -> Iterator[tuple[int, Interruption]]:
+        return (
+            (host.first + each.local_rank, each)
+            for each in interruptions
+            if each.local_rank < host.size
+        )
+
+    def _fault_of(self, worker: int, interruption: Interruption) -> Fault:
+        return self.roster.fault_of(worker, interruption.kind, interruption.message)
+
     def _add_faults(self, host: Host, interruptions: Iterable[Interruption]) -> bool:
         """Keep what is new of workers with a rank; tell whether there was any."""
         found = False
-        for interruption in interruptions:
-            worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or self.roster.ranks[worker] < 0:
-                continue
-            found = True
-            if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
-                self._faults[worker] = self.roster.fault(host, interruption)
+        for worker, interruption in self._workers_in(host, interruptions):
+            if self.roster.ranks[worker] >= 0:
+                found = True
+                if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
+                    self._faults[worker] = self._fault_of(worker, interruption)
         return found
 
     def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
@@ -223,11 +234,10 @@ class Iterations:
 
     def _take_terminated(self, host: Host, terminated: Iterable[Interruption], now: float) -> None:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
-        for interruption in terminated:
-            worker = host.first + interruption.local_rank
-            if interruption.local_rank >= host.size or worker in self.roster.gone:
+        for worker, interruption in self._workers_in(host, terminated):
+            if worker in self.roster.gone:
                 continue
-            self._leavers[worker] = self.roster.fault(host, interruption)
+            self._leavers[worker] = self._fault_of(worker, interruption)
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
@@ -244,7 +254,7 @@ class Iterations:
     def _take_entry(self, host: Host, report: InprocessReport, now: float) -> None:
         """Take what a host brings to the next iteration; the first one starts the barrier."""
         if not self._is_any_entered():
-            self._entry.since, self._spec = now, None
+            self._entry.since, self._entry.spec = now, None
         if report.spec is not None:
             self._agree(host, report.spec)
         if report.groups and host.incarnation in self._entry.missing:
@@ -260,13 +270,19 @@ class Iterations:
         """Hold a host's spec against that of the call."""
         if self._is_in_call() and self.state.spec is not None:
             expected, whose = self.state.spec, "in the iteration before"
-        elif self._spec is not None:
-            expected, whose = self._spec[0], f"on {self._spec[1]}"
+        elif self._entry.spec is not None:
+            expected, whose = self._entry.spec[0], f"on {self._entry.spec[1]}"
         else:
-            self._spec = (spec, host.name)
+            self._entry.spec = (spec, host.name)
             return
         if spec != expected and self._give_up is None:
-            self._give_up = GiveUp(reason=reasons.spec_differs(host.name, spec, whose, expected))
+            differing = [
+                f"{field.name} {_value(one)} on {host.name}, {_value(other)} {whose}"
+                for field in fields(spec)
+                if (one := getattr(spec, field.name)) != (other := getattr(expected, field.name))
+            ]
+            why = f"workers disagree on how to restart in process: {'; '.join(differing)}"
+            self._give_up = GiveUp(reason=why)
 
     # Workers that leave.
 
@@ -288,59 +304,46 @@ class Iterations:
             self.roster.remove(host, worker)
         self._ready = None
         if not host.alive:
-            self._completion.forget(host)
-            self._entry.forget(host)
+            for barrier in (self._completion, self._entry):
+                barrier.missing.pop(host.incarnation, None)
+                barrier.ahead.pop(host.incarnation, None)
 
     def _expect_all(self) -> None:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
-        self._forget_entries()
+        self._entry = Entry(dict(self.roster.live))
         is_running = self.state.phase is IterationPhase.RUNNING
         self._completion = Barrier(dict(self.roster.live) if is_running else {})
-
-    def _forget_entries(self) -> None:
-        self._entry = Barrier(dict(self.roster.live))
-        self._spec = self._early = None
-        self._is_deserted = False
 
     # Decisions.
 
     def _decide_running(self, now: float) -> IterationRecord | Wait | None:
-        state, faults = self.state, tuple(self._faults.values())
+        state, done, faults = self.state, self._completion, list(self._faults.values())
+        why = faults_named(faults) or self._cause
         if not self._cause and all(fault.is_exit for fault in faults):
-            if not self._completion.missing:
-                return IterationCompleted(
-                    round_id=state.round_id, iteration=state.iteration, at_s=now
-                )
-            if faults and now < (until := self._last_call_until()):
-                why = f"waiting for others to follow, {until - now:.1f} s left"
-                return _wait(f"{reasons.faults_named(faults)}; {why}", until)
-            if not faults:
-                wait = self._wait_for_completion(now)
-                if not self._cause:
-                    return wait
-        why = reasons.faults_named(faults) or self._cause
+            limit_s = self._present_spec().completion_timeout_s
+            if not done.missing:
+                return self._completed(now)
+            if faults:
+                if now < (until := self._last_call_until()):
+                    left = f"waiting for others to follow, {until - now:.1f} s left"
+                    return _wait(reason=f"{why}; {left}", until=until)
+            elif done.since is None:
+                return None
+            elif now < (until := done.since + limit_s):
+                return self._wait_at(done, "completed", state.iteration, until=until, now=now)
+            else:
+                late = listed(self.roster.late(done), len(done.missing))
+                why = f"not completed by {late} within {limit_s:g} s of the first that did"
         return self._interrupted(state.iteration, why, now)
 
-    def _interrupted(self, iteration: int, why: str, now: float) -> IterationInterrupted:
-        return IterationInterrupted(
-            round_id=self.state.round_id,
-            iteration=iteration,
-            reason=f"iteration {iteration} was interrupted: {why}",
-            at_s=now,
-        )
+    def _completed(self, now: float) -> IterationCompleted:
+        state = self.state
+        return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
 
-    def _wait_for_completion(self, now: float) -> Wait | None:
-        """Wait for those that have not completed; if that took too long, note it as the cause."""
-        done = self._completion.since
-        if done is None:
-            return None
-        limit = self._present_spec().completion_timeout_s
-        if now >= done + limit:
-            late = self._late(self._completion)
-            self._cause = f"not completed by {late} within {limit:g} s of the first that did"
-            return None
-        iteration, until = self.state.iteration, done + limit
-        return self._wait_at(self._completion, "completed", iteration, until=until, now=now)
+    def _interrupted(self, iteration: int, why: str, now: float) -> IterationInterrupted:
+        reason = f"iteration {iteration} was interrupted: {why}"
+        round_id = self.state.round_id
+        return IterationInterrupted(round_id=round_id, iteration=iteration, reason=reason, at_s=now)
 
     def _last_call_until(self) -> float:
         """Return until when more is heard of an interruption, or others may exit as well."""
@@ -353,13 +356,13 @@ class Iterations:
         state, entry, leavers = self.state, self._entry, self._leavers.values()
         is_deserted = not self.roster.live and bool(leavers) and bool(state.order)
         if is_deserted and all(fault.is_exit for fault in leavers):
-            return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
-        iteration, limit = state.next_iteration, self._present_spec().barrier_timeout_s
+            return self._completed(now)
+        iteration, limit_s = state.next_iteration, self._present_spec().barrier_timeout_s
         until = self._barrier_deadline()
         if entry.missing and now < until:
             return self._wait_at(entry, "entered", iteration, until=until, now=now)
         for host in list(entry.missing.values()):
-            why = f"did not enter iteration {iteration} within {limit:g} s"
+            why = f"did not enter iteration {iteration} within {limit_s:g} s"
             entered = entry.ahead.get(host.incarnation, ())
             self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why, but=entered)
             entry.missing.pop(host.incarnation, None)
@@ -378,36 +381,37 @@ class Iterations:
 
     def _rank_all(self) -> tuple[str, IterationBegan] | GiveUp:
         """Look for an order of those that are left, and its leader. Linear in workers."""
-        state, spec, is_in_call = self.state, self._present_spec(), self._is_in_call()
-        why = self._interrupted_why() if is_in_call else ""
-        used = state.next_iteration - state.call_first if is_in_call else 0
+        state, spec, roster, leavers = self.state, self._present_spec(), self.roster, self._leavers
+        why, used, is_in_call = "", 0, self._is_in_call()
+        if is_in_call:
+            # With what was heard since it was interrupted.
+            named = faults_named(self._faults.values())
+            why = f"iteration {state.iteration} was interrupted: {named}" if named else state.reason
+            used = state.next_iteration - state.call_first
         if spec.iterations_max and used >= spec.iterations_max:
             return GiveUp(reason=f"{why}; all {used} iterations of the call are used")
         found = assign(
             state.workers,
-            gone=self.roster.gone,
+            gone=roster.gone,
             groups=self._groups,
             rules=spec.rules,
             world_size_min=spec.world_size_min,
             active_world_size_min=spec.active_world_size_min,
         )
-        discarded = found.discarded if isinstance(found, Ranking) else ()
-        known = [fault for worker, fault in self._leavers.items() if worker in self._faults]
-        others = [fault for worker, fault in self._leavers.items() if worker not in self._faults]
-        why_discarded = "its group {!r} has a size that is not allowed"
-        others += [
-            self.roster.fault_of(
-                w, InterruptionKind.DISCARDED, why_discarded.format(self._groups[w])
-            )
-            for w in discarded[:FAULTS_NAMED_MAX]
-        ]
-        gone = len(self._leavers) + len(discarded)
-        hosts = count(len(self.roster.live), "host")
-        begun = why or f"{hosts} entered iteration {state.next_iteration}"
-        reason = reasons.without(begun, known, others, gone)
-        if isinstance(found, Shortage):
-            return GiveUp(reason=f"{reason}; {found.reason}")
-        return self.roster.host_of(found.order[0]).incarnation, IterationBegan(
+        hosts = count(len(roster.live), "host")
+        reason = why or f"{hosts} entered iteration {state.next_iteration}"
+        # Of those whose faults are named already the rank is enough.
+        names = [fault.who for worker, fault in leavers.items() if worker in self._faults]
+        names += [str(fault) for worker, fault in leavers.items() if worker not in self._faults]
+        discarded = () if isinstance(found, str) else found.discarded
+        for worker in discarded[:FAULTS_NAMED_MAX]:
+            size = f"its group {self._groups[worker]!r} has a size that is not allowed"
+            names.append(str(roster.fault_of(worker, InterruptionKind.DISCARDED, size)))
+        if gone := len(leavers) + len(discarded):
+            reason = f"{reason}; without {listed(names, gone, most=FAULTS_NAMED_MAX)}"
+        if isinstance(found, str):
+            return GiveUp(reason=f"{reason}; {found}")
+        return roster.host_of(found.order[0]).incarnation, IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
             active_world_size=found.active_world_size,
@@ -416,7 +420,7 @@ class Iterations:
             cuts=found.cuts,
             spec=None if is_in_call and spec == state.spec else spec,
             reason=reason,
-            exited=sum(fault.is_exit for fault in self._leavers.values()),
+            exited=sum(fault.is_exit for fault in leavers.values()),
         )
 
     # What is asked above.
@@ -426,15 +430,12 @@ class Iterations:
     ) -> Wait:
         is_many = len(barrier.missing) > NAMES_SHOWN_MAX
         if barrier.wait is None or not is_many or now >= barrier.worded_at + WORDED_S:
-            live = len(self.roster.live)
-            so_far = f"{live - len(barrier.missing)} of {count(live, 'host')} {reached}"
-            what = f"{so_far} iteration {iteration}, waiting for {self._late(barrier)}"
-            barrier.wait = _wait(f"{what}, {until - now:.0f} s left", until)
-            barrier.worded_at = now
+            live, missing = len(self.roster.live), len(barrier.missing)
+            so_far = f"{live - missing} of {count(live, 'host')} {reached} iteration {iteration}"
+            late = listed(self.roster.late(barrier), missing)
+            what = f"{so_far}, waiting for {late}, {until - now:.0f} s left"
+            barrier.wait, barrier.worded_at = _wait(reason=what, until=until), now
         return barrier.wait if barrier.wait.until == until else replace(barrier.wait, until=until)
-
-    def _late(self, barrier: Barrier) -> str:
-        return reasons.hosts_named(self.roster.late(barrier), len(barrier.missing))
 
     def _is_any_entered(self) -> bool:
         return bool(self._entry.ahead) or len(self._entry.missing) < len(self.roster.live)
@@ -447,7 +448,7 @@ class Iterations:
         """Return the spec of the call, else that of the first host that entered."""
         if self._is_in_call() and self.state.spec is not None:
             return self.state.spec
-        return self._spec[0] if self._spec is not None else InprocessSpec()
+        return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
 
     def _barrier_deadline(self) -> float:
         since = self._entry.since
@@ -455,13 +456,8 @@ class Iterations:
             since = self._interrupted_since
         return since + self._present_spec().barrier_timeout_s
 
-    def _interrupted_why(self) -> str:
-        """Return why the latest iteration was interrupted, with what was heard since."""
-        if not self._faults:
-            return self.state.reason
-        named = reasons.faults_named(tuple(self._faults.values()))
-        return f"iteration {self.state.iteration} was interrupted: {named}"
 
-
-def _wait(reason: str, until: float) -> Wait:
-    return Wait(reason=reason, agents_wanted=0, until=until)
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(str(rule) for rule in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

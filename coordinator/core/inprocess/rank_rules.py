@@ -10,7 +10,7 @@ the same names; differs: its ``FillGaps`` can give out ranks beyond the new worl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -98,13 +98,6 @@ class Ranking:
     discarded: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """The rules leave no order that could do the work."""
-
-    reason: str
-
-
 def assign(
     order: Sequence[int],
     *,
@@ -113,10 +106,10 @@ def assign(
     rules: Sequence[RankRule],
     world_size_min: int = 0,
     active_world_size_min: int = 0,
-) -> Ranking | Shortage:
-    """Return who has which rank when ``gone`` take no part any more. Linear in workers.
+) -> Ranking | str:
+    """Return who has which rank when ``gone`` take no part any more, or why none has.
 
-    ``groups`` are by worker; one whose group is ``""`` belongs to none.
+    Linear in workers. ``groups`` are by worker; one whose group is ``""`` belongs to none.
     """
     ranking = list(order)
     leaving = {worker for worker in order if worker in gone}
@@ -133,24 +126,26 @@ def assign(
             ranking = cuts[-1].apply(ranking)
             leaving = set()
     if leaving:
-        return Shortage(f"no rule says who takes the ranks of {count(len(leaving), 'worker')}")
-    active = _active(len(ranking), rules)
-    if why := _shortage(len(ranking), active, world_size_min, active_world_size_min):
-        return Shortage(why)
+        return f"no rule says who takes the ranks of {count(len(leaving), 'worker')}"
+    active = len(ranking)
+    for rule in rules:
+        if rule.kind is RuleKind.ACTIVE_MAX:
+            active = min(active, rule.count)
+        elif rule.kind is RuleKind.ACTIVE_DIVISOR:
+            active -= active % rule.count
+    if not ranking:
+        return "no worker is left"
+    left, least = f"{count(len(ranking), 'worker')} left", max(1, active_world_size_min)
+    if len(ranking) < world_size_min:
+        return f"{left}, at least {world_size_min} must take part"
+    if active < least:
+        return f"of {left}, {active} would call the function, at least {least} must"
     return Ranking(
         order=ranking,
         active_world_size=active,
         cuts=tuple(cuts),
         discarded=tuple(sorted(discarded)),
     )
-
-
-def replay(order: Sequence[int], cuts: Iterable[Cut]) -> list[int]:
-    """Return the order that cuts lead to."""
-    result = list(order)
-    for cut in cuts:
-        result = cut.apply(result)
-    return result
 
 
 def _unfit(
@@ -161,25 +156,3 @@ def _unfit(
     sizes = Counter(groups[worker] for worker in staying)
     unfit = {group for group, size in sizes.items() if not rule.allows(size)}
     return [worker for worker in staying if groups[worker] in unfit] if unfit else []
-
-
-def _active(world_size: int, rules: Sequence[RankRule]) -> int:
-    active = world_size
-    for rule in rules:
-        if rule.kind is RuleKind.ACTIVE_MAX:
-            active = min(active, rule.count)
-        elif rule.kind is RuleKind.ACTIVE_DIVISOR:
-            active -= active % rule.count
-    return active
-
-
-def _shortage(world_size: int, active: int, world_size_min: int, active_min: int) -> str:
-    """Return why the work can't be done with so many; empty if it can."""
-    if not world_size:
-        return "no worker is left"
-    left = f"{count(world_size, 'worker')} left"
-    if world_size < world_size_min:
-        return f"{left}, at least {world_size_min} must take part"
-    if active < max(1, active_min):
-        return f"of {left}, {active} would call the function, at least {max(1, active_min)} must"
-    return ""

@@ -1,17 +1,40 @@
-"""Pure. What the journal keeps of a round's iterations, and what it folds into."""
+"""Pure. What hosts say of a round's iterations, what the journal keeps, what it folds into.
+
+An iteration is one call of the training function by all workers that take part.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from coordinator.core.inprocess.model import InprocessSpec
-from coordinator.core.inprocess.rank_rules import Cut, replay
+from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut, RankRule
 from drumbeat.format import count
+from drumbeat.inprocess import HostReport
 
 # Decisions, as a run's history and its log name them.
 BEGAN, INTERRUPTED, COMPLETED = "iteration began", "iteration interrupted", "iteration completed"
 ITERATION_DECISIONS = frozenset({BEGAN, INTERRUPTED, COMPLETED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessSpec:
+    """What all workers of a round must agree on. Durations are seconds; 0 of a count: no limit."""
+
+    rules: tuple[RankRule, ...] = (SHIFT_RANKS,)
+    world_size_min: int = 0
+    active_world_size_min: int = 0
+    iterations_max: int = 0
+    last_call_wait_s: float = 1.0
+    barrier_timeout_s: float = 120.0
+    completion_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InprocessReport(HostReport):
+    """A host's report; ``spec`` comes with the first ones of a call."""
+
+    spec: InprocessSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +175,7 @@ class IterationState:
         """Assert what must hold between records. Linear in workers; for tests."""
         assert (self.iteration < 0) == (self.phase is IterationPhase.NONE), self.phase
         assert len(set(self.order)) == len(self.order), "a worker has two ranks"
-        assert all(0 <= worker < self.world_size for worker in self.order), (
-            "a worker of another round"
-        )
+        assert set(self.order) <= set(range(self.world_size)), "a worker of another round"
         assert self.active_world_size <= len(self.order), "more active ones than workers"
         if self.phase in (IterationPhase.RUNNING, IterationPhase.COMPLETED):
             assert self.active_world_size > 0, "no worker calls the function"
@@ -164,13 +185,14 @@ class IterationState:
 
     def _begin(self, record: IterationBegan) -> None:
         self._start_call_if_new(record.iteration)
-        if record.iteration > self.call_first:
-            self.restarted += 1
-        self.order = replay(self.workers, record.cuts)
+        self.restarted += record.iteration > self.call_first
+        self.order = self.workers
+        for cut in record.cuts:
+            self.order = cut.apply(self.order)
         self.exited += record.exited
         self.active_world_size = record.active_world_size
         self.master_addr, self.master_port = record.master_addr, record.master_port
-        self.spec = record.spec if record.spec is not None else self.spec
+        self.spec = record.spec or self.spec
         self.phase, self.reason = IterationPhase.RUNNING, record.reason
 
     def _start_call_if_new(self, iteration: int) -> None:
@@ -178,11 +200,9 @@ class IterationState:
             self.call_first, self.spec = iteration, None
 
     def _expect(self, record: IterationRecord, *, is_next: bool) -> None:
-        iteration = self.next_iteration if is_next else self.iteration
+        expected = self.round_id, self.next_iteration if is_next else self.iteration
         is_running = self.phase is IterationPhase.RUNNING
-        if (record.round_id, record.iteration) != (self.round_id, iteration) or (
-            is_next is is_running
-        ):
+        if (record.round_id, record.iteration) != expected or is_next is is_running:
             what = f"{type(record).__name__} of iteration {record.iteration}"
             at = f"iteration {self.iteration} of round {self.round_id}, {self.phase}"
             raise ValueError(f"{what} of round {record.round_id} can't follow {at}")

@@ -1,15 +1,15 @@
-"""Pure. In-process restart as a running round sees it: what is journaled, and who is told.
-
-A round whose workers do not restart in process never has ``Iterations``: nothing here
-costs it anything.
-"""
+"""Pure. In-process restart as a running round sees it: what is journaled, and who is told."""
 
 from __future__ import annotations
 
 from coordinator.core.effects import Instruct
 from coordinator.core.inprocess.iterations import Address, Iterations
-from coordinator.core.inprocess.model import InprocessReport
-from coordinator.core.inprocess.records import IterationBegan, IterationPhase, IterationRecord, told
+from coordinator.core.inprocess.records import (
+    InprocessReport,
+    IterationBegan,
+    IterationPhase,
+    told,
+)
 from coordinator.core.model import Round
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait
@@ -19,14 +19,14 @@ class InProcessRestarts:
     """The in-process restarts of one round. Not thread-safe; one owner calls it.
 
     ``give_up`` says why no iteration can follow, ``review_at`` when to call ``review``
-    again if nothing happens.
+    again if nothing happens. A round whose workers do not restart in process never has
+    ``Iterations``: nothing here costs it anything.
     """
 
     def __init__(self, run: RunContext, current: Round, *, now: float) -> None:
         self.give_up: str | None = None
         self.review_at: float | None = None
-        self._run = run
-        self._round = current
+        self._run, self._round = run, current
         self._leader_port = LeaderPort(run.state)
         self._iterations: Iterations | None = None
         # Since when an iteration is waited for, and when that is logged next.
@@ -48,13 +48,11 @@ class InProcessRestarts:
         if self._iterations is not None:
             self._untold.add(incarnation)
 
-    def finished(self, incarnation: str) -> None:
-        """Take in that all workers of a participant exited with 0: they enter no more."""
-        if self._iterations is not None:
-            self._iterations.agent_lost(incarnation, "its workers have ended")
-
     def lost(self, incarnation: str, why: str) -> bool:
-        """Take in that a member was given up; return whether the round goes on without it."""
+        """Take in that an agent was given up, or that all of its workers exited with 0.
+
+        Returns whether the round goes on without it.
+        """
         state = self._run.state
         if self._iterations is None or not state.is_seated(incarnation):
             return False
@@ -65,17 +63,24 @@ class InProcessRestarts:
 
     def review(self, *, now: float) -> Wait | None:
         """Journal what follows, and return what is waited for then, if anything is."""
-        decision: IterationRecord | GiveUp | Wait | None = None
-        while self._iterations is not None:
-            decision = self._iterations.decide(lambda leader: self._address(leader, now), now=now)
+        wait = None
+        while (iterations := self._iterations) is not None:
+            decision = iterations.decide(lambda leader: self._address(leader, now), now=now)
             if decision is None or isinstance(decision, GiveUp | Wait):
+                if isinstance(decision, GiveUp):
+                    self.give_up = decision.reason
+                else:
+                    wait = decision
                 break
             self._run.commit(decision)
-            self._follow(self._iterations, decision, now)
             self._run.log(*told(decision))
-        if isinstance(decision, GiveUp):
-            self.give_up = decision.reason
-        wait = decision if isinstance(decision, Wait) else None
+            iterations.noted(decision, now=now)
+            self._untold.update(self._round.seats)
+            if isinstance(decision, IterationBegan):
+                leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
+                self._run.members.presences[leader].master_port_spent = decision.master_port
+                self._run.tell([leader])
+                self._leader_port = LeaderPort(self._run.state)
         self._log_wait(wait, now)
         instants = (wait.until if wait else None, self._log_at)
         self.review_at = min((at for at in instants if at is not None), default=None)
@@ -83,18 +88,16 @@ class InProcessRestarts:
 
     def instructions(self) -> list[Instruct]:
         """Return what to tell participants, once. Linear in workers after a record."""
-        iterations, state, untold = self._iterations, self._run.state, self._untold
-        if iterations is None or not untold:
-            return []
+        iterations, state, seats = self._iterations, self._run.state, self._round.seats
+        untold, self._untold = self._untold & seats.keys() - state.given_up, set()
         effects: list[Instruct] = []
-        for incarnation in self._round.seats if len(untold) > 1 else untold:
+        for incarnation in sorted(untold, key=lambda i: seats[i].group_rank):
             presence = self._run.members.presences.get(incarnation)
-            if incarnation not in untold or incarnation in state.given_up or presence is None:
+            if iterations is None or presence is None or presence.session_id is None:
                 continue
             directive = iterations.roster.directive_for(incarnation, iterations.state)
-            if directive is not None and presence.session_id is not None:
+            if directive is not None:
                 effects.append(Instruct(session_id=presence.session_id, directive=directive))
-        self._untold = set()
         return effects
 
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
@@ -106,8 +109,7 @@ class InProcessRestarts:
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in workers; for tests."""
         if self._iterations is not None:
-            state = self._run.state
-            assert self._iterations.state is state.iterations, "iterations of another round"
+            assert self._iterations.state is self._run.state.iterations, "of another round"
             self._iterations.check_invariants()
 
     def _begin(self, now: float) -> Iterations:
@@ -118,16 +120,6 @@ class InProcessRestarts:
         self._iterations = Iterations(state.iterations, self._round, lost=lost, now=now)
         self._untold.update(self._round.seats)
         return self._iterations
-
-    def _follow(self, iterations: Iterations, record: IterationRecord, now: float) -> None:
-        """Follow a record that has just been folded into the state of the run."""
-        iterations.noted(record, now=now)
-        self._untold.update(self._round.seats)
-        if isinstance(record, IterationBegan):
-            leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
-            self._run.members.presences[leader].master_port_spent = record.master_port
-            self._run.tell([leader])
-            self._leader_port = LeaderPort(self._run.state)
 
     def _log_wait(self, wait: Wait | None, now: float) -> None:
         """Log what an iteration waits for: more rarely, the longer it takes."""
@@ -146,6 +138,6 @@ class InProcessRestarts:
         """Return where rank 0 listens; an address given for the round is its leader's."""
         if not (port := self._run.port_of(leader)):
             return self._leader_port.wait_for(leader, "the iteration", now=now)
-        address = self._run.state.members[leader].address
-        is_as_given = leader == self._round.leader
-        return (self._run.state.spec.master_addr or address) if is_as_given else address, port
+        state, is_as_given = self._run.state, leader == next(iter(self._round.seats))
+        address = state.members[leader].address
+        return (state.spec.master_addr or address) if is_as_given else address, port

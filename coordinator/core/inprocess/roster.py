@@ -1,4 +1,4 @@
-"""Pure. Whose workers take part in a round's iterations, and with which ranks."""
+"""Pure. Whose workers take part in a round's iterations, with which ranks, and their faults."""
 
 from __future__ import annotations
 
@@ -7,20 +7,59 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, Fault
-from coordinator.core.inprocess.records import IterationPhase, IterationState
+from coordinator.core.inprocess.records import InprocessSpec, IterationPhase, IterationState
 from coordinator.core.model import Round
 from coordinator.core.phases.rendezvous import Wait
+from coordinator.core.run.reasons import listed
 from drumbeat.inprocess import (
     DirectiveKind,
     InprocessDirective,
     InprocessSeat,
-    Interruption,
     InterruptionKind,
     IterationBegin,
     IterationComplete,
     IterationInterrupt,
 )
+
+# Of a fault's text in a reason; the whole is in its failure record.
+FAULT_CHARACTERS_MAX = 300
+# Faults that a reason names; the others are a number.
+FAULTS_NAMED_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What ended an iteration for one worker, or for ``workers`` of a host at once.
+
+    ``rank`` is the lowest one's in that iteration, or at the start of the round if
+    it had none.
+    """
+
+    rank: int
+    host: str
+    kind: InterruptionKind
+    message: str
+    workers: int = 1
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether the worker has ended having failed at nothing."""
+        return self.kind is InterruptionKind.EXITED
+
+    @property
+    def who(self) -> str:
+        """The worker, or the host."""
+        one = f"rank {self.rank} on {self.host}"
+        return one if self.workers == 1 else f"{self.workers} workers on {self.host}"
+
+    def __str__(self) -> str:
+        first = self.message.partition("\n")[0]
+        return f"{self.who}: {self.kind}{f': {first}' if first else ''}"
+
+
+def faults_named(faults: Collection[Fault]) -> str:
+    """Say in one line what went wrong with the first few."""
+    return listed(map(str, faults), len(faults), most=FAULTS_NAMED_MAX, sep="; ")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -46,10 +85,17 @@ class Barrier:
     """The sentence on those that are missing, as of ``worded_at``."""
     worded_at: float = 0.0
 
-    def forget(self, host: Host) -> None:
-        """Wait for a host no more."""
-        self.missing.pop(host.incarnation, None)
-        self.ahead.pop(host.incarnation, None)
+
+@dataclass(slots=True)
+class Entry(Barrier):
+    """The barrier of an iteration that has not begun, and what is known of that."""
+
+    spec: tuple[InprocessSpec, str] | None = None
+    """What the first host that entered brought, and which one it was."""
+    early: tuple[int, str] | None = None
+    """The iteration, and what interrupts it before it begins."""
+    is_deserted: bool = False
+    """Whether a host has lost all of its workers in it."""
 
 
 class Roster:
@@ -60,8 +106,8 @@ class Roster:
     """
 
     def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:
-        self._all = [
-            Host(
+        self.hosts = {
+            i: Host(
                 incarnation=i,
                 name=seat.agent.name,
                 first=seat.rank_first,
@@ -69,9 +115,8 @@ class Roster:
                 alive=seat.agent.local_world_size,
             )
             for i, seat in current.seats.items()
-        ]
-        self._firsts = [host.first for host in self._all]
-        self.hosts = {host.incarnation: host for host in self._all}
+        }
+        self._all = list(self.hosts.values())
         self.live = dict(self.hosts)
         self.gone: set[int] = set()
         self.ranks = [-1] * current.world_size
@@ -94,7 +139,16 @@ class Roster:
             for worker, rank in enumerate(self.ranks):
                 if rank < 0 and worker not in self.gone:
                     self.remove(self.host_of(worker), worker)
-        self._seat_roles(order, active_world_size)
+        if not self._roles:
+            return
+        actives = Counter(self._roles[worker] for worker in order[:active_world_size])
+        everyone = Counter(self._roles[worker] for worker in order)
+        seen: Counter[str] = Counter()
+        for rank, worker in enumerate(order):
+            role = self._roles[worker]
+            sizes = actives if rank < active_world_size else everyone
+            self._role_seats[worker] = seen[role], sizes[role]
+            seen[role] += 1
 
     def remove(self, host: Host, worker: int) -> None:
         """Let a worker, who still takes part, take part no more."""
@@ -109,7 +163,7 @@ class Roster:
 
     def host_of(self, worker: int) -> Host:
         """Return whose worker it is."""
-        return self._all[bisect_right(self._firsts, worker) - 1]
+        return self._all[bisect_right(self._all, worker, key=lambda host: host.first) - 1]
 
     def ranks_of(self, host: Host) -> list[int]:
         """Return the ranks of a host's workers in the latest iteration, -1 for none."""
@@ -158,24 +212,9 @@ class Roster:
             seat = self._role_seats.get(host.first + local_rank)
             role_rank, role_size = seat or (rank, active if is_active else world)
             seats.append(
-                InprocessSeat(
-                    local_rank=local_rank,
-                    rank=rank,
-                    active_rank=rank if is_active else None,
-                    role_rank=role_rank,
-                    role_world_size=role_size,
-                )
+                InprocessSeat(local_rank, rank, rank if is_active else None, role_rank, role_size)
             )
         return tuple(seats)
-
-    def has_active(self, host: Host, active_world_size: int) -> bool:
-        """Return whether a worker of a host calls the function in the latest iteration."""
-        return any(0 <= rank < active_world_size for rank in self.ranks_of(host))
-
-    def fault(self, host: Host, interruption: Interruption) -> Fault:
-        """Return what a host reports of one of its workers, as others see it."""
-        worker = host.first + interruption.local_rank
-        return self.fault_of(worker, interruption.kind, interruption.message)
 
     def fault_of(
         self, worker: int, kind: InterruptionKind, message: str, *, workers: int = 1
@@ -207,16 +246,3 @@ class Roster:
     def _rank_of(self, worker: int) -> int:
         """Return a worker's rank in the latest iteration, or at the start of the round."""
         return worker if self.ranks[worker] < 0 else self.ranks[worker]
-
-    def _seat_roles(self, order: Sequence[int], active_world_size: int) -> None:
-        if not self._roles:
-            return
-        actives = Counter(self._roles[worker] for worker in order[:active_world_size])
-        everyone = Counter(self._roles[worker] for worker in order)
-        seen: Counter[str] = Counter()
-        self._role_seats = {}
-        for rank, worker in enumerate(order):
-            role = self._roles[worker]
-            sizes = actives if rank < active_world_size else everyone
-            self._role_seats[worker] = seen[role], sizes[role]
-            seen[role] += 1

@@ -1,19 +1,23 @@
-"""Pure. Which members are connected, and which are given up when."""
+"""Pure. Which members are connected, how often they beat, and which are given up when."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from coordinator.core.effects import Direct
 from coordinator.core.events import BeatReceived
-from coordinator.core.model import Beat, Desired, FailureRecord, GroupState, Pace
+from coordinator.core.model import Beat, FailureRecord, GroupState
+from coordinator.core.policy import Policy
 from coordinator.core.progress.worker_progress import Whereabouts
 from drumbeat.deadlines import Deadlines
 
 # How many heartbeat intervals a member may be silent before it is suspect: one beat
 # is late now and then, and what waits for a suspect waits no longer than needed.
 SUSPECT_INTERVALS = 1.5
+# More than two intervals fit into a lease, so that one late beat costs nothing.
+INTERVAL_PER_LEASE_MAX = 0.4
 # Two clocks drift apart by some 20 µs a second: older messages must not count,
 # and among those of this long there is one that was quick.
 WINDOW_S = 30.0
@@ -50,8 +54,10 @@ class Presence:
     stalled_before: float = 0.0
     read_before: float = 0.0
     beat: Beat = field(default_factory=lambda: Beat(state=GroupState.IDLE))
-    pushed: Desired | None = None  # what this session was sent last
+    pushed: Direct | None = None  # what this session was sent last
     master_port_spent: int = 0  # its latest port that a round has used
+    version: str = ""  # of which readers are told, with the labels
+    labels: dict[str, str] = field(default_factory=dict)
     birth: Birth = field(default_factory=Birth)
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     failure: FailureRecord | None = None  # the latest that a beat told in short
@@ -70,8 +76,11 @@ class Membership:
     lease in one silence: one that is always late would never give a member up.
     """
 
-    def __init__(self, pace: Pace) -> None:
-        self.set_pace(pace)
+    def __init__(self, policy: Policy, *, agents: int = 0) -> None:
+        self._policy = policy
+        self._stretch = 1
+        self._set_pace()
+        self.follow(agents)
         self.presences: dict[str, Presence] = {}
         self.connected: set[str] = set()
         self.suspects: set[str] = set()
@@ -81,10 +90,23 @@ class Membership:
         self._stalled_s = 0.0
         self._reading_s = 0.0
 
-    def set_pace(self, pace: Pace) -> None:
-        """Let this pace hold from each member's next beat on."""
-        self.pace = pace
-        self._suspect_s = min(SUSPECT_INTERVALS * pace.heartbeat_interval_s, pace.lease_s)
+    def follow(self, agents: int) -> bool:
+        """Take in how many agents the run has; return whether they beat at another pace now.
+
+        Up to ``agents_at_base_pace`` agents keep ``base_pace``. With each doubling beyond it
+        the reconnect delay doubles, and so does the interval, as far as the lease allows. The
+        lease is the same at any size: a large run finds its silent hosts as fast as a small
+        one. A pace that is stretched is tightened only when most agents have gone, so that a
+        few who come and go change nothing. It holds from each member's next beat on.
+        """
+        before, room = self._stretch, self._policy.agents_at_base_pace * self._stretch
+        while agents > room:
+            self._stretch, room = self._stretch * 2, room * 2
+        while self._stretch > 1 and agents < room // 4:
+            self._stretch, room = self._stretch // 2, room // 2
+        if self._stretch != before:
+            self._set_pace()
+        return self._stretch != before
 
     @property
     def present_count(self) -> int:
@@ -196,6 +218,16 @@ class Membership:
     def pop_expired(self, *, now: float) -> list[str]:
         """Return the members whose lease or grace is over; note who has become suspect."""
         return [each for each in self._deadlines.pop_due(now) if self._is_over(each, now)]
+
+    def _set_pace(self) -> None:
+        base, stretch = self._policy.base_pace, self._stretch
+        longest_s = max(base.heartbeat_interval_s, INTERVAL_PER_LEASE_MAX * base.lease_s)
+        interval_s = min(base.heartbeat_interval_s * stretch, longest_s)
+        reconnect_s = base.reconnect_delay_max_s * stretch
+        self.pace = replace(
+            base, heartbeat_interval_s=interval_s, reconnect_delay_max_s=reconnect_s
+        )
+        self._suspect_s = min(SUSPECT_INTERVALS * interval_s, base.lease_s)
 
     def _restart_lease(self, incarnation: str, presence: Presence, now: float) -> None:
         presence.silent_since = now

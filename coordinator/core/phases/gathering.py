@@ -5,7 +5,6 @@ from __future__ import annotations
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.phases.ranks import next_order
 from coordinator.core.phases.rendezvous import (
-    Close,
     GiveUp,
     LeaderPort,
     Rendezvous,
@@ -45,7 +44,7 @@ class Gathering(RunPhase):
             self._progress_at = None
             self.run.tell_all()
         result = self._rendezvous(judged_at)
-        match self._start(result.reason, now, judged_at) if isinstance(result, Close) else result:
+        match self._start(result, now, judged_at) if isinstance(result, str) else result:
             case Wait() as wait:
                 self.wait = wait
                 instants = (wait.until, self._progress_at)
@@ -56,7 +55,7 @@ class Gathering(RunPhase):
             case started:
                 return started
 
-    def _rendezvous(self, now: float) -> Close | Wait | GiveUp:
+    def _rendezvous(self, now: float) -> str | Wait | GiveUp:
         spec, members = self.state.spec, self.members
         connected, missed = len(members.connected), len(members.missed)
         if connected + missed < spec.agents_min:

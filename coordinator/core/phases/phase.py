@@ -8,7 +8,7 @@ from coordinator.core import effects as fx
 from coordinator.core.failures.intake import SilentAtFailure
 from coordinator.core.failures.verdict import make_verdict
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import Beat, Desired, VerdictCause
+from coordinator.core.model import Beat, VerdictCause
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Learning
@@ -89,10 +89,14 @@ class RunContext:
             wanted = desired_state(
                 self.state, incarnation, wait=wait, present=present, released=why, now=now
             )
-            desired = Desired(state=wanted, master_port_spent=presence.master_port_spent)
-            if desired != presence.pushed:
-                presence.pushed = desired
-                taken.append(fx.Direct(session_id=presence.session_id, desired=desired))
+            push = fx.Direct(
+                session_id=presence.session_id,
+                state=wanted,
+                master_port_spent=presence.master_port_spent,
+            )
+            if push != presence.pushed:
+                presence.pushed = push
+                taken.append(push)
         self._untold, self._is_for_all = set(), False
         return taken
 

@@ -26,13 +26,6 @@ class Rendezvous:
     is_reforming: bool  # a round has just ended, and no new agent is expected
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close the round now."""
-
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Not yet; look again at ``until`` if nothing happens before (``None``: never)."""
@@ -50,8 +43,8 @@ class GiveUp:
     cause: VerdictCause = VerdictCause.AGENTS_MISSING
 
 
-def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | Wait | GiveUp:
-    """Decide whether the round can close at ``now``.
+def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> str | Wait | GiveUp:
+    """Decide whether the round can close at ``now``; a string says why it does.
 
     Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last
     call: it waits ``last_call_s`` at most, and no longer than a tenth of it
@@ -66,7 +59,7 @@ def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | 
     deadline = gathering.since + spec.join_timeout_s
     if present >= spec.agents_max:
         agents = count(spec.agents_max, "agent")
-        return Close(f"{spec.agents_max} of {agents} {are(spec.agents_max)} there")
+        return f"{spec.agents_max} of {agents} {are(spec.agents_max)} there"
     if awaited := gathering.agents_missed + gathering.agents_suspect:
         until = deadline if now < deadline else deadline + AWAITED_MAX_S
         until = quorum_since + AWAITED_MAX_S if wanted <= 0 else until
@@ -80,7 +73,7 @@ def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> Close | 
         return Wait(reason=reason, agents_wanted=wanted, until=deadline)
     if gathering.is_reforming:
         left = f"{count(present, 'agent')} {are(present)} left"
-        return Close(f"{left}, {spec.agents_min} {are(spec.agents_min)} enough")
+        return f"{left}, {spec.agents_min} {are(spec.agents_min)} enough"
     return _last_call(spec, present, quorum_since, gathering.latest_arrival, now)
 
 
@@ -96,18 +89,18 @@ def _awaited(gathering: Rendezvous) -> str:
 
 def _last_call(
     spec: RunSpec, present: int, quorum_since: float, latest: float, now: float
-) -> Close | Wait:
+) -> str | Wait:
     deadline = last_call_deadline(spec, first=quorum_since, latest=latest)
     if now >= deadline:
-        return Close(f"last call is over with {present} of {spec.agents_max} agents")
+        return f"last call is over with {present} of {spec.agents_max} agents"
     room = spec.agents_max - present
     reason = f"{count(present, 'agent')} {are(present)} enough, last call for {room} more"
     return Wait(reason=reason, agents_wanted=room, until=deadline)
 
 
 def last_call_deadline(spec: RunSpec, *, first: float, latest: float) -> float:
-    """Return when a last call ends that began at ``first``, with the ``latest`` arrival."""
-    return min(first + spec.last_call_s, latest + spec.last_call_quiet_s)
+    """Return when a last call ends that began at ``first``, a quiet tenth after the ``latest``."""
+    return min(first + spec.last_call_s, latest + spec.last_call_s / 10)
 
 
 class LeaderPort:

@@ -69,7 +69,7 @@ class Running(RunPhase):
         elif beat.state is GroupState.SUCCEEDED and state.is_awaited(incarnation):
             self.run.commit(GroupSucceeded(round_id=round_id, incarnation=incarnation))
             self._waiting[incarnation] = now
-            self._inprocess.finished(incarnation)
+            self._inprocess.lost(incarnation, "its workers have ended")
 
     def lost(self, incarnation: str, reason: str, *, was_silent: bool, now: float) -> bool:
         self._extras.discard(incarnation)

@@ -6,8 +6,6 @@ by durations alone: its uptime against the age of the verdict.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
@@ -32,15 +30,6 @@ _VICTIM_BYTES = 2_048
 _STANDING_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSession:
-    """One session of one agent. ``run`` is the ``RunState.key`` of the one it serves, if any."""
-
-    run: str | None
-    version: str
-    labels: dict[str, str]
-
-
 class Registry:
     """The core of a coordinator. Routes events to runs; a run never sees another.
 
@@ -50,7 +39,7 @@ class Registry:
 
     def __init__(self, policy: Policy) -> None:
         self.runs: dict[str, IsolatedRun] = {}
-        self.sessions: dict[str, AgentSession] = {}
+        self._sessions: dict[str, str | None] = {}  # which run each serves, by its key
         self.ended: dict[str, int] = {}
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self._failures_bytes = 0  # of all runs
@@ -106,7 +95,7 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        served = {session.run for session in self.sessions.values()}
+        served = set(self._sessions.values())
         for key, run in self.runs.items():
             is_served = not run.is_sound or not run.members.connected or key in served
             assert is_served, "members without a session"
@@ -126,8 +115,7 @@ class Registry:
                 effects = self._open(event, now)
                 run = self._of_agent(event.run_id, event.agent.incarnation)
                 key = run.state.key if run is not None else None
-                session = AgentSession(run=key, version=event.version, labels=event.labels)
-                self.sessions[event.session_id] = session
+                self._sessions[event.session_id] = key
                 return effects
             case ev.FailureReported():
                 return self._take_failure(event, now)
@@ -138,7 +126,7 @@ class Registry:
             case _:
                 run = self._run_of(event)
                 if isinstance(event, ev.SessionClosed):
-                    self.sessions.pop(event.session_id, None)
+                    self._sessions.pop(event.session_id, None)
                 if run is None:
                     return refuse(event, StaleSession("its run is not known here"))
         return self._deliver(run, event, now)
@@ -155,10 +143,9 @@ class Registry:
 
         A session that is not known here is answered by the agent's run.
         """
-        session = self.sessions.get(event.session_id)
-        if session is None:
+        if event.session_id not in self._sessions:
             return self._of_agent(event.run_id, event.incarnation)
-        run = self.runs.get(session.run or "")
+        run = self.runs.get(self._sessions[event.session_id] or "")
         return run if run is not None and run.state.run_id == event.run_id else None
 
     def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:

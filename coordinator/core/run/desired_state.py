@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.model import Assignment, Exit, Release, Standby, Stop, Verdict
+from coordinator.core.model import Assignment, Desired, Exit, Release, Standby, Stop, Verdict
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.format import count
@@ -16,7 +16,7 @@ def desired_state(
     present: int,
     now: float,
     released: str | None = None,
-) -> Standby | Assignment | Stop | Exit | Release:
+) -> Desired:
     """Return the desired state of one agent. Does not depend on the number of agents.
 
     ``wait`` is what the run, or an iteration, waits for; ``present`` are its connected agents;

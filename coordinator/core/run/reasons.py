@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from coordinator.core.failures.root_cause import describe
 from coordinator.core.model import FailureRecord, Round
@@ -80,7 +81,9 @@ def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> 
     late = [seat for i, seat in current.seats.items() if i not in succeeded]
     names = [f"{seat.agent.name} (group rank {seat.group_rank})" for seat in late]
     agents = count(len(late), "agent")
-    return f"exit barrier timeout: {agents} not done after {limit_s:g} s: {_list(names)}"
+    return (
+        f"exit barrier timeout: {agents} not done after {limit_s:g} s: {listed(names, len(names))}"
+    )
 
 
 def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = NOWHERE) -> str:
@@ -94,7 +97,8 @@ def run_failed(reason: str, causes: Sequence[FailureRecord], where: Standings = 
 
 def hosts(current: Round, incarnations: Collection[str]) -> str:
     """Name agents of a round."""
-    return _list(sorted(current.seats[incarnation].agent.name for incarnation in incarnations))
+    names = sorted(current.seats[incarnation].agent.name for incarnation in incarnations)
+    return listed(names, len(names))
 
 
 def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
@@ -103,8 +107,11 @@ def _cause(causes: Sequence[FailureRecord], where: Standings) -> str:
     return f"{describe(causes)}; furthest behind: {behind}" if behind else describe(causes)
 
 
-def _list(names: Sequence[str]) -> str:
-    shown = list(names[:NAMES_SHOWN_MAX])
-    if hidden := len(names) - len(shown):
+def listed(
+    names: Iterable[str], number: int, *, most: int = NAMES_SHOWN_MAX, sep: str = ", "
+) -> str:
+    """Name the first few of so many, and say how many more there are."""
+    shown = list(islice(names, most))
+    if hidden := number - len(shown):
         shown.append(f"{hidden} more")
-    return ", ".join(shown)
+    return sep.join(shown)

@@ -13,7 +13,6 @@ from coordinator.core import events as ev
 from coordinator.core.failures.intake import is_wanted, taken
 from coordinator.core.membership.admission import numbered, refusal
 from coordinator.core.membership.leases import Membership
-from coordinator.core.membership.pace import RunPace
 from coordinator.core.model import VerdictCause
 from coordinator.core.phases.ending import Ended, Ending
 from coordinator.core.phases.gathering import Gathering
@@ -33,23 +32,19 @@ PHASES: dict[Phase, type[RunPhase]] = {
 }
 
 
-class Run:
+class Run(RunContext):
     """The core of one run. Not thread-safe; one owner calls it."""
 
     def __init__(self, state: RunState, policy: Policy, *, now: float) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
-        self.state = state
-        self._pace = RunPace(policy, agents=len(state.members))  # who may all return at once
-        self.members = Membership(self._pace.pace)
-        self.members.latest_arrival = now
+        members = Membership(policy, agents=len(state.members))  # who may all return at once
+        members.latest_arrival = now
+        super().__init__(state, members, policy)
         self.failures_bytes_max = policy.failures_bytes_per_run_max
-        self._policy = policy
         self._names = {member.name for member in state.members.values()}  # no two alike
-        self._context = RunContext(state, self.members, policy)
         if state.phase is not Phase.ENDED:
-            until = now + policy.return_grace_s(self.members.pace)
-            self.members.remember(state.members, until=until)
-        self._phase = PHASES[state.phase](self._context, now=now)
+            members.remember(state.members, until=now + policy.return_grace_s(members.pace))
+        self._phase = PHASES[state.phase](self, now=now)
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
@@ -60,17 +55,16 @@ class Run:
         while (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
             self._follow(transition, now)
         phase = self._phase
-        effects = self._context.take_effects(phase.wait, phase.released, now=now)
+        effects = self.take_effects(phase.wait, phase.released, now=now)
         effects += phase.instructions()
-        if self._pace.follow(len(self.members.presences)):
-            pace = self._pace.pace
-            self.members.set_pace(pace)
+        if self.members.follow(len(self.members.presences)):
+            pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
         return effects
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat from which nothing follows, and return whether it was one."""
-        return self.members.take_quietly(event, awaited=self._context.silent.charged, now=now)
+        return self.members.take_quietly(event, awaited=self.silent.charged, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -96,7 +90,7 @@ class Run:
             case ev.SessionOpened():
                 self._on_session_opened(event, now)
             case ev.SessionClosed():
-                until = now + self._policy.reconnect_grace_s
+                until = now + self.policy.reconnect_grace_s
                 if self.members.detach(event.incarnation, event.session_id, until=until):
                     self._phase.disconnected(event.incarnation, now=now)
             case ev.BeatReceived() | ev.AgentLeft():
@@ -105,39 +99,44 @@ class Run:
                 self._on_failure(event, now)
             case ev.RunSuperseded():
                 superseded = VerdictCause.SUPERSEDED
-                self._follow(self._context.ended(superseded, event.reason, now=now), now)
+                self._follow(self.ended(superseded, event.reason, now=now), now)
             case ev.LimitsReset():
                 forgotten = len(self.state.limits or ())
-                self._context.learning.forget()
+                self.learning.forget()
                 self._tell_limits()
-                self._put(fx.Answer(request_id=event.request_id, result=forgotten))
+                self.effects.append(fx.Answer(request_id=event.request_id, result=forgotten))
             case ev.DeadlineReached():
                 self._on_deadline(now)
             case ev.OutageEnded():
-                until = now + self._policy.return_grace_s(self.members.pace)
+                until = now + self.policy.return_grace_s(self.members.pace)
                 self.members.expect_missed(until=until)
             case _:
                 assert_never(event)
 
     def _on_session_opened(self, event: ev.SessionOpened, now: float) -> None:
-        if error := refusal(self.state, event, agents_max=self._policy.agents_max):
+        if error := refusal(self.state, event, agents_max=self.policy.agents_max):
             self._reject(event.session_id, error)
             return
         incarnation = event.agent.incarnation
         if incarnation not in self.state.members:
-            agent, seen = numbered(event.agent, self._names), event.beat.rounds_seen
+            agent, held = numbered(event.agent, self._names), event.beat.round_id
+            seen = 0 if held is None else held + 1
             self._names.add(agent.name)
-            self._context.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
+            self.decide(rec.AgentAdmitted(agent=agent, rounds_seen=seen, at_s=now))
             self.members.latest_arrival = now
         replaced = self.members.attach(incarnation, event.session_id, now=now)
+        presence = self.members.presences[incarnation]
+        presence.version, presence.labels = event.version, event.labels
         if replaced is not None:
             # Perhaps not an older one: a hello that an agent gave up on may be read late.
             self._reject(replaced, SessionReplaced())
         self._phase.connected(incarnation, now=now)
-        self._put(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
+        self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
         if self.state.limits is not None:
-            self._put(fx.TellLimits(session_id=event.session_id, limits=self.state.limits))
-        self._context.tell([incarnation])
+            self.effects.append(
+                fx.TellLimits(session_id=event.session_id, limits=self.state.limits)
+            )
+        self.tell([incarnation])
         self._take_beat(incarnation, event, now)
 
     def _on_report(self, event: ev.BeatReceived | ev.AgentLeft, now: float) -> None:
@@ -148,24 +147,24 @@ class Run:
         elif isinstance(event, ev.BeatReceived):
             self._take_beat(event.incarnation, event, now)
         else:
-            self._context.silent.heard(event.incarnation)
+            self.silent.heard(event.incarnation)
             self._remove(event.incarnation, f"it left, {event.reason}", now)
 
     def _on_failure(self, event: ev.FailureReported, now: float) -> None:
         record = event.record
         is_kept = False
-        if is_wanted(self.state, record, incarnations_max=self._policy.incarnations_heard_max):
+        if is_wanted(self.state, record, incarnations_max=self.policy.incarnations_heard_max):
             sent_at = self.members.sent_at(record.incarnation, event.uptime_s, now=now)
             accepted = self.state.accepted(record, sent_at)
             what = taken(self.state, accepted, bytes_max=self.failures_bytes_max)
             is_kept = isinstance(what, rec.FailureRecorded)
-            self._context.commit(what)
+            self.commit(what)
             self._phase.recorded(record.incarnation)
-        self._put(fx.Answer(request_id=event.request_id, result=is_kept))
+        self.effects.append(fx.Answer(request_id=event.request_id, result=is_kept))
 
     def _on_deadline(self, now: float) -> None:
         due = self.next_deadline()
-        if due is not None and now - due > self._policy.stall_s:
+        if due is not None and now - due > self.policy.stall_s:
             self.members.stood_still(now - due)
         for incarnation in self.members.pop_expired(now=now):
             session_id = self.members.presences[incarnation].session_id
@@ -184,10 +183,10 @@ class Run:
         beat = event.beat
         sent_at = self.members.sent_at(incarnation, event.uptime_s, now=now)
         presence = self.members.heard(incarnation, beat, now=now)
-        self._context.silent.heard(incarnation)
-        if beat.master_port and not self._context.port_of(incarnation):
+        self.silent.heard(incarnation)
+        if beat.master_port and not self.port_of(incarnation):
             presence.master_port_spent = beat.master_port
-            self._context.tell([incarnation])
+            self.tell([incarnation])
         self._phase.heard(incarnation, beat, sent_at=sent_at, now=now)
 
     def _remove(self, incarnation: str, reason: str, now: float) -> None:
@@ -197,9 +196,9 @@ class Run:
         self.members.forget(incarnation)
         if self.state.phase is Phase.ENDED:
             return
-        returned = self._context.silent.take_back(incarnation)
+        returned = self.silent.take_back(incarnation)
         is_excused = self._phase.lost(incarnation, reason, was_silent=returned is not None, now=now)
-        self._context.decide(
+        self.decide(
             rec.AgentRemoved(
                 incarnation=incarnation,
                 reason=reason,
@@ -222,33 +221,30 @@ class Run:
 
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
-        self._context.decide(transition)
+        self.decide(transition)
         if isinstance(transition, rec.RoundStarted):
             leader = self.members.presences[transition.participants[0]]
             is_its_own = not self.state.spec.master_port
             leader.master_port_spent = transition.master_port if is_its_own else 0
         elif isinstance(transition, rec.RoundEnded):
-            self._context.learning.end_round()
+            self.learning.end_round()
             self._tell_limits()
-        self._phase = PHASES[self.state.phase](self._context, now=now)
-        self._context.tell_all()
-
-    def _put(self, effect: fx.Effect) -> None:
-        self._context.effects.append(effect)
+        self._phase = PHASES[self.state.phase](self, now=now)
+        self.tell_all()
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
-        self._put(fx.Reject(session_id=session_id, error=error))
+        self.effects.append(fx.Reject(session_id=session_id, error=error))
 
     def _learned_at(self) -> float | None:
         """Return when to tell what was learned."""
-        return self._context.learning.due_at if self.state.phase is Phase.RUNNING else None
+        return self.learning.due_at if self.state.phase is Phase.RUNNING else None
 
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""
-        limits, before = self._context.learning.limits(), self.state.limits or ()
+        limits, before = self.learning.limits(), self.state.limits or ()
         if limits == before:
             return
-        self._context.commit(rec.LimitsLearned(limits=limits))
+        self.commit(rec.LimitsLearned(limits=limits))
         if differ(limits, before):
             for session_id in self.members.sessions():
-                self._put(fx.TellLimits(session_id=session_id, limits=limits))
+                self.effects.append(fx.TellLimits(session_id=session_id, limits=limits))

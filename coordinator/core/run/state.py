@@ -7,15 +7,7 @@ from enum import StrEnum
 from itertools import islice
 
 from coordinator.core.failures.root_cause import TableRoom, insert_most_telling
-from coordinator.core.inprocess.records import (
-    ITERATION_DECISIONS,
-    IterationBegan,
-    IterationCompleted,
-    IterationInterrupted,
-    IterationRecord,
-    IterationState,
-    told,
-)
+from coordinator.core.inprocess import records as its
 from coordinator.core.model import (
     AgentIdentity,
     FailureRecord,
@@ -28,22 +20,7 @@ from coordinator.core.model import (
 from coordinator.core.phases.ranks import assign_seats
 from coordinator.core.progress.adaptive_timeouts import LearnedLimit
 from coordinator.core.progress.worker_progress import NOWHERE, Standings
-from coordinator.core.run.records import (
-    AgentAdmitted,
-    AgentRemoved,
-    EndingStarted,
-    FailureRecorded,
-    FailuresCounted,
-    GroupSucceeded,
-    LimitsLearned,
-    MembersForgotten,
-    Record,
-    RoundEnd,
-    RoundEnded,
-    RoundStarted,
-    RunCreated,
-    RunEnded,
-)
+from coordinator.core.run import records as rec
 from drumbeat.format import count
 
 # Of one reason in the history; hosts are named in it, and their names are their own.
@@ -122,7 +99,7 @@ class RunState:
     # of whose workers none takes part in iterations any more: the round waits for none.
     given_up: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
-    iterations: IterationState | None = None  # of the round
+    iterations: its.IterationState | None = None  # of the round
     iterations_restarted: int = 0  # in process, in all rounds
     restart_count: int = 0
     restarts_returned: int = 0  # of these, not charged after all
@@ -142,7 +119,7 @@ class RunState:
     ended_at: float | None = None
 
     @staticmethod
-    def created(record: RunCreated) -> RunState:
+    def created(record: rec.RunCreated) -> RunState:
         """Return the state of a run that has just been created."""
         return RunState(**{each.name: getattr(record, each.name) for each in fields(record)})
 
@@ -220,40 +197,40 @@ class RunState:
             rank += seat.agent.local_world_size
         assert rank == current.world_size, "world size is not the sum"
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: rec.Record) -> None:
         """Fold one record in. The only way this state ever changes."""
         match record:
-            case AgentAdmitted(agent=agent):
+            case rec.AgentAdmitted(agent=agent):
                 self.members[agent.incarnation] = agent
                 self.rounds_seen = max(self.rounds_seen, record.rounds_seen)
                 self._note(record.at_s, "agent admitted", f"{agent.name} joined")
-            case AgentRemoved():
+            case rec.AgentRemoved():
                 self._remove_agent(record)
-            case GroupSucceeded():
+            case rec.GroupSucceeded():
                 self.succeeded.add(record.incarnation)
-            case FailureRecorded() | FailuresCounted():
+            case rec.FailureRecorded() | rec.FailuresCounted():
                 self._take_failures(record)
-            case RoundStarted():
+            case rec.RoundStarted():
                 self._start_round(record)
-            case RoundEnded():
+            case rec.RoundEnded():
                 self._enter(Phase.GATHERING, record.reason)
-                self.restart_count += record.cause is RoundEnd.WORKER_FAILED
+                self.restart_count += record.cause is rec.RoundEnd.WORKER_FAILED
                 self.where = record.where
                 self._note(record.at_s, "round ended", record.reason)
-            case EndingStarted():
+            case rec.EndingStarted():
                 self._enter(Phase.ENDING, record.reason)
                 self.where, self.failing_cause = record.where, record.cause
                 self._note(record.at_s, "run failing", record.reason)
-            case LimitsLearned():
+            case rec.LimitsLearned():
                 self.limits = record.limits
-            case RunEnded():
+            case rec.RunEnded():
                 self._end(record.verdict, record.at_s)
-            case MembersForgotten():
+            case rec.MembersForgotten():
                 self.members = {}
-            case IterationBegan() | IterationInterrupted() | IterationCompleted():
+            case its.IterationBegan() | its.IterationInterrupted() | its.IterationCompleted():
                 self._iterate(record)
 
-    def _start_round(self, record: RoundStarted) -> None:
+    def _start_round(self, record: rec.RoundStarted) -> None:
         if self.round is None:
             self.founders = set(record.participants)
         self._enter(Phase.RUNNING, record.reason)
@@ -270,7 +247,7 @@ class RunState:
             group_world_size=len(seats),
         )
         self.succeeded, self.given_up, self.excused = set(), set(), set()
-        self.iterations = IterationState(round_id=record.round_id, world_size=world_size)
+        self.iterations = its.IterationState(round_id=record.round_id, world_size=world_size)
         self.where = NOWHERE
         self._spend(self.members[record.participants[0]].address, record.master_port)
         size = count(len(seats), "agent")
@@ -290,7 +267,7 @@ class RunState:
         if self.iterations is not None:
             self.iterations = replace(self.iterations, order=[], spec=None)
 
-    def _remove_agent(self, record: AgentRemoved) -> None:
+    def _remove_agent(self, record: rec.AgentRemoved) -> None:
         agent = self.members.pop(record.incarnation, None)
         name = agent.name if agent is not None else record.incarnation
         self._note(record.at_s, "agent removed", f"{name}: {record.reason}")
@@ -299,7 +276,7 @@ class RunState:
             self.given_up.add(record.incarnation)
             self.excused.add(record.incarnation)
 
-    def _iterate(self, record: IterationRecord) -> None:
+    def _iterate(self, record: its.IterationRecord) -> None:
         """Fold in a record of the round's iterations. Linear in agents when one begins."""
         current, iterations = self.round, self.iterations
         if self.phase is not Phase.RUNNING or current is None or iterations is None:
@@ -307,7 +284,7 @@ class RunState:
         restarted, was_first = iterations.restarted, iterations.iteration < 0
         iterations.apply(record)
         self.iterations_restarted += iterations.restarted - restarted
-        if isinstance(record, IterationBegan):
+        if isinstance(record, its.IterationBegan):
             seats = current.seats.items()
             owners = [i for i, seat in seats for _ in range(seat.agent.local_world_size)]
             present = {owners[worker] for worker in iterations.order}
@@ -315,10 +292,10 @@ class RunState:
             leader = current.seats[owners[iterations.order[0]]].agent
             self._spend(leader.address, record.master_port)
         is_first_try = iterations.iteration == iterations.call_first
-        if was_first or not is_first_try or isinstance(record, IterationInterrupted):
-            self._note(record.at_s, *told(record))
+        if was_first or not is_first_try or isinstance(record, its.IterationInterrupted):
+            self._note(record.at_s, *its.told(record))
             # Iterations may have no more than half of the history.
-            known = [i for i, e in enumerate(self.history) if e.decision in ITERATION_DECISIONS]
+            known = [i for i, e in enumerate(self.history) if e.decision in its.ITERATION_DECISIONS]
             if len(known) > max(1, self.history_max // 2):
                 del self.history[known[0]]
 
@@ -326,9 +303,9 @@ class RunState:
         """Note where a rank 0 listens: no round may get this place again."""
         self.masters_spent = [*self.masters_spent[-MASTERS_SPENT_MAX + 1 :], (address, port)]
 
-    def _take_failures(self, taken: FailureRecorded | FailuresCounted) -> None:
+    def _take_failures(self, taken: rec.FailureRecorded | rec.FailuresCounted) -> None:
         """Count failures, and keep one if it came whole."""
-        if isinstance(taken, FailureRecorded):
+        if isinstance(taken, rec.FailureRecorded):
             record, number = taken.record, 1
             heard = {record.incarnation: record.sequence}
             room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)

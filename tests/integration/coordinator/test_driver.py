@@ -174,7 +174,7 @@ async def test_nothing_leaves_before_it_is_written() -> None:
         welcome, desired = await told
         assert isinstance(welcome, fx.Welcome)
         assert isinstance(desired, fx.Direct)
-        assert isinstance(desired.desired.state, Assignment)
+        assert isinstance(desired.state, Assignment)
         assert kinds(scene.journal.writes[0]) == [RunCreated, AgentAdmitted, RoundStarted]
 
 
@@ -245,7 +245,7 @@ async def test_what_decides_overtakes_all_failure_records_that_wait() -> None:
         scene.journal.gate.set()
         (desired,) = await take(outbox, 1)
         assert isinstance(desired, fx.Direct)
-        assert isinstance(desired.desired.state, Assignment)
+        assert isinstance(desired.state, Assignment)
         first = kinds(scene.journal.writes[written])
         assert first[:2] == [RoundEnded, RoundStarted]
         assert len(first) <= 2 + FAILURES_MAX
@@ -398,8 +398,8 @@ async def test_a_failure_that_was_written_and_not_decided_is_decided_after_a_res
     items = await take(outbox, 2)
     desired = items[-1]
     assert isinstance(desired, fx.Direct)
-    assert isinstance(desired.desired.state, Assignment)
-    assert (desired.desired.state.round_id, desired.desired.state.round.restart_count) == (1, 1)
+    assert isinstance(desired.state, Assignment)
+    assert (desired.state.round_id, desired.state.round.restart_count) == (1, 1)
     assert await asyncio.wait_for(again, DEADLINE_S) is False
     state = driver.registry.runs["r"].state
     assert (state.restart_count, state.failures_count) == (1, 1)

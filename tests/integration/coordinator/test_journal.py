@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.core.effects import Forget, Persist
-from coordinator.core.inprocess.model import InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
+    InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,

@@ -193,8 +193,8 @@ async def test_nothing_is_told_while_the_journal_is_full_and_all_of_it_afterward
         scene.clear()
         (desired,) = await told
         assert isinstance(desired, fx.Direct)
-        assert isinstance(desired.desired.state, Assignment)
-        assert desired.desired.state.round_id == 1
+        assert isinstance(desired.state, Assignment)
+        assert desired.state.round_id == 1
         assert await asyncio.wait_for(answer, DEADLINE_S) is True
         assert scene.serving == [False, True]
         kept = scene.journal.runs.find("r")
@@ -385,8 +385,8 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
             welcome, desired = await take(scene.open("a"), 2)
             assert isinstance(welcome, fx.Welcome)
             assert isinstance(desired, fx.Direct)
-            assert isinstance(desired.desired.state, Assignment)
-            assert desired.desired.state.round_id == 1
+            assert isinstance(desired.state, Assignment)
+            assert desired.state.round_id == 1
 
             writes = scene.journal.writes
             scene.driver.submit(beat("a", GroupState.IDLE, port=666))
@@ -411,8 +411,8 @@ async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
             await take(outbox, 9)
     _, desired = await take(open_session(driver), 2)
     assert isinstance(desired, fx.Direct)
-    assert isinstance(desired.desired.state, Assignment)
-    assert desired.desired.state.round_id == 0
+    assert isinstance(desired.state, Assignment)
+    assert desired.state.round_id == 0
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

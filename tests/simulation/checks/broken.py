@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from agent.core.events import Event
     from agent.core.inprocess.worker import Worker
     from coordinator.core.effects import Effect
-    from coordinator.core.inprocess.model import InprocessReport
-    from coordinator.core.inprocess.records import IterationState
+    from coordinator.core.inprocess.records import InprocessReport, IterationState
     from coordinator.core.inprocess.roster import Host
     from coordinator.core.model import FailureRecord
     from coordinator.core.phases.phase import Transition
@@ -257,7 +256,7 @@ def forgets_who_is_deserted(patch: pytest.MonkeyPatch) -> None:
         self: Iterations, incarnation: str, report: InprocessReport, *, now: float
     ) -> None:
         original(self, incarnation, report, now=now)
-        self._is_deserted = False
+        self._entry.is_deserted = False
 
     original = Iterations.reported
     patch.setattr(Iterations, "reported", reported)

@@ -155,7 +155,7 @@ class Checker:
         if not isinstance(effect, fx.Direct):
             return
         self.pushes += 1
-        match effect.desired.state:
+        match effect.state:
             case CoordinatorExit(verdict=verdict):
                 assert self.shadow is not None
                 assert verdict == self.shadow.verdict, "a verdict was guessed"

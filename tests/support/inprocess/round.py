@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from coordinator.core.inprocess.iterations import Iterations
-from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationRecord,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.core import effects as fx
 from coordinator.core.model import (
-    Desired,
     Exit,
     FailureReport,
     Hang,
@@ -21,7 +21,9 @@ from tests.support.world import a_record, a_story
 
 
 def an_exit(verdict: Verdict, **fields: object) -> session_pb2.Exit:
-    return desired_message(Desired(state=Exit(verdict=verdict, **fields))).exit  # type: ignore[arg-type]
+    return desired_message(
+        fx.Direct(session_id="s", state=Exit(verdict=verdict, **fields))  # type: ignore[arg-type]
+    ).exit
 
 
 def a_verdict(

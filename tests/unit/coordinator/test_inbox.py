@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.events import AgentLeft, BeatReceived, SessionClosed
-from coordinator.core.inprocess.model import InprocessReport
+from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.model import Beat, GroupState
 from coordinator.core.progress.adaptive_timeouts import Observation
 from coordinator.core.progress.worker_progress import WorkerProgress

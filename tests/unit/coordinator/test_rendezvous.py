@@ -8,7 +8,6 @@ import pytest
 
 from coordinator.core.phases.rendezvous import (
     AWAITED_MAX_S,
-    Close,
     GiveUp,
     Rendezvous,
     Wait,
@@ -32,8 +31,8 @@ def gathering(present: int, **fields: Any) -> Rendezvous:
 
 
 def test_it_closes_at_the_maximum_at_once() -> None:
-    assert close_round(SPEC, gathering(4), now=100.0) == Close("4 of 4 agents are there")
-    assert close_round(SPEC, gathering(9), now=100.0) == Close("4 of 4 agents are there")
+    assert close_round(SPEC, gathering(4), now=100.0) == "4 of 4 agents are there"
+    assert close_round(SPEC, gathering(9), now=100.0) == "4 of 4 agents are there"
 
 
 def test_it_waits_for_the_minimum_until_the_join_timeout() -> None:
@@ -49,21 +48,21 @@ def test_the_last_call_ends_a_quiet_tenth_after_the_latest_arrival() -> None:
     assert close_round(SPEC, gathering(2), now=102.9) == Wait(
         reason="2 agents are enough, last call for 2 more", agents_wanted=2, until=103.0
     )
-    over = Close("last call is over with 2 of 4 agents")
+    over = "last call is over with 2 of 4 agents"
     assert close_round(SPEC, gathering(2), now=103.0) == over
 
 
 def test_the_last_call_has_a_cap_however_many_arrive() -> None:
     busy = gathering(3, latest_arrival=129.5)
     assert isinstance(close_round(SPEC, busy, now=129.9), Wait)
-    assert isinstance(close_round(SPEC, busy, now=130.0), Close)
+    assert isinstance(close_round(SPEC, busy, now=130.0), str)
     assert last_call_deadline(SPEC, first=100.0, latest=129.5) == 130.0
     assert last_call_deadline(SPEC, first=100.0, latest=101.0) == 104.0
 
 
 def test_a_clock_may_begin_at_zero() -> None:
     early = gathering(3, quorum_since=0.0, latest_arrival=29.5)
-    assert isinstance(close_round(SPEC, early, now=30.0), Close)
+    assert isinstance(close_round(SPEC, early, now=30.0), str)
 
 
 def test_the_join_timeout_does_not_cut_the_last_call_short() -> None:
@@ -73,18 +72,19 @@ def test_the_join_timeout_does_not_cut_the_last_call_short() -> None:
 
 def test_a_last_call_of_zero_closes_at_the_minimum() -> None:
     spec = a_spec(2, 4, last_call_s=0.0)
-    assert isinstance(close_round(spec, gathering(2), now=100.0), Close)
+    assert isinstance(close_round(spec, gathering(2), now=100.0), str)
 
 
 def test_equal_minimum_and_maximum_need_no_last_call() -> None:
     spec = a_spec(3)
     assert isinstance(close_round(spec, gathering(2), now=100.0), Wait)
-    assert isinstance(close_round(spec, gathering(3), now=100.0), Close)
+    assert isinstance(close_round(spec, gathering(3), now=100.0), str)
 
 
 def test_a_round_that_only_lost_agents_makes_no_last_call() -> None:
-    assert close_round(SPEC, gathering(3, is_reforming=True), now=100.0) == Close(
-        "3 agents are left, 2 are enough"
+    assert (
+        close_round(SPEC, gathering(3, is_reforming=True), now=100.0)
+        == "3 agents are left, 2 are enough"
     )
     assert isinstance(close_round(SPEC, gathering(1, is_reforming=True), now=100.0), Wait)
 
@@ -99,13 +99,13 @@ def test_who_lost_the_connection_a_moment_ago_is_waited_for() -> None:
 
 
 def test_nobody_is_waited_for_when_there_are_enough_for_the_maximum() -> None:
-    assert isinstance(close_round(SPEC, gathering(4, agents_missed=2), now=100.0), Close)
+    assert isinstance(close_round(SPEC, gathering(4, agents_missed=2), now=100.0), str)
 
 
 def test_agents_that_break_and_return_in_turns_cannot_hold_up_a_round() -> None:
     now = 100.0 + AWAITED_MAX_S
     flapping = gathering(3, agents_missed=1, is_reforming=True)
-    assert isinstance(close_round(SPEC, flapping, now=now), Close)
+    assert isinstance(close_round(SPEC, flapping, now=now), str)
 
 
 @pytest.mark.parametrize("present", range(6))

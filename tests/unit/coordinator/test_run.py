@@ -12,7 +12,6 @@ from coordinator.core.failures.root_cause import root_causes
 from coordinator.core.model import (
     Assignment,
     Beat,
-    Desired,
     GroupState,
     Release,
     Standby,
@@ -42,13 +41,13 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
     a, b = an_agent("a"), an_agent("b")
     pace = story.policy.base_pace
     wait = "1 of 2 agents, waiting for 1"
-    waiting = Desired(state=Standby(reason=wait, agents_present=1, agents_wanted=1))
+    waiting = Standby(reason=wait, agents_present=1, agents_wanted=1)
     assert story.join("a") == [
         fx.Persist(run_id=RUN, record=RunCreated(run_id=RUN, spec=story.spec)),
         fx.Persist(run_id=RUN, record=AgentAdmitted(agent=a, at_s=START)),
         fx.Decided(run_id=RUN, decision="agent admitted", reason="a joined"),
         fx.Welcome(session_id="s1", pace=pace),
-        fx.Direct(session_id="s1", desired=waiting),
+        fx.Direct(session_id="s1", state=waiting),
     ]
     effects = story.join("b")
     current = story.state().round
@@ -72,8 +71,8 @@ def test_the_first_agent_creates_the_run_and_the_last_one_starts_the_round() -> 
         fx.Welcome(session_id="s2", pace=pace),
         fx.Persist(run_id=RUN, record=started),
         fx.Decided(run_id=RUN, decision="round started", reason=f"2 agents; {MET}", round_id=0),
-        fx.Direct(session_id="s1", desired=Desired(state=run("a"), master_port_spent=20_000)),
-        fx.Direct(session_id="s2", desired=Desired(state=run("b"))),
+        fx.Direct(session_id="s1", state=run("a"), master_port_spent=20_000),
+        fx.Direct(session_id="s2", state=run("b")),
     ]
 
 
@@ -82,7 +81,7 @@ def test_a_failed_worker_restarts_everyone_at_once() -> None:
     story.fail("b")
     (ended,) = story.records(RoundEnded)
     assert (ended.cause, story.state().restart_count) == (RoundEnd.WORKER_FAILED, 1)
-    told = {effect.session_id: effect.desired.state.round_id for effect in story.of(fx.Direct)}
+    told = {effect.session_id: effect.state.round_id for effect in story.of(fx.Direct)}
     assert told == {"s1": 1, "s2": 1, "s3": 1}
     assert story.ranks() == ["a", "b", "c"]
 
@@ -107,7 +106,7 @@ def test_a_spent_budget_stops_everyone_and_waits_for_records() -> None:
     story = a_running_story(2)
     story.beat("a", GroupState.FAILED, workers_alive=0, sequence=1)
     reason = "round 0 failed: a worker on a; no restarts are allowed"
-    assert [e.desired.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
+    assert [e.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
     story.beat("b", GroupState.STOPPING, workers_alive=0)
     assert story.state().phase is Phase.ENDING
     story.record("a", sequence=1, exit_code=3)
@@ -417,7 +416,7 @@ def test_an_impossible_start_ends_the_run_whatever_budget_is_left() -> None:
     story = a_running_story(3, restarts_max=5)
     story.beat("b", GroupState.FAILED, workers_alive=0, sequence=1, is_start_impossible=True)
     stop = Stop(reason="round 0 could not start: a worker on b")
-    assert [e.desired.state for e in story.of(fx.Direct)] == [stop] * 3
+    assert [e.state for e in story.of(fx.Direct)] == [stop] * 3
     for name in "ac":
         story.beat(name, GroupState.STOPPING, workers_alive=0)
     story.record("b", sequence=1, exit_code=127, rank=1, message="cannot start ./train: gone")
@@ -431,7 +430,7 @@ def test_an_impossible_start_whose_record_is_there_is_told_at_once() -> None:
     story.record("b", sequence=1, exit_code=127, rank=1, message="cannot start ./train: gone")
     story.beat("b", GroupState.FAILED, workers_alive=0, sequence=1, is_start_impossible=True)
     reason = "round 0 could not start: rank 1 on b: cannot start ./train: gone"
-    assert [e.desired.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
+    assert [e.state for e in story.of(fx.Direct)] == [Stop(reason=reason)] * 2
 
 
 def test_an_impossible_start_is_not_hidden_by_an_agent_that_is_missed() -> None:

@@ -18,7 +18,7 @@ GRPC_DEFAULT_LIMIT = 4 * 1024 * 1024
 def page(story: Story, *, token: str = "", size: int = 0) -> query_pb2.ListAgentsResponse:
     view = query_pb2.VIEW_FULL
     request = query_pb2.ListAgentsRequest(page_size=size, page_token=token, view=view)
-    return agents_page(request, story.state(), story.run(), {}, now=story.now)
+    return agents_page(request, story.state(), story.run(), now=story.now)
 
 
 def status(story: Story) -> RunStatus:

@@ -12,7 +12,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drumbeat.worker.v1 import worker_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from drumbeat.worker.v1 import iteration_pb2, worker_pb2
+from worker_sdk.errors import error_file
 from worker_sdk.inprocess import environment, ranks
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.errors import (
@@ -22,24 +25,27 @@ from worker_sdk.inprocess.errors import (
     RestartError,
 )
 from worker_sdk.inprocess.hooks import flattened
-from worker_sdk.inprocess.pytorch import hooks as torch
-from worker_sdk.inprocess.pytorch import store
-from worker_sdk.inprocess.restart import garbage, machine, messages
+from worker_sdk.inprocess.pytorch import process_groups
+from worker_sdk.inprocess.restart import garbage, machine
 from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current
 from worker_sdk.inprocess.restart.machine import Word
-from worker_sdk.inprocess.restart.messages import Kind
 from worker_sdk.inprocess.restart.monitor import Monitor
-from worker_sdk.inprocess.restart.progress import Progress, Ticker
+from worker_sdk.inprocess.restart.progress import Ticker
 from worker_sdk.inprocess.state import Mode
 from worker_sdk.interpreter.main_thread import main_stack
 
 if TYPE_CHECKING:
     from functools import partial
 
-    from worker_sdk.inprocess.restart.agent_link import Link
-    from worker_sdk.inprocess.restart.call_wrapper import Plan
+    from worker_sdk.inprocess.restart.call_wrapper import Link, Plan
 
 log = logging.getLogger("worker_sdk")
+
+Kind = iteration_pb2.InterruptionKind
+
+MESSAGE_BYTES_MAX = 4 * 1024
+TRACEBACK_BYTES_MAX = 48 * 1024
+"""Less than a failure record holds: the whole message must pass a limit of 64 KiB."""
 
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
 
@@ -55,16 +61,15 @@ class Call:
         self._function = function
         self._local_rank = environment.local_rank() or 0
         self._first = environment.initial_state()
-        self._spec = messages.spec(plan, self._first.world_size)
+        self._spec = _spec(plan, self._first.world_size)
         self._aborts_torch = any(
-            isinstance(part, torch.AbortTorchDistributed) for part in flattened(plan.abort)
+            isinstance(part, process_groups.AbortTorchDistributed) for part in flattened(plan.abort)
         )
         self._remains: list[BaseException] = []
         """What the function raised here in the iteration that was interrupted."""
         self._monitor = Monitor(link, self._abort, cleanup_s=plan.timing["soft_timeout"])
-        progress = Progress()
-        self._ticker = Ticker(plan.timing, link.limits, progress, self._on_silence)
-        self._call = CallWrapper(self._first, progress, self._monitor.atomic)
+        self._ticker = Ticker(plan.timing, link.limits, self._on_silence)
+        self._call = CallWrapper(self._first, self._monitor.atomic)
 
     def run(self) -> Any:
         """Return what the function returned in the iteration that all completed."""
@@ -79,7 +84,7 @@ class Call:
             raise
         finally:
             Current.call = None
-            torch.let_go()
+            process_groups.let_go()
             self._ticker.close()
             self._monitor.close()
 
@@ -102,7 +107,7 @@ class Call:
 
     def _run_iteration(self, begin: worker_pb2.WorkerBegin, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
-        torch.let_go()  # all are here
+        process_groups.let_go()  # all are here
         is_active = begin.HasField("active_rank")
         state = replace(
             self._first,
@@ -117,7 +122,11 @@ class Call:
         environment.apply(state, begin)
         self._call._state = state  # noqa: SLF001 - it is ours
         self._ticker.run(is_judging=True)
-        with store.awaited_in_python() if self._aborts_torch else contextlib.nullcontext():
+        with (
+            process_groups.store_awaited_in_python()
+            if self._aborts_torch
+            else contextlib.nullcontext()
+        ):
             value, error = self._monitor.gate.run(self._body)
         self._ticker.pause()
         left = machine.Left()
@@ -126,7 +135,7 @@ class Call:
             if not isinstance(error, Exception | RankShouldRestart):
                 raise error
             kind = Kind.INTERRUPTION_KIND_EXCEPTION
-            cause = messages.interruption(kind, self._local_rank, error)
+            cause = _interruption(kind, self._local_rank, error)
             left = machine.Left(cause.message, worker_pb2.Interrupted(interruption=cause))
         answer = self._monitor.ask(left)
         if answer.word is Word.COMPLETE:
@@ -157,7 +166,7 @@ class Call:
         entries = takewhile(lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack())
         stack = "".join(reversed([str(entry) for entry in entries]))
         kind, text = Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, "no progress within the soft timeout"
-        cause = messages.interruption(kind, self._local_rank, text, stack)
+        cause = _interruption(kind, self._local_rank, text, stack)
         content = worker_pb2.Interrupted(interruption=cause)
         number = self._link.iteration - 1
         self._monitor.tell(machine.Order(number, Word.INTERRUPT, text, content))
@@ -165,7 +174,7 @@ class Call:
     def _clean_up(self, error: Exception | None) -> None:
         """Run the hooks that come after an interruption; one that fails ends this worker."""
         if self._aborts_torch:
-            torch.settle()
+            process_groups.settle()
         state = replace(self._call.state, fn_exception=error)
         plan = self._plan
         for name, hook in (("finalize", plan.finalize), ("health check", plan.health_check)):
@@ -189,7 +198,7 @@ class Call:
                 kind = Kind.INTERRUPTION_KIND_EXITED
             case _:
                 kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
-        cause = messages.interruption(kind, self._local_rank, error)
+        cause = _interruption(kind, self._local_rank, error)
         ended = worker_pb2.Terminated(interruption=cause)
         number = max(self._link.iteration - 1, 0)
         self._link.end(worker_pb2.WorkerStep(iteration=number, terminated=ended))
@@ -220,3 +229,55 @@ def _check_may_start() -> None:
             "torch.distributed is initialized already: initialize it in the wrapped function,"
             " which is restarted with other ranks"
         )
+
+
+def _spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
+    """Return what all workers must agree on; no group is larger than ``world_size``."""
+    rules = (_rule(rule, world_size) for rule in plan.rules)
+    return iteration_pb2.InprocessSpec(
+        rules=[rule for rule in rules if rule is not None],
+        world_size_min=plan.limits.min_world_size,
+        active_world_size_min=plan.limits.min_active_world_size,
+        iterations_max=plan.limits.max_iterations or 0,
+        last_call_wait=_duration(plan.timing["last_call_wait"]),
+        barrier_timeout=_duration(plan.timing["barrier_timeout"]),
+        completion_timeout=_duration(plan.timing["completion_timeout"]),
+    )
+
+
+def _interruption(
+    kind: Kind.ValueType, local_rank: int, cause: BaseException | str, stack: str = ""
+) -> iteration_pb2.Interruption:
+    """Return what went wrong, as a text that fits on the wire."""
+    message = cause
+    if isinstance(message, BaseException):
+        inner = error_file.describe(message)["message"]
+        message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
+    return iteration_pb2.Interruption(
+        local_rank=local_rank,
+        kind=kind,
+        message=error_file.bounded(message, MESSAGE_BYTES_MAX),
+        traceback=error_file.bounded(stack, TRACEBACK_BYTES_MAX),
+    )
+
+
+def _rule(rule: ranks.RankAssignment, world_size: int) -> iteration_pb2.RankRule | None:
+    match rule:
+        case ranks.ShiftRanks():
+            return iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())
+        case ranks.FillGaps():
+            return iteration_pb2.RankRule(fill=iteration_pb2.FillGaps())
+        case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
+            return iteration_pb2.RankRule(active_max=most)
+        case ranks.ActiveWorldSizeDivisibleBy():
+            return iteration_pb2.RankRule(active_divisor=rule.divisor)
+        case ranks.FilterCountGroupedByKey():
+            sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
+            return iteration_pb2.RankRule(groups=sizes)
+    return None  # it has no effect
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

@@ -1,4 +1,4 @@
-"""Shell. The call that a wrapped function is in, as the function sees it."""
+"""Shell. The call that a wrapped function is in: as the function sees it, and for the agent."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.arguments import call_with, with_instance
-from worker_sdk.inprocess.errors import HealthCheckError
+from worker_sdk.inprocess.errors import HealthCheckError, RestartError
 from worker_sdk.inprocess.restart.interrupt import Atomic, Gate
-from worker_sdk.inprocess.restart.progress import Progress
+from worker_sdk.inprocess.restart.progress import PROGRESS
 from worker_sdk.inprocess.state import Mode, State
 
 if TYPE_CHECKING:
     from functools import partial
 
-    from worker_sdk.inprocess.hooks import (
-        Abort,
-        Finalize,
-        HealthCheck,
-        Initialize,
-        RetryController,
-    )
+    from drumbeat.worker.v1 import worker_pb2
+    from worker_sdk.attach import Attachment
+    from worker_sdk.inprocess import hooks
     from worker_sdk.inprocess.ranks import RankAssignment, RankFilter
-    from worker_sdk.inprocess.restart.agent_link import Link
+    from worker_sdk.inprocess.restart.progress import BoardLimits
+
+FLUSH_TIMEOUT_S = 2.0
+"""How long a worker that ends may try to tell why. The agent learns of its end anyway."""
+
+GREETING_TIMEOUT_S = 60.0
+"""How long the agent may take to answer a process that wants to take part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +37,15 @@ class Plan:
 
     timing: dict[str, float]
     """In seconds, under the names that users know."""
-    limits: RetryController
+    limits: hooks.RetryController
     rules: list[RankAssignment]
     """Those that the coordinator applies."""
     local_filter: RankFilter | None
     """The user's own."""
-    initialize: Initialize | None
-    abort: Abort | None
-    finalize: Finalize | None
-    health_check: HealthCheck | None
+    initialize: hooks.Initialize | None
+    abort: hooks.Abort | None
+    finalize: hooks.Finalize | None
+    health_check: hooks.HealthCheck | None
 
     def prepare(self, state: State) -> None:
         """Run the hooks that come before the function."""
@@ -56,17 +58,59 @@ class Plan:
                 raise HealthCheckError(f"not healthy before the function: {error}") from error
 
 
+class Link:
+    """What this process has with its agent, over all its calls of wrappers."""
+
+    def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
+        self.attachment = attachment
+        self.limits = limits
+        self.iteration = 0
+        """The next one; it goes on from call to call."""
+        self.is_ended = False
+        """This process takes no part any more."""
+        self._is_greeted = False
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Learn where this process begins: it may not be the first one of its worker.
+
+        Raises ``RestartError`` if the agent does not answer, or the worker's part is over.
+        """
+        if self.is_ended:
+            raise RestartError("this worker has ended its part in this round")
+        if self._is_greeted:
+            return
+        greeted = self.attachment.greeting(GREETING_TIMEOUT_S)
+        if greeted is None:
+            raise RestartError(f"the agent did not answer within {GREETING_TIMEOUT_S:g} s")
+        if greeted.left:
+            raise RestartError(f"this worker can't restart in process any more: {greeted.left}")
+        self.iteration, self._is_greeted = greeted.next_iteration, True
+
+    def send_step(self, step: worker_pb2.WorkerStep) -> None:
+        """Send a step, unless the last one was sent."""
+        with self._lock:
+            if not self.is_ended:
+                self.attachment.send_step(step)
+
+    def end(self, step: worker_pb2.WorkerStep) -> None:
+        """Tell that this process takes no part any more; it may end right after."""
+        with self._lock:
+            self.is_ended = True
+            self.attachment.send_step(step)
+        self.attachment.confirm(FLUSH_TIMEOUT_S)
+
+
 class CallWrapper:
     """One call of a wrapped function, for the function itself.
 
     Given to every parameter that is annotated with this class.
     """
 
-    __slots__ = ("_atomic", "_progress", "_state")
+    __slots__ = ("_atomic", "_state")
 
-    def __init__(self, state: State, progress: Progress, atomic: Atomic) -> None:
+    def __init__(self, state: State, atomic: Atomic) -> None:
         self._state = state
-        self._progress = progress
         self._atomic = atomic
 
     @property
@@ -82,10 +126,9 @@ class CallWrapper:
     def ping(self) -> None:
         """Tell that the function makes progress.
 
-        From the first one of an iteration on they must come more often than the
-        timeouts of the wrapper.
+        From the first one of an iteration on they must come within the wrapper's timeouts.
         """
-        self._progress.ping_at = monotonic()
+        PROGRESS.ping_at = monotonic()
 
     def atomic(self) -> Atomic:
         """Return a context manager for code that no interruption may cut in two.
@@ -101,7 +144,7 @@ class CallWrapper:
 
 
 class Current:
-    """What this process is in; a forked child is in nothing."""
+    """What this process has; a forked child has neither."""
 
     link: Link | None = None
     """Made by the first call of a wrapper, if an agent listens to this process."""
@@ -120,10 +163,9 @@ os.register_at_fork(after_in_child=Current.leave_to_parent)
 
 def run_once(plan: Plan, function: partial[Any]) -> Any:
     """Call the function as it would be in one iteration, without an agent that restarts it."""
-    state = environment.initial_state()
-    state = replace(
-        state, active_rank=state.rank, active_world_size=state.world_size, mode=Mode.ACTIVE
-    )
+    first = environment.initial_state()
+    size = first.world_size
+    state = replace(first, active_rank=first.rank, active_world_size=size, mode=Mode.ACTIVE)
     plan.prepare(state)
     closed = Gate(lambda: None, lambda: None)
-    return CallWrapper(state, Progress(), Atomic(closed)).invoke(function)
+    return CallWrapper(state, Atomic(closed)).invoke(function)

@@ -22,7 +22,7 @@ from worker_sdk.interpreter.signal_wakeup import Mailbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_sdk.inprocess.restart.agent_link import Link
+    from worker_sdk.inprocess.restart.call_wrapper import Link
 
 log = logging.getLogger("worker_sdk")
 

@@ -13,25 +13,29 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from worker_sdk.inprocess.restart.agent_link import HARD_SCOPE, HEARTBEAT_SCOPE
+from worker_sdk import runtime
+from worker_sdk.board import layout
+from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_sdk.inprocess.restart.agent_link import BoardLimits
-
-
 STALL_S = 1.0
 """A tick that comes later than this says that the whole process, or its host, stood still."""
 
+HARD_SCOPE = "inprocess hard timeout"
+HEARTBEAT_SCOPE = "inprocess heartbeat"
+_KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
+
 
 class Progress:
-    """When the main thread last gave a sign."""
+    """When the main thread last gave each sign."""
 
-    __slots__ = ("auto_at", "ping_at")
+    __slots__ = ("auto_at", "is_asked", "ping_at")
 
     def __init__(self) -> None:
+        self.is_asked = False
         self.start()
 
     def start(self) -> None:
@@ -49,30 +53,21 @@ class Progress:
         self.auto_at += time_s
         self.ping_at += time_s
 
-
-class _Sign:
-    """The function that the interpreter is asked to run; there is one for the process.
-
-    It lives as long as the process: a request may be answered after its iteration.
-    """
-
-    is_asked = False
-    receiver: Progress | None = None
-
-    @classmethod
-    def ask(cls) -> None:
-        """Have it run, unless it was asked and has not run yet."""
-        if not cls.is_asked:
-            cls.is_asked = True  # before it is asked: the answer may come in between
+    def ask(self) -> None:
+        """Ask for the automatic sign, unless it was asked for and has not come yet."""
+        if not self.is_asked:
+            self.is_asked = True  # before it is asked: the answer may come in between
             if _add_pending_call(_give, None) != 0:
-                cls.is_asked = False
+                self.is_asked = False
+
+
+PROGRESS = Progress()
+"""The process's, which is in one call at a time: a sign may come after the call that asked."""
 
 
 def _give_sign(_: int | None) -> int:
-    receiver = _Sign.receiver
-    if receiver is not None:
-        receiver.auto_at = monotonic()
-    _Sign.is_asked = False
+    PROGRESS.auto_at = monotonic()
+    PROGRESS.is_asked = False
     return 0
 
 
@@ -85,23 +80,53 @@ _add_pending_call.restype = ctypes.c_int
 UNINTERRUPTIBLE.add(_give_sign.__code__)
 
 
+class BoardLimits:
+    """Limits that the agent keeps, by ending the process; made by the main thread."""
+
+    def __init__(self) -> None:
+        self._main = runtime.start().threads.mine
+
+    def arm(self, scope: str, after_s: float, grace_s: float = 0.0) -> None:
+        """Start one anew; ``grace_s`` counts from SIGTERM to SIGKILL if the agent's is longer."""
+        board = runtime.start()
+        if not board.free:
+            self.disarm(scope)  # else there would be no slot for its renewal
+        after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
+        slot = board.open_slot(
+            scope, after_ns, after_ns, layout.SIGNAL_DEFAULT, _KINDS[scope], grace_ns
+        )
+        earlier, board.own[scope] = board.own.get(scope, REFUSED), slot
+        if earlier != REFUSED:
+            board.close_slot(earlier)
+
+    def disarm(self, scope: str) -> None:
+        """Forget one."""
+        slot = runtime.start().own.pop(scope, REFUSED)
+        if slot != REFUSED:
+            runtime.start().close_slot(slot)
+
+    def clear(self) -> None:
+        """Forget all timers and sections of the process; for the main thread."""
+        runtime.clear_scopes()
+        self._main = runtime.start().threads.mine
+
+    def is_suspended(self) -> bool:
+        """Return whether the main thread is in a section, which has a limit of its own."""
+        return self._main.sections > 0
+
+
 class Ticker:
     """A thread that asks for signs, judges the soft timeout and moves the agent's limits.
 
-    The monitor can't do so: it waits for atomic code, and runs the user's ``abort``.
-    ``on_silence`` is called once per iteration, on this thread, when the soft timeout is over.
+    The monitor can't: it waits for atomic code, and runs the user's ``abort``. ``on_silence``
+    is called once per iteration, on this thread, when the soft timeout is over.
     """
 
     def __init__(
-        self,
-        timing: dict[str, float],
-        limits: BoardLimits,
-        progress: Progress,
-        on_silence: Callable[[], None],
+        self, timing: dict[str, float], limits: BoardLimits, on_silence: Callable[[], None]
     ) -> None:
         self._timing = timing
         self._limits = limits
-        self._progress = progress
         self._on_silence = on_silence
         self._lock = threading.Lock()
         self._is_running = self._is_judging = self._is_stopped = False
@@ -111,14 +136,13 @@ class Ticker:
 
     def start(self) -> None:
         """Start the thread; from here on the heartbeat is kept."""
-        _Sign.receiver = self._progress
         self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
         self._thread.start()
 
     def run(self, *, is_judging: bool) -> None:
         """Expect signs from here on; if ``is_judging`` the soft timeout counts as well."""
         with self._lock:
-            self._progress.start()
+            PROGRESS.start()
             self._is_running, self._is_judging = True, is_judging
             self._arm()
         self._changed.set()
@@ -138,12 +162,10 @@ class Ticker:
             self._thread.join()
         self.pause()
         self._limits.disarm(HEARTBEAT_SCOPE)
-        if _Sign.receiver is self._progress:
-            _Sign.receiver = None
 
     def _arm(self) -> None:
         """Move the limits to the latest sign; without a new one they stay, and say how long."""
-        since = self._progress.since
+        since = PROGRESS.since
         if since != self._armed_since:
             self._armed_since = since
             left_s = max(since + self._timing["hard_timeout"] - monotonic(), 0.001)
@@ -167,14 +189,14 @@ class Ticker:
         if not self._is_running:
             return interval_s
         if lateness_s > STALL_S:
-            self._progress.excuse(lateness_s)
+            PROGRESS.excuse(lateness_s)
         if self._limits.is_suspended():
-            self._progress.excuse(monotonic() - self._progress.since)
-        _Sign.ask()
+            PROGRESS.excuse(monotonic() - PROGRESS.since)
+        PROGRESS.ask()
         self._arm()
         if not self._is_judging:
             return interval_s
-        left_s = self._progress.since + self._timing["soft_timeout"] - now
+        left_s = PROGRESS.since + self._timing["soft_timeout"] - now
         if left_s > 0:
             return min(interval_s, left_s)
         self._is_judging = False

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS
+from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
+from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S, FailureReport, Verdict, VerdictCause
 from coordinator.wire.failure import failure_reported, verdict_message
 from coordinator.wire.inprocess import (

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.inprocess.model import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS
 from coordinator.core.inprocess.records import (
+    InprocessReport,
+    InprocessSpec,
     IterationBegan,
     IterationCompleted,
     IterationInterrupted,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.core.inprocess.iterations import FAULTS_KEPT_MAX
-from coordinator.core.inprocess.model import FAULT_CHARACTERS_MAX, InprocessSpec
 from coordinator.core.inprocess.rank_rules import SHIFT_RANKS, Cut
 from coordinator.core.inprocess.records import (
+    InprocessSpec,
     IterationBegan,
     IterationInterrupted,
 )
+from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from drumbeat.inprocess import InprocessDirective, IterationInterrupt
 from tests.support.inprocess.round import (
     COMPLETED,

@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from coordinator.core import effects as fx
-from coordinator.core.inprocess.model import InprocessSpec
-from coordinator.core.inprocess.records import BEGAN, COMPLETED, INTERRUPTED, IterationBegan
+from coordinator.core.inprocess.records import (
+    BEGAN,
+    COMPLETED,
+    INTERRUPTED,
+    InprocessSpec,
+    IterationBegan,
+)
 from coordinator.core.model import GroupState, Standby
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import RoundEnd, RoundEnded
@@ -167,7 +172,7 @@ def test_people_hear_what_a_long_wait_is_for_and_not_too_often() -> None:
             match effect:
                 case fx.Decided(decision="iteration waiting", reason=reason):
                     heard.append((story.now, reason))
-                case fx.Direct(desired=desired) if isinstance(desired.state, Standby):
+                case fx.Direct() as desired if isinstance(desired.state, Standby):
                     standby.append(desired.state.reason)
                 case _:
                     pass

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
-from worker_sdk.inprocess.restart.agent_link import Link
-from worker_sdk.inprocess.restart.call_wrapper import Current
+from worker_sdk.inprocess.restart.call_wrapper import Current, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,7 @@ PROGRAM = """
 import gc, logging, os, threading, time
 from tests.support.inprocess.peers import InMemory, Iterations, Limits
 from worker_sdk import inprocess
-from worker_sdk.inprocess.restart.agent_link import Link
-from worker_sdk.inprocess.restart.call_wrapper import Current
+from worker_sdk.inprocess.restart.call_wrapper import Current, Link
 
 logging.disable()
 transport = InMemory()

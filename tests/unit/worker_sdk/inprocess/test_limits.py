@@ -10,7 +10,7 @@ import worker_sdk
 from tests.support.boards import BoardDirectory, leave
 from worker_sdk import context, runtime
 from worker_sdk.board import layout
-from worker_sdk.inprocess.restart.agent_link import HARD_SCOPE, HEARTBEAT_SCOPE, BoardLimits
+from worker_sdk.inprocess.restart.progress import HARD_SCOPE, HEARTBEAT_SCOPE, BoardLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from drumbeat.worker.v1 import iteration_pb2
 from worker_sdk import context, inprocess
 from worker_sdk.inprocess import CallWrapper, Compose, State, Wrapper, ranks
 from worker_sdk.inprocess.arguments import with_instance
-from worker_sdk.inprocess.restart import messages
+from worker_sdk.inprocess.restart import call
 from worker_sdk.inprocess.restart.call_wrapper import Current
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(wrapper: Wrapper, world_size: int = 8) -> iteration_pb2.InprocessSpec:
-    return messages.spec(wrapper._plan, world_size)
+    return call._spec(wrapper._plan, world_size)
 
 
 def test_defaults_are_those_that_users_know() -> None:
@@ -277,8 +277,8 @@ def test_methods_and_others_without_annotations_work() -> None:
 
 def test_what_is_reported_fits_on_the_wire() -> None:
     error = ValueError("x" * 100_000)
-    kind = messages.Kind.INTERRUPTION_KIND_EXCEPTION
-    message = messages.interruption(kind, 0, error)
+    kind = call.Kind.INTERRUPTION_KIND_EXCEPTION
+    message = call._interruption(kind, 0, error)
     assert message.ByteSize() < 60_000
     assert len(message.message.encode()) <= 4096
 

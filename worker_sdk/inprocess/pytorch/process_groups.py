@@ -1,23 +1,38 @@
-"""Shell. Hooks for torch. They import nothing: it is used if the program has imported it."""
+"""Shell. Torch's process groups in a restart. Imports nothing: torch is used where it is imported.
+
+torch 2.13 looks for the store of a group in C++, again and again, and takes what a signal makes
+of it for one more failed attempt: a rank whose rank 0 never comes could only be killed. So ranks
+wait in Python until the store listens. That is quicker as well: torch waits 0.1 to 1 s between
+two attempts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import socket
 import sys
 import threading
+import time
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from worker_sdk.inprocess import environment
-from worker_sdk.inprocess.hooks import Abort, HealthCheck, run_threaded
+from worker_sdk.inprocess.hooks import Abort
 from worker_sdk.inprocess.pytorch import gloo
-from worker_sdk.inprocess.settings import Duration, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from worker_sdk.inprocess.state import State
 
 log = logging.getLogger("worker_sdk")
+
+CONNECT_TIMEOUT_S = 1.0
+RETRY_FIRST_S, RETRY_MAX_S = 0.002, 0.05
+STORE_TIMEOUT = timedelta(minutes=30)
+"""As torch's; that of the group counts, if it has one."""
 
 
 class Kept:
@@ -33,9 +48,8 @@ class Kept:
 class AbortTorchDistributed(Abort):
     """Aborts all of torch's process groups, and destroys them.
 
-    A main thread in a collective, of NCCL or of gloo, comes out with an error, whether
-    or not its peers are alive; so does one that waits for others in
-    ``init_process_group``.
+    A main thread in a collective, of NCCL or of gloo, comes out with an error, whether or not
+    its peers are alive; so does one that waits for others in ``init_process_group``.
     """
 
     def __call__(self, state: State) -> State:
@@ -46,7 +60,15 @@ class AbortTorchDistributed(Abort):
         if distributed.is_initialized():
             groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
             Kept.groups += groups
-            _abort_groups(groups)
+            # All at once: one may wait for another's peers.
+            threads = [
+                threading.Thread(target=_abort, args=(group,), name="worker_sdk abort", daemon=True)
+                for group in groups
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()  # without a limit: the hard timeout ends what can't be aborted
             gloo.shut_down_gloo()
             _destroy(distributed)
         host, port = environment.master()
@@ -74,41 +96,47 @@ def let_go() -> None:
     Kept.groups.clear()
 
 
-class CudaHealthCheck(HealthCheck):
-    """Fails if the GPU of this worker is not done within ``timeout``, or reports an error."""
+@contextlib.contextmanager
+def store_awaited_in_python() -> Iterator[None]:
+    """Have ranks other than 0 wait here for their store; where torch has been imported."""
+    rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
+    create = getattr(rendezvous, "_create_c10d_store", None)
+    if create is None:
+        yield
+        return
 
-    def __init__(self, timeout: Duration = timedelta(seconds=30)) -> None:
-        self.timeout_s = seconds("timeout", timeout)
+    @functools.wraps(create)
+    def wait_and_create(hostname: str, port: int, rank: int, *more: Any, **named: Any) -> Any:
+        if rank != 0:
+            timeout = named.get("timeout", more[1] if len(more) > 1 else None)
+            limit = timeout if isinstance(timeout, timedelta) else STORE_TIMEOUT
+            _wait_for_store(hostname, port, limit.total_seconds())
+        return create(hostname, port, rank, *more, **named)
 
-    def __call__(self, state: State) -> State:
-        """Wait for the GPU; nothing to do where none is used."""
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
-            return state
-        device = environment.local_rank()
-        if device is None or device >= torch.cuda.device_count():
-            device = torch.cuda.current_device()
-        wait = partial(torch.cuda.synchronize, device)
-        run_threaded(wait, self.timeout_s, name="cuda health check")
-        wait()  # what went wrong may be told only by the call after the one that waited
-        return state
+    rendezvous._create_c10d_store = wait_and_create  # noqa: SLF001
+    try:
+        yield
+    finally:
+        rendezvous._create_c10d_store = create  # noqa: SLF001
+
+
+def _wait_for_store(host: str, port: int, timeout_s: float) -> None:
+    """Return when the store listens, or when it takes too long: torch says so then."""
+    deadline = time.monotonic() + timeout_s
+    wait_s = RETRY_FIRST_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host.strip("[]"), port), CONNECT_TIMEOUT_S).close()
+        except OSError:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+        else:
+            return
 
 
 def _distributed() -> Any:
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed is not None and distributed.is_available() else None
-
-
-def _abort_groups(groups: list[Any]) -> None:
-    """Abort each group's backends, all at once: one may wait for another's peers."""
-    threads = [
-        threading.Thread(target=_abort, args=(group,), name="worker_sdk abort", daemon=True)
-        for group in groups
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()  # without a limit: the hard timeout ends what can't be aborted
 
 
 def _abort(group: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import MS
 from worker_sdk.inprocess import CallWrapper, Wrapper
-from worker_sdk.inprocess.pytorch import store as torch_store
+from worker_sdk.inprocess.pytorch import process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_others_than_rank_0_wait_until_the_store_listens(monkeypatch: pytest.Mon
         made.append(arguments[2])
 
     monkeypatch.setattr(rendezvous, "_create_c10d_store", create)
-    with socket.socket() as store, torch_store.awaited_in_python():
+    with socket.socket() as store, process_groups.store_awaited_in_python():
         store.bind(("127.0.0.1", 0))
         place = store.getsockname()
         rendezvous._create_c10d_store(*place, 0, 2, timedelta(seconds=60))
