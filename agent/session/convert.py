@@ -9,8 +9,15 @@ from types import MappingProxyType
 
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
-from agent.core.model import Beat, Failure, GroupState
+from agent.core.model import (
+    Abort,
+    Beat,
+    Failure,
+    GroupState,
+    InprocessReport,
+    WorkerOrder,
+    WorkerStep,
+)
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Standing

@@ -23,7 +23,7 @@ from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.reporter import Reporter
-from agent.session.transport import Connection, Transport, TransportError
+from agent.session.transport import Connect, Connection, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
 from agent.workers.failures.verdict import complete, is_to_be_completed, read_report
@@ -101,11 +101,13 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(self, transport: Transport, reporter: Reporter, random: Random) -> None:
+    async def run(self, connect: Connect, reporter: Reporter, random: Random) -> None:
         """Open the session after a random delay and hold it until it ends."""
         await asyncio.sleep(random.uniform(0, self._delay_max_s))
-        connection = transport.connect()
+        connection, identity = connect(), self._identity
         try:
+            if not identity.address:  # found once
+                identity.address = self._config.local_addr or await connection.address()
             async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
                 await self._converse(connection, reporter, limit)
             reason, refusal = "the coordinator ended the session", ""

@@ -38,14 +38,6 @@ class IsolatedRun:
         self._broke_at: float | None = None
         self._is_ended_here = False
 
-    @staticmethod
-    def begin(
-        state: RunState, policy: Policy, *, now: float
-    ) -> tuple[IsolatedRun, list[fx.Effect]]:
-        """Return a run as it was journaled, ended if it can't go on from there."""
-        run, effects = _go_on(state, policy, now)
-        return IsolatedRun(run, policy), effects
-
     @property
     def state(self) -> RunState:
         """The durable state; not to be relied on unless the run ``is_sound``."""
@@ -123,7 +115,7 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        self._run, ends = _go_on(state, self._policy, now)
+        self._run, ends = go_on(state, self._policy, now)
         self._refusal, self._due = None, self._run.next_deadline()
         return effects + ends
 
@@ -139,7 +131,7 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
             return []
 
 
-def _go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
+def go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:
         return Run(state, policy, now=now), []

@@ -10,7 +10,7 @@ from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
 from coordinator.core.policy import Policy
-from coordinator.core.registry.isolation import IsolatedRun, refuse
+from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.run.records import RunCreated
 from coordinator.core.run.state import Phase, RunState
 from coordinator.errors import (
@@ -230,7 +230,8 @@ class Registry:
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
-        self.runs[state.key], effects = IsolatedRun.begin(state, self._policy, now=now)
+        run, effects = go_on(state, self._policy, now)
+        self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
         return effects
 
