@@ -1,8 +1,8 @@
 """Shell. The private directory through which a launch, its agent and its workers speak.
 
-``agent`` holds what the agent is told, ``call`` what a worker does, ``outcome`` how
-the agent ended, and ``values/<round>/<rank>`` what a worker has returned. Only this
-user can read or write there, so all of it is pickled. Nothing of it leaves the host.
+``agent`` holds what the agent is told, ``call`` what a worker does, ``outcome`` how the agent
+ended, and ``values/<round>/<rank>`` what a worker has returned. Only this user can read or write
+there, so all of it is pickled.
 """
 
 from __future__ import annotations

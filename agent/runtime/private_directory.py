@@ -34,18 +34,15 @@ SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
 SPOOL = "spool"
 """What of a dead agent's directory may be kept for another one; see `agent.session.spool`."""
 
-ABANDONED_MAX = 256
-"""Directories of dead processes that one agent looks at; the next one takes the rest."""
-
-ATTEMPTS_MAX = 100
-"""An agent that collects may take a directory away before it is locked, but not that often."""
+ABANDONED_MAX = 256  # looked at by one agent; the next one takes the rest
+ATTEMPTS_MAX = 100  # one that collects may take a directory before it is locked, but not so often
 
 
 class PrivateDirectory:
     """A directory that this user alone can read, and this process alone owns, until ``close``.
 
-    It is in the best of ``places`` where it can be made, else `PrivateDirectoryUnusable` is raised.
-    Those where the path of a socket would be too long come last.
+    Of ``places``, the best first, those where the path of a socket would be too long come last.
+    Raises `PrivateDirectoryUnusable` if it can be made in none of them.
     """
 
     def __init__(self, places: Sequence[str] | None = None) -> None:
