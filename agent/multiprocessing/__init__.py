@@ -3,9 +3,8 @@
 Takes the place of ``torch.distributed.elastic.multiprocessing``: same names, same arguments.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext, check_ranks
@@ -13,9 +12,6 @@ from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
 from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from agent.workers.output.std import Std, to_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "DefaultLogsSpecs",
