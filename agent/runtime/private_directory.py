@@ -158,10 +158,10 @@ def _hold(path: Path, *, is_own: bool) -> int | None:
     with suppress(OSError):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = True
         except OSError as error:
-            is_held = is_own and error.errno != errno.EWOULDBLOCK
-        if is_held and (is_own or _is_ours(path)) and _is_locked_there(path, lock):
+            if not is_own or error.errno == errno.EWOULDBLOCK:
+                raise
+        if (is_own or _is_ours(path)) and _is_locked_there(path, lock):
             return lock
     os.close(lock)
     return None
