@@ -23,15 +23,13 @@ class AgentError(Exception):
 
     exit_code: ClassVar[int] = 1
     """Exit code of ``agent join``."""
-
     hint: str = ""
     """What to do about it, as a line of its own; empty if the error says it all."""
-
     text: ClassVar[str] = "{0}"
-    """What happened, with places for ``args``."""
+    """What happened, with places for ``args``; floats are seconds."""
 
     def __str__(self) -> str:
-        return self.text.format(*self.args)
+        return self.text.format(*map(_shown, self.args))
 
 
 class UsageError(AgentError):
@@ -60,10 +58,9 @@ class InvalidConfiguration(UsageError, ValueError):
 
 
 class _Unusable(UsageError):
-    def __init__(self, name: str, why: str) -> None:
-        """Say what was named, usually a path, and why it can't be used."""
+    def __init__(self, name: str, why: str | tuple[str, ...]) -> None:
+        """Say what was named, usually a path, and why it can't be used or what there is."""
         AgentError.__init__(self, name, why)
-        self.name, self.why = name, why
 
 
 class ScriptNotFound(_Unusable):
@@ -79,14 +76,8 @@ class ScriptNotFound(_Unusable):
 class PrivateDirectoryUnusable(UsageError):
     """There is no place for the files that an agent has for itself."""
 
+    text = "no private directory can be made: {0}"
     hint = "set TMPDIR to a directory of this host that you may write"
-
-    def __init__(self, problems: tuple[str, ...]) -> None:
-        AgentError.__init__(self, problems)
-        self.problems = problems
-
-    def __str__(self) -> str:
-        return f"no private directory can be made: {'; '.join(self.problems)}"
 
 
 class LogDirectoryUnusable(_Unusable):
@@ -117,18 +108,13 @@ class TimerFileUnusable(_Unusable):
     hint = "TORCHELASTIC_TIMER_FILE names a FIFO to be made; without it a private one is made"
 
 
-class _Unknown(UsageError):
+class _Unknown(_Unusable):
     option: ClassVar[str]
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        """Say which name was given, and which there are."""
-        AgentError.__init__(self, name, known)
-        self.name, self.known = name, known
-
     def __str__(self) -> str:
-        names = ", ".join(self.known)
-        allowed = f"one of {names}" if names else "nothing: no package offers any"
-        return str(Violation(self.option, self.name, allowed))
+        name, known = self.args
+        allowed = f"one of {_shown(known)}" if known else "nothing: no package offers any"
+        return str(Violation(self.option, name, allowed))
 
 
 class UnknownEventHandler(_Unknown):
@@ -174,26 +160,18 @@ class RunFailed(_OfRun):
     text = "run {0!r} failed: {1}"
 
 
-class _CoordinatorAway(AgentError):
-    """Made of an address, the seconds waited there, and what the last attempt met."""
-
-    exit_code = 3
-
-    def __str__(self) -> str:
-        address, waited_s, last_error = self.args
-        return self.text.format(address, format_duration(waited_s), last_error)
-
-
-class CoordinatorUnreachable(_CoordinatorAway):
+class CoordinatorUnreachable(AgentError):
     """The coordinator did not answer once within the join timeout."""
 
+    exit_code = 3
     text = "no coordinator answered at {0} within {1}: {2}"
     hint = "is `coordinator serve` running there, and may this machine reach its port?"
 
 
-class CoordinatorLost(_CoordinatorAway):
+class CoordinatorLost(AgentError):
     """The coordinator was away for longer than the grace; the workers were stopped."""
 
+    exit_code = 3
     text = "the coordinator at {0} did not come back within {1}: {2}"
     hint = "how long an agent keeps its workers without a coordinator: --coordinator-grace"
 
@@ -208,11 +186,8 @@ class SupervisorLost(AgentError):
 class ProcessesStuck(AgentError):
     """Not even SIGKILL ended a round's processes, so no other round may start on this host."""
 
+    text = "processes of round {0} outlived SIGKILL: pid {1}"
     hint = "the kernel holds them: often a device driver or a network file system"
-
-    def __str__(self) -> str:
-        round_id, pids = self.args
-        return f"processes of round {round_id} outlived SIGKILL: pid {', '.join(map(str, pids))}"
 
 
 class RunForgotten(AgentError):
@@ -281,6 +256,12 @@ class ChildFailedError(AgentError):
             f"\n{border}\n{title}\n{section}\nFailures:\n{others}\n{section}\n"
             f"Root Cause (first observed failure):\n{root}\n{border}"
         )
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return format_duration(value) if isinstance(value, float) else value
 
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from agent.runtime.driver import drive
-from agent.session.transport import Connection, TransportError
+from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.policy import Policy
@@ -36,7 +36,8 @@ def run(config: AgentConfig) -> int:
 async def _run(config: AgentConfig) -> int:
     coordinator = Driver(Registry(Policy()), MemoryJournal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
-    agent = asyncio.create_task(drive(config, EmbeddedTransport(coordinator)), name="agent")
+    connection = EmbeddedConnection(coordinator)
+    agent = asyncio.create_task(drive(config, lambda: connection), name="agent")
     try:
         await asyncio.wait({owner, agent}, return_when=asyncio.FIRST_COMPLETED)
         if not agent.done():
@@ -49,8 +50,8 @@ async def _run(config: AgentConfig) -> int:
                 await task
 
 
-class EmbeddedTransport:
-    """Connects an agent to the coordinator in the same process."""
+class EmbeddedConnection:
+    """Calls the coordinator's sessions directly. One serves all sessions of its agent."""
 
     def __init__(self, coordinator: Driver) -> None:
         self._sessions = Sessions(coordinator)
@@ -59,17 +60,6 @@ class EmbeddedTransport:
     async def address(self) -> str:
         """Return the loopback address: all workers are here."""
         return "127.0.0.1"
-
-    def connect(self) -> Connection:
-        """Return a new connection."""
-        return EmbeddedConnection(self._sessions, self._queries)
-
-
-class EmbeddedConnection:
-    """Calls the coordinator's sessions directly."""
-
-    def __init__(self, sessions: Sessions, queries: QueryService) -> None:
-        self._sessions, self._queries = sessions, queries
 
     async def open(
         self,

@@ -22,24 +22,15 @@ __all__ = [
     "section",
 ]
 
-_HOMES = {
-    "ErrorHandler": "worker_sdk.errors.error_handler",
-    "acquire": "worker_sdk.timers",
-    "expires": "worker_sdk.timers",
-    "get_error_handler": "worker_sdk.errors.error_handler",
-    "heartbeat": "worker_sdk.timers",
-    "record": "worker_sdk.errors.error_handler",
-    "release": "worker_sdk.timers",
-    "section": "worker_sdk.timers",
-}
-
+_OF_ERRORS = ("ErrorHandler", "get_error_handler", "record")
 
 if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
 
     def __getattr__(name: str) -> object:
         """Load what was asked for. Python calls this once per name."""
-        if name not in _HOMES:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(_HOMES[name]), name)
+        home = "errors.error_handler" if name in _OF_ERRORS else "timers"
+        found = getattr(import_module(f"worker_sdk.{home}"), name)
         globals()[name] = found
         return found

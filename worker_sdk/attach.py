@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from time import monotonic
+from typing import Any
 
 import grpc
 
@@ -47,7 +47,7 @@ Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
 
 
 class Attachment:
-    """This process's stream to its agent at ``target``. Never raises; connects when asked."""
+    """This process's stream to its agent at ``target``. Never raises; opened when first needed."""
 
     def __init__(self, target: str, token: str) -> None:
         self._target = target
@@ -71,7 +71,7 @@ class Attachment:
         """Have the agent know a step; it takes the place of the one before. Does not wait."""
         with self._changed:
             self._step = step
-            self._send(worker_pb2.AttachRequest(step=step))
+            self._send(step=step)
             if not self._runs():
                 self._hand_over(None)
 
@@ -89,24 +89,17 @@ class Attachment:
         """Return how the agent greeted this process, ``None`` if it does not in time."""
         with self._changed:
             if self._runs():
-                self._changed.wait_for(
-                    lambda: self._greeted is not None or self._thread is None, timeout_s
-                )
+                self._wait_for(lambda: self._greeted is not None, timeout_s)
             return self._greeted
 
     def confirm(self, timeout_s: float) -> bool:
         """Return whether the agent has seen the board as it is now, within ``timeout_s``."""
-        deadline = monotonic() + timeout_s
         with self._changed:
             if not self._runs():
                 return False
-            self._asked += 1
-            sequence = self._asked
-            self._send(_sync(sequence))
-            while self._confirmed < sequence and self._thread is not None:
-                left_s = deadline - monotonic()
-                if left_s <= 0 or not self._changed.wait(left_s):
-                    break
+            self._asked = sequence = self._asked + 1
+            self._send(sync=worker_pb2.Sync(sequence=sequence))
+            self._wait_for(lambda: self._confirmed >= sequence, timeout_s)
             return self._confirmed >= sequence
 
     def close(self) -> None:
@@ -152,12 +145,12 @@ class Attachment:
             if self._is_closed:
                 return False
             self._requests = requests
-            self._send(worker_pb2.AttachRequest(greeting=worker_pb2.Greeting(pid=os.getpid())))
+            self._send(greeting=worker_pb2.Greeting(pid=os.getpid()))
             # Before a sync, whose answer then says that the step has arrived as well.
             if self._step is not None:
-                self._send(worker_pb2.AttachRequest(step=self._step))
+                self._send(step=self._step)
             if self._asked > self._confirmed:
-                self._send(_sync(self._asked))
+                self._send(sync=worker_pb2.Sync(sequence=self._asked))
             stream = stub.Attach(iter(requests.get, None), metadata=self._metadata)
             self._stream = stream
         try:
@@ -174,9 +167,12 @@ class Attachment:
             requests.put(None)  # for the thread of gRPC that reads them
         return not self._is_closed
 
-    def _send(self, request: worker_pb2.AttachRequest) -> None:
+    def _send(self, **kind: Any) -> None:
         if self._requests is not None:
-            self._requests.put(request)
+            self._requests.put(worker_pb2.AttachRequest(**kind))
+
+    def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        self._changed.wait_for(lambda: is_so() or self._thread is None, timeout_s)
 
     def _hand_over(self, order: worker_pb2.WorkerOrder | None) -> None:
         if self._receiver is not None:
@@ -196,7 +192,3 @@ class Attachment:
                     self._order = response.order
                     self._hand_over(response.order)
             self._changed.notify_all()
-
-
-def _sync(sequence: int) -> worker_pb2.AttachRequest:
-    return worker_pb2.AttachRequest(sync=worker_pb2.Sync(sequence=sequence))

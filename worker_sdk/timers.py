@@ -13,41 +13,18 @@ import sys
 from datetime import timedelta
 from operator import index
 from time import monotonic_ns
-from typing import (
-    TYPE_CHECKING,
-    ClassVar,
-    Literal,
-    ParamSpec,
-    SupportsFloat,
-    SupportsIndex,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 from weakref import ref
 
+from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED, Board, Thread
-from worker_sdk.board.layout import (
-    AUTO,
-    GAP_MAX,
-    GAPS,
-    HEARTBEAT_AT,
-    HEARTBEATS,
-    KIND_SECTION,
-    KIND_TIMER,
-    NO_STEP,
-    PROGRESS_SINCE,
-    SIGNAL_DEFAULT,
-    SLOT_SINCE,
-    SLOT_WORDS,
-    SLOTS_FROM,
-    STEP,
-    STEP_TIME,
-)
+from worker_sdk.board.layout import PROGRESS_SINCE, SIGNAL_DEFAULT, SLOT_WORDS, SLOTS_FROM
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 from worker_sdk.runtime import STATE, attachment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
+    from typing import ClassVar, Literal, Self
 
 log = logging.getLogger("worker_sdk")
 
@@ -59,11 +36,7 @@ AFTER_MAX_S = 1e9
 CONFIRM_TIMEOUT_S = 5.0
 """Longest wait for the agent to confirm a timer."""
 STEP_MAX = 2**63 - 1
-_RUN_LATER = (
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-    inspect.isasyncgenfunction,
-)
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class _Block:
@@ -104,29 +77,23 @@ class _Block:
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._another():
+            block = object.__new__(type(self))
+            block._slot, block._thread = -1, None
+            for name in self._given:
+                setattr(block, name, getattr(self, name))
+            with block:
                 return function(*args, **kwargs)
 
         return wrapper
-
-    def _another(self) -> Self:
-        other = object.__new__(type(self))
-        other._slot, other._thread = -1, None
-        for name in self._given:
-            setattr(other, name, getattr(self, name))
-        return other
 
 
 class expires(_Block):  # noqa: N801 - used like a function
     """Have the agent end this worker if the block takes longer than ``after``.
 
-    Used as ``with expires(after=60):`` or as a decorator. Costs about a microsecond.
-
-    Args:
-        after: Seconds or a ``timedelta``, above 0.
-        scope: What it is called in reports; the place in the code if not given.
-        signal: What the worker gets: ``None`` for SIGTERM, then SIGKILL; above 0 that
-            signal, once; else nothing, the expiry is only reported.
+    Used as ``with expires(after=60):`` or as a decorator. Costs about a microsecond. ``scope`` is
+    its name in reports, by default the place in the code. ``signal`` is what the worker gets:
+    ``None`` for SIGTERM, then SIGKILL; above 0 that signal, once; else nothing, the expiry is only
+    reported.
     """
 
     __slots__ = ("_after_ns", "_signal")
@@ -149,7 +116,9 @@ class expires(_Block):  # noqa: N801 - used like a function
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
         guard = ref(self, board.on_lost)
-        self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
+        self._slot = board.open_slot(
+            self._name, after_ns, after_ns, self._signal, layout.KIND_TIMER
+        )
         board.leak_guards[self._slot] = guard
         return self
 
@@ -160,11 +129,7 @@ class section(_Block):  # noqa: N801 - used like a function
     While it lasts, the timers and sections that this thread has open do not count, nor
     does the limit between heartbeats if this is the thread that sends them. Afterwards
     they have the time left that they had before. Of nested sections the innermost counts.
-
-    Args:
-        name: What it is called in reports; its times are learned under this name.
-        timeout: Seconds or a ``timedelta`` above 0, ``None`` for no limit, ``"auto"`` for
-            the one that was learned.
+    ``timeout`` is ``None`` for no limit, ``"auto"`` for the one that was learned of its name.
     """
 
     __slots__ = ("_after_ns", "_began", "_limit", "_paused")
@@ -180,7 +145,7 @@ class section(_Block):  # noqa: N801 - used like a function
         if timeout is None:
             self._limit = 0
         elif isinstance(timeout, str) and timeout == "auto":
-            self._limit = AUTO
+            self._limit = layout.AUTO
         else:
             self._limit = self._after_ns = duration_ns("timeout", timeout, '"auto" or None')
 
@@ -196,9 +161,8 @@ class section(_Block):  # noqa: N801 - used like a function
             self._began = monotonic_ns()
             self._thread = mine
             mine.sections += 1
-            self._slot = board.open_slot(
-                self._name, self._after_ns, self._limit, SIGNAL_DEFAULT, KIND_SECTION
-            )
+            after_ns, limit, kind = self._after_ns, self._limit, layout.KIND_SECTION
+            self._slot = board.open_slot(self._name, after_ns, limit, SIGNAL_DEFAULT, kind)
             board.leak_guards[self._slot] = guard
             for slot in around:
                 at = SLOTS_FROM + slot * SLOT_WORDS
@@ -230,7 +194,7 @@ class section(_Block):  # noqa: N801 - used like a function
         if slot != REFUSED:
             board.leak_guards[slot] = None
             # Pauses are left out.
-            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
+            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + layout.SLOT_SINCE]
             board.close_slot(slot)
         else:
             began = self._began
@@ -249,16 +213,9 @@ def acquire(
 ) -> bool:
     """Start the timer ``scope``, or start it again; ``release`` ends it.
 
-    Arguments are those of ``expires``. There is one timer of each scope per process.
-
-    Args:
-        scope: Its name.
-        after: Seconds or a ``timedelta``, above 0.
-        signal: See ``expires``.
-        confirm: Wait, at most ``CONFIRM_TIMEOUT_S``, until the agent has seen it.
-
-    Returns:
-        Whether the timer is watched; with ``confirm``, whether the agent said so.
+    There is one timer of each scope per process; the other arguments are those of ``expires``.
+    Returns whether it is watched. With ``confirm`` the agent has said so: it is waited for, at
+    most ``CONFIRM_TIMEOUT_S``.
     """
     name = checked_name("scope", scope)
     after_ns = duration_ns("after", after)
@@ -266,7 +223,7 @@ def acquire(
     board = STATE.board or start()
     if not board.free:
         release(name)  # else there would be no slot for the renewal of an open one
-    slot = board.open_slot(name, after_ns, after_ns, word, KIND_TIMER)
+    slot = board.open_slot(name, after_ns, after_ns, word, layout.KIND_TIMER)
     try:
         # From the look to the store there is no call, so no other thread comes in between.
         acquired = board.acquired
@@ -300,13 +257,10 @@ def release(scope: str) -> None:
 def heartbeat(step: int | None = None) -> None:
     """Say that this worker makes progress. Costs about a microsecond.
 
-    From the first one on the agent may expect more of them.
-
-    Args:
-        step: The step it has reached, 0 or more; shown in reports, and used to tell how
-            long a step takes.
+    From the first one on the agent may expect more of them. ``step``, 0 or more, is shown in
+    reports, and tells how long a step takes.
     """
-    mark = NO_STEP if step is None else checked_step(step)
+    mark = layout.NO_STEP if step is None else checked_step(step)
     board = STATE.board or start()
     words = board.words
     mine = board.threads.mine
@@ -316,20 +270,20 @@ def heartbeat(step: int | None = None) -> None:
     if before and is_outside:
         gap = now - before
         if not board.has_section_between:
-            if words[GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
-                words[GAP_MAX] = gap
-            words[GAPS] += 1
+            if words[layout.GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
+                words[layout.GAP_MAX] = gap
+            words[layout.GAPS] += 1
         steps = mark - board.step_before if mark >= 0 and board.step_before >= 0 else 1
         if steps > 0:
-            words[STEP_TIME] = (gap - board.paused_ns) // steps
+            words[layout.STEP_TIME] = (gap - board.paused_ns) // steps
     board.beat_before = now
     board.step_before = mark
     board.beater = mine
     board.paused_ns = 0
     board.has_section_between = not is_outside
-    words[STEP] = mark
-    words[HEARTBEAT_AT] = now
-    words[HEARTBEATS] += 1
+    words[layout.STEP] = mark
+    words[layout.HEARTBEAT_AT] = now
+    words[layout.HEARTBEATS] += 1
     words[PROGRESS_SINCE] = now if is_outside else 0
 
 
@@ -337,8 +291,7 @@ def checked_step(step: object) -> int:
     """Return ``step`` as a plain int. Raises ``TypeError``, ``ValueError``."""
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"step is {step!r}; it must be an int or None")
-    plain = index(step)
-    if not 0 <= plain <= STEP_MAX:
+    if not 0 <= (plain := index(step)) <= STEP_MAX:
         raise ValueError(f"step is {step!r}; it must be from 0 to {STEP_MAX}")
     return plain
 
@@ -356,9 +309,8 @@ def duration_ns(field: str, value: object, alternatives: str = "") -> int:
     elif isinstance(value, bool | str | bytes) or not isinstance(
         value, SupportsFloat | SupportsIndex
     ):
-        raise TypeError(
-            f"{field} is {value!r}; it must be a number of seconds or a timedelta{allowed}"
-        )
+        kinds = "a number of seconds or a timedelta"
+        raise TypeError(f"{field} is {value!r}; it must be {kinds}{allowed}")
     else:
         try:
             seconds = float(value)

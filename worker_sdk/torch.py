@@ -26,8 +26,8 @@ AFTER_MIN_S = 1e-6
 class TimerClient(timer.TimerClient):  # type: ignore[misc] # torch is not there for mypy
     """Gives torch's timers to the agent.
 
-    Torch gives the end of a timer as a wall clock time. It is made a duration at once:
-    a clock that is set later changes nothing.
+    The wall clock time at which they end is made a duration at once: a clock that is set later
+    changes nothing.
     """
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess import model as inprocess
+from agent.core import model
 from agent.core.model import Assignment, Beat, Failure
 from agent.errors import AgentError
 from agent.workers.failures.report import FailureReport
@@ -13,7 +13,7 @@ from agent.workers.supervisor import messages
 # The supervisor takes these as they are, and the worker the order.
 StopWorkers = messages.StopWorkers
 KillWorkers = messages.KillWorkers
-WorkerOrder = inprocess.WorkerOrder
+WorkerOrder = model.WorkerOrder
 SignalWorkers = messages.SignalWorkers
 
 
@@ -96,23 +96,7 @@ class Finish:
     error: AgentError | None = None
 
 
-WorkersEffect = (
-    StartSupervisor
-    | AwaitGpuMemory
-    | StartRound
-    | StopWorkers
-    | KillWorkers
-    | SignalWorkers
-    | WorkerOrder
-)
-
-Effect = (
-    OpenSession
-    | SendBeat
-    | SendGoodbye
-    | ReservePort
-    | WorkersEffect
-    | WriteFailure
-    | Tell
-    | Finish
-)
+SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
+WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | WorkerOrder | SupervisorCommand
+SessionEffect = OpenSession | SendBeat | SendGoodbye
+Effect = SessionEffect | WorkersEffect | ReservePort | WriteFailure | Tell | Finish

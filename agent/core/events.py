@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.inprocess import model as inprocess
+from agent.core import model
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
 from agent.watchdog.core import messages as watchdog
@@ -16,7 +16,7 @@ WorkersStarted = messages.WorkersStarted
 WorkerExited = messages.WorkerExited
 WorkerStartFailed = messages.WorkerStartFailed
 WorkersStopped = messages.WorkersStopped
-WorkerStep = inprocess.WorkerStep
+WorkerStep = model.WorkerStep
 LimitExpired = watchdog.Report
 WorkerSignalled = watchdog.Signal
 
@@ -117,13 +117,7 @@ SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | Session
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
-HostEvent = (
-    PortReserved
-    | SupervisorDied
-    | SupervisorNotStarted
-    | GpuMemoryFree
-    | SignalReceived
-    | SignalToForward
-    | DeadlineReached
-)
+SupervisorEvent = SupervisorDied | SupervisorNotStarted
+SignalEvent = SignalReceived | SignalToForward
+HostEvent = PortReserved | GpuMemoryFree | SupervisorEvent | SignalEvent | DeadlineReached
 Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

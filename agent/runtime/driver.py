@@ -19,7 +19,6 @@ from agent.core.events import (
     DeadlineReached,
     Event,
     PortReserved,
-    SessionLost,
     WorkerStep,
 )
 from agent.core.model import AgentPolicy, Failure
@@ -31,10 +30,9 @@ from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
 from agent.session.convert import Identity, failure_message
-from agent.session.reporter import Reporter
 from agent.session.session import Session
-from agent.session.spool import Spool, Spooled
-from agent.session.transport import Transport, TransportError
+from agent.session.spool import Reporter, Spool, Spooled
+from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
 from agent.telemetry.history import History
 from agent.telemetry.relay import Telemetry
@@ -61,22 +59,22 @@ def run(config: AgentConfig) -> int:
 
     Raises ``AgentError``.
     """
-    from agent.session.grpc_transport import GrpcTransport  # noqa: PLC0415 - a standalone agent needs none
+    from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415 - a standalone agent needs none
 
     assert config.coordinator is not None, "only a standalone agent has no coordinator"
-    transport = GrpcTransport(config.coordinator, is_proxied=config.use_proxy)
-    return asyncio.run(drive(config, transport))
+    connect = partial(GrpcConnection, config.coordinator, is_proxied=config.use_proxy)
+    return asyncio.run(drive(config, connect))
 
 
-async def drive(config: AgentConfig, transport: Transport) -> int:
-    """Run an agent over any transport; return the exit code. Raises ``AgentError``."""
+async def drive(config: AgentConfig, connect: Connect) -> int:
+    """Run an agent over any kind of connection; return the exit code. Raises ``AgentError``."""
     with closing(PrivateDirectory()) as directory:
         devices = await find_devices(
             inherited_environment().get(VISIBLE_DEVICES),
             numa_mode=config.numa_binding,
             is_memory_awaited=config.gpu_memory_wait > 0,
         )
-        driver = Driver(config, transport, directory, devices)
+        driver = Driver(config, connect, directory, devices)
         try:
             finish = await driver.run()
         finally:
@@ -118,11 +116,11 @@ class Driver:
     def __init__(
         self,
         config: AgentConfig,
-        transport: Transport,
+        connect: Connect,
         directory: PrivateDirectory,
         devices: HostDevices,
     ) -> None:
-        self._config, self._transport = config, transport
+        self._config, self._connect = config, connect
         output = WorkerOutput(config, directory)
         host, now = socket.gethostname(), time.monotonic()
         self._identity = identity = Identity(
@@ -154,8 +152,8 @@ class Driver:
         self._mistake: BaseException | None = None
         self._ports = Ports()
         is_on_disk = not config.is_standalone
-        spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
-        self._reporter = Reporter(spool, identity)
+        self._spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
+        self._reporter = Reporter(self._spool, identity)
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
@@ -188,7 +186,7 @@ class Driver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.close()
-        self._reporter.close()
+        self._spool.close()
         self._ports.keep_only()
         await self._telemetry.close()
 
@@ -247,8 +245,10 @@ class Driver:
             case fx.OpenSession():
                 if self._session_task is not None:
                     self._session_task.cancel()
-                self._session = None
-                self._session_task = self._spawn(self._hold_session(effect))
+                watchdog = self._workers.watchdog
+                session = Session(effect, self._config, self._identity, self._submit, watchdog)
+                holding = session.run(self._connect, self._reporter, self._random)
+                self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)
             case fx.SendGoodbye() if session is not None:
@@ -264,18 +264,6 @@ class Driver:
                 pass  # without a session neither can be sent; the history logs the rest
             case _:
                 self._workers.execute(effect)
-
-    async def _hold_session(self, effect: fx.OpenSession) -> None:
-        try:
-            if not self._identity.address:  # found once
-                self._identity.address = self._config.local_addr or await self._transport.address()
-        except TransportError as error:
-            self._submit(SessionLost(attempt=effect.attempt, reason=error.reason))
-            return
-        self._session = Session(
-            effect, self._config, self._identity, self._submit, self._workers.watchdog
-        )
-        await self._session.run(self._transport, self._reporter, self._random)
 
     def _reserve_port(self) -> int:
         """Return a port that is held from now on; 0 if the host has none left."""

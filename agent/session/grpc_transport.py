@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar, cast
 
@@ -47,34 +47,23 @@ _OPTIONS = [
 ]
 
 
-class GrpcTransport:
-    """Connects to ``host:port``, past a proxy of the environment unless ``is_proxied``."""
+class GrpcConnection:
+    """One channel to ``host:port``, past a proxy of the environment unless ``is_proxied``."""
 
     def __init__(self, coordinator: str, *, is_proxied: bool = False) -> None:
+        options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
         self._coordinator = coordinator
-        self._options = [*_OPTIONS, ("grpc.enable_http_proxy", int(is_proxied))]
+        self._channel = grpc.aio.insecure_channel(coordinator, options=options)
+        self._agents = session_pb2_grpc.AgentServiceStub(self._channel)
+        self._queries = query_pb2_grpc.QueryServiceStub(self._channel)
 
     async def address(self) -> str:
         """Return the address of this host on the way there. Raises ``TransportError``."""
         where = parse_host_port(self._coordinator)
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(None, address_towards, where.host, where.port)
+            return await asyncio.to_thread(address_towards, where.host, where.port)
         except OSError as error:
             raise TransportError(f"{where.host}: {error.strerror or error}") from error
-
-    def connect(self) -> GrpcConnection:
-        """Return a new connection."""
-        return GrpcConnection(self._coordinator, self._options)
-
-
-class GrpcConnection:
-    """One channel. Raises ``TransportError`` for every failed call."""
-
-    def __init__(self, coordinator: str, options: Sequence[tuple[str, int]]) -> None:
-        self._channel = grpc.aio.insecure_channel(coordinator, options=options)
-        self._agents = session_pb2_grpc.AgentServiceStub(self._channel)
-        self._queries = query_pb2_grpc.QueryServiceStub(self._channel)
 
     async def open(
         self,

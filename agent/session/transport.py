@@ -25,6 +25,10 @@ class TransportError(Exception):
 class Connection(Protocol):
     """One connection to a coordinator, for the life of one session."""
 
+    async def address(self) -> str:
+        """Return this host's address as seen from there. Raises ``TransportError``."""
+        ...
+
     async def open(
         self,
         requests: AsyncGenerator[session_pb2.AgentReport, None],
@@ -51,13 +55,5 @@ class Connection(Protocol):
         """End whatever is under way."""
 
 
-class Transport(Protocol):
-    """A way to a coordinator."""
-
-    async def address(self) -> str:
-        """Return this host's address as seen from there. Raises ``TransportError``."""
-        ...
-
-    def connect(self) -> Connection:
-        """Return a new connection; it is made when first used."""
-        ...
+Connect = Callable[[], Connection]
+"""Returns a new connection; it is made when first used."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent.core.model import Assignment
 from agent.errors import InvalidConfiguration
 from agent.settings.config import AgentConfig
-from drumbeat.violation import Violation, check_range
+from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
     from agent.errors import ProcessFailure
@@ -29,16 +29,11 @@ UNASSIGNED = -1
 class WorkerState(StrEnum):
     """What the workers of a host do, as a unit: one that fails makes the group fail."""
 
-    INIT = "INIT"
-    """Not running yet."""
-    HEALTHY = "HEALTHY"
-    """They run."""
-    STOPPED = "STOPPED"
-    """Stopped by the agent; another round may start them again."""
-    SUCCEEDED = "SUCCEEDED"
-    """All exited with 0."""
-    FAILED = "FAILED"
-    """One exited with anything else, or could not be started."""
+    INIT = "INIT"  # not running yet
+    HEALTHY = "HEALTHY"  # they run
+    STOPPED = "STOPPED"  # by the agent; another round may start them again
+    SUCCEEDED = "SUCCEEDED"  # all exited with 0
+    FAILED = "FAILED"  # one exited with anything else, or could not be started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +46,7 @@ class WorkerSpec:
     a worker is told, not looked for. ``master_addr`` and ``master_port`` are None
     unless fixed; ``local_addr`` is None unless given.
 
-    Raises:
-        InvalidConfiguration: Names every field that is impossible.
+    Raises ``InvalidConfiguration``, which names every field that is impossible.
     """
 
     role: str
@@ -67,7 +61,19 @@ class WorkerSpec:
     local_addr: str | None = None
 
     def __post_init__(self) -> None:
-        if violations := self._violations():
+        is_one = self.fn is None or self.entrypoint is None
+        rules = (
+            ("role", bool(self.role), "a name"),
+            ("local_world_size", self.local_world_size >= 1, "1 to inf workers"),
+            ("max_restarts", self.max_restarts >= 0, "0 to inf restarts"),
+            ("master_port", 0 <= (self.master_port or 0) <= PORT_MAX, f"0 to {PORT_MAX}"),
+            ("monitor_interval", self.monitor_interval > 0, "more than 0 s"),
+            ("fn", is_one, "either fn or entrypoint, not both"),
+            ("entrypoint", bool(self.fn or self.entrypoint), "a function or a program"),
+        )
+        broken = [(name, allowed) for name, is_met, allowed in rules if not is_met]
+        if broken:
+            violations = (Violation(name, getattr(self, name), what) for name, what in broken)
             raise InvalidConfiguration(tuple(violations))
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
@@ -77,21 +83,6 @@ class WorkerSpec:
         if isinstance(self.entrypoint, str):
             return self.entrypoint.rpartition("/")[2]
         return getattr(self.entrypoint, "__qualname__", type(self.entrypoint).__qualname__)
-
-    def _violations(self) -> list[Violation]:
-        found: list[Violation] = []
-        if not self.role:
-            found.append(Violation("role", self.role, "a name"))
-        found += check_range("local_world_size", self.local_world_size, 1, float("inf"), "workers")
-        found += check_range("max_restarts", self.max_restarts, 0, float("inf"), "restarts")
-        found += check_range("master_port", self.master_port or 0, 0, PORT_MAX, "")
-        if not self.monitor_interval > 0:
-            found.append(Violation("monitor_interval", self.monitor_interval, "more than 0 s"))
-        if self.fn is not None and self.entrypoint is not None:
-            found.append(Violation("fn", self.fn, "either fn or entrypoint, not both"))
-        if self.fn is None and not self.entrypoint:
-            found.append(Violation("entrypoint", self.entrypoint, "a function or a program"))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +113,8 @@ class WorkerGroup:
 
     def __post_init__(self) -> None:
         if not self.workers:
-            ranks = range(self.spec.local_world_size)
-            object.__setattr__(self, "workers", tuple(Worker(rank) for rank in ranks))
+            workers = tuple(map(Worker, range(self.spec.local_world_size)))
+            object.__setattr__(self, "workers", workers)
 
     def with_ids(self, pids: Mapping[int, int]) -> WorkerGroup:
         """Return the group with the processes that run, by local rank."""
@@ -166,18 +157,11 @@ def worker_spec(config: AgentConfig) -> WorkerSpec:
 
 def worker_group(config: AgentConfig, assignment: Assignment) -> WorkerGroup:
     """Return this host's workers as they are seated in a round, not started yet."""
+    rank, role_rank = assignment.rank_first, assignment.role_rank_first
+    sizes = (assignment.world_size, assignment.role_world_size)
     return WorkerGroup(
-        spec=worker_spec(config),
-        workers=tuple(
-            Worker(
-                local_rank=local_rank,
-                global_rank=assignment.rank_first + local_rank,
-                role_rank=assignment.role_rank_first + local_rank,
-                world_size=assignment.world_size,
-                role_world_size=assignment.role_world_size,
-            )
-            for local_rank in range(config.nproc_per_node)
-        ),
-        group_rank=assignment.group_rank,
-        group_world_size=assignment.group_world_size,
+        worker_spec(config),
+        tuple(Worker(i, rank + i, role_rank + i, *sizes) for i in range(config.nproc_per_node)),
+        assignment.group_rank,
+        assignment.group_world_size,
     )

@@ -4,23 +4,17 @@ A package offers a handler as an entry point of the group ``drumbeat.event_handl
 class or function that is called without arguments and returns the handler.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
 import stat
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any, Protocol, cast
 
 from agent.errors import UnknownEventHandler
-from agent.runtime.entry_points import installed
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    from agent.telemetry.items import Event, Metric
+from agent.runtime.installation import installed
+from agent.telemetry.items import Event, Metric
 
 GROUP = "drumbeat.event_handlers"
 NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
@@ -70,7 +64,7 @@ def factory(name: str, file: str | None) -> Factory | None:
     return lambda: cast("EventHandler", _find(name).load()())
 
 
-def _find(name: str) -> EntryPoint:
+def _find(name: str) -> Any:
     found = {each: point for each, point in installed(GROUP).items() if each not in BUILT_IN}
     if name not in found:
         raise UnknownEventHandler(name, (*BUILT_IN, *sorted(found)))

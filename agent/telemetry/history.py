@@ -4,8 +4,6 @@ It sees every event of the core with the effects that answered it and where the 
 stands. It decides nothing: without it the agent does exactly the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

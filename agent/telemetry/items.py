@@ -1,7 +1,5 @@
 """Pure. What telemetry is made of: events and metrics, as plain values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

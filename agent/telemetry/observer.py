@@ -4,8 +4,6 @@ An observer sees every event of the core with the effects that answered it. It
 decides nothing: without it the agent does exactly the same.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,16 +19,15 @@ from agent.telemetry.items import Event, EventSource, Item, Metric, Value
 from agent.workers.failures.exit_status import describe_ending
 from drumbeat.inprocess import InprocessDirective, IterationBegin, IterationInterrupt
 
+_Metadata = dict[str, Value]
+
 
 class Status(StrEnum):
     """How a worker, or the agent, ended."""
 
-    SUCCEEDED = "SUCCEEDED"
-    """It exited with 0 by itself."""
-    FAILED = "FAILED"
-    """It ended badly by itself, or could not be started."""
-    TERMINATED = "TERMINATED"
-    """The agent stopped it, or never started it because another failed to start."""
+    SUCCEEDED = "SUCCEEDED"  # it exited with 0 by itself
+    FAILED = "FAILED"  # it ended badly by itself, or could not be started
+    TERMINATED = "TERMINATED"  # the agent stopped it, or did not start it: another could not be
 
 
 @dataclass(slots=True)
@@ -78,11 +75,7 @@ class Observer:
 
     def __init__(self, config: AgentConfig, *, host: str, epoch_s: float, now: float) -> None:
         self._config = config
-        self._whose: dict[str, Value] = {
-            "run_id": config.run_id,
-            "hostname": host,
-            "role": config.role,
-        }
+        self._whose: _Metadata = {"run_id": config.run_id, "hostname": host, "role": config.role}
         self._epoch_s = epoch_s
         self._now = self._started_at = now
         self._entry_point = worker_spec(config).get_entrypoint_name()
@@ -128,7 +121,7 @@ class Observer:
             case ev.DirectiveReceived(attempt=self._attempt, state=state):
                 self._on_desired(state)
             case ev.SessionLost(attempt=self._attempt, is_stale=True):
-                self._await_round()
+                self._note_idle(is_awaiting_round=True)
             case ev.InprocessDirected(attempt=self._attempt, directive=directive):
                 self._on_directive(directive)
             case ev.WorkersStarted() if (current := self._current(event.round_id)) is not None:
@@ -147,7 +140,7 @@ class Observer:
     def _on_desired(self, desired: DesiredState) -> None:
         match desired:
             case Standby():
-                self._await_round()
+                self._note_idle(is_awaiting_round=True)
             case Assignment(round_id=round_id) if round_id != self._assigned_round:
                 idle_since = self._now if self._idle_since is None else self._idle_since
                 self._idle_since, self._is_awaiting_round = None, False
@@ -168,17 +161,7 @@ class Observer:
             case IterationBegin() if before is not None and not before.is_over and key > before.key:
                 before.is_over = True
                 if key[0] == before.key[0]:
-                    self._has_restarted_in_process = True
-                    metadata: dict[str, Value] = {
-                        **self._whose,
-                        "state": "RESTARTED",
-                        "round_id": key[0],
-                        "iteration": directive.iteration,
-                        "duration_ms": round((self._now - before.at) * 1000, 3),
-                        "reason": before.reason,
-                    }
-                    name = "drumbeat.agent.inprocess.RESTARTED"
-                    self._put_event(name, EventSource.AGENT, metadata)
+                    self._put_restart(key, before)
 
     def _on_failure(self, failure: Failure) -> None:
         current = self._current(failure.round_id)
@@ -186,7 +169,7 @@ class Observer:
             return  # of another round, or the worker may still succeed
         current.failures.setdefault(failure.local_rank, failure)
         if failure.round_id == self._assigned_round and failure.interruption is None:
-            self._note_idle()
+            self._note_idle(is_awaiting_round=False)
 
     def _on_effect(self, effect: fx.Effect) -> None:
         match effect:
@@ -204,12 +187,9 @@ class Observer:
         current = self._round
         return current if current is not None and current.assignment.round_id == round_id else None
 
-    def _note_idle(self) -> None:
+    def _note_idle(self, *, is_awaiting_round: bool) -> None:
         self._idle_since = self._now if self._idle_since is None else self._idle_since
-
-    def _await_round(self) -> None:
-        self._note_idle()
-        self._is_awaiting_round = True
+        self._is_awaiting_round = self._is_awaiting_round or is_awaiting_round
 
     def _end_if_over(self, current: _Round, event: ev.Event | None) -> None:
         round_id, state = current.assignment.round_id, current.state()
@@ -218,8 +198,8 @@ class Observer:
         )
         if not current.is_told and (is_gone or state is WorkerState.SUCCEEDED):
             current.is_told = True
-            for worker in current.group.workers:
-                self._put_worker(current, worker.local_rank)
+            for local_rank in range(self._config.nproc_per_node):
+                self._put_worker(current, local_rank)
             self._put_of_workers(state.lower(), 1)
         if is_gone:
             self._round = None
@@ -228,6 +208,18 @@ class Observer:
                 self._put_result("stop", round_id, current.stopped_since, is_success=is_clean)
 
     # What follows from it.
+
+    def _put_restart(self, key: tuple[int, int], interrupted: _Interrupted) -> None:
+        self._has_restarted_in_process = True
+        metadata: _Metadata = {
+            **self._whose,
+            "state": "RESTARTED",
+            "round_id": key[0],
+            "iteration": key[1],
+            "duration_ms": round((self._now - interrupted.at) * 1000, 3),
+            "reason": interrupted.reason,
+        }
+        self._put_event("drumbeat.agent.inprocess.RESTARTED", EventSource.AGENT, metadata)
 
     def _put_worker(self, current: _Round, local_rank: int) -> None:
         status = current.status(local_rank)
@@ -285,7 +277,7 @@ class Observer:
         value = flakiness(self._remaining, self._config.max_restarts, is_failed=not is_success)
         self._put_of_workers("flakiness", value)
 
-    def _metadata(self, state: str, round_id: int | None, restarts: int) -> dict[str, Value]:
+    def _metadata(self, state: str, round_id: int | None, restarts: int) -> _Metadata:
         return {
             **self._whose,
             "state": state,
@@ -295,7 +287,7 @@ class Observer:
             "restarts": restarts,
         }
 
-    def _of_worker(self, current: _Round, local_rank: int, state: str) -> dict[str, Value]:
+    def _of_worker(self, current: _Round, local_rank: int, state: str) -> _Metadata:
         assignment, worker = current.assignment, asdict(current.group.workers[local_rank])
         return {
             **self._metadata(state, assignment.round_id, assignment.restart_count),
@@ -305,9 +297,9 @@ class Observer:
             **worker,
         }
 
-    def _put_event(self, name: str, source: EventSource, metadata: dict[str, Value]) -> None:
-        event = Event(name=name, source=source, timestamp=self._timestamp(), metadata=metadata)
-        self._items.append(event)
+    def _put_event(self, name: str, source: EventSource, metadata: _Metadata) -> None:
+        timestamp = round((self._now + self._epoch_s) * 1000)
+        self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
 
     def _put_of_workers(self, name: str, value: float) -> None:
         self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round)
@@ -321,11 +313,8 @@ class Observer:
 
     def _put(self, name: str, value: float, round_id: int | None) -> None:
         metadata = {**self._whose, "round_id": round_id}
-        timestamp = self._timestamp()
+        timestamp = round((self._now + self._epoch_s) * 1000)
         self._items.append(Metric(name=name, value=value, timestamp=timestamp, metadata=metadata))
-
-    def _timestamp(self) -> int:
-        return round((self._now + self._epoch_s) * 1000)
 
 
 def flakiness(remaining: int, restarts_max: int, *, is_failed: bool) -> int:

@@ -3,8 +3,6 @@
 The handler has a thread of its own: whatever it does, the agent only ever fills a bounded queue.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence

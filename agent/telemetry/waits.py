@@ -1,7 +1,5 @@
 """Pure. What an agent waits for, and when that is said: soon, then ever more rarely."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

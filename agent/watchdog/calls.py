@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from agent.core.inprocess.model import WorkerStep
+from agent.core.model import WorkerStep
 from agent.watchdog.core.messages import Call
 from agent.watchdog.core.model import WorkerKey
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.core.inprocess.model import WorkerOrder, WorkerStep
+from agent.core.model import WorkerOrder, WorkerStep
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board

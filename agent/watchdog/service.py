@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from agent.core.inprocess.model import WorkerOrder, WorkerStep
+from agent.core.model import WorkerOrder, WorkerStep
 from agent.session.convert import greeting, order_message, step_from
 from agent.watchdog.calls import Calls, Refusal, WorkerIsGone
 from agent.watchdog.core.messages import HeartbeatReceived, TimerAcquired, TimerReleased

@@ -43,13 +43,6 @@ def open_missing() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def open_console(stream: TextIO) -> "Console":
-    """Have this process write there from now on."""
-    close_console()
-    _console.append(Console(stream))
-    return _console[0]
-
-
 def write_text(text: str) -> None:
     """Write what is no log line, such as a report, behind the lines logged so far."""
     if _console:
@@ -58,14 +51,21 @@ def write_text(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
-def close_console(stall_s: float = STALL_S) -> None:
+def open_console(stream: TextIO) -> "Console":
+    """Have this process write there from now on."""
+    close_console()
+    _console.append(Console(stream))
+    return _console[0]
+
+
+def close_console() -> None:
     """Write what is left for as long as the console takes it; what comes then goes unqueued."""
     while _console:
-        _console.pop().close(stall_s)
+        _console.pop().close()
 
 
 class Console:
-    """Where one process writes what its user reads. Safe to use from any thread.
+    """A console. Safe to use from any thread.
 
     Of the stream's descriptor a copy is kept; a stream that has none, as in notebooks and
     tests, is written to at once.
@@ -80,7 +80,7 @@ class Console:
             self._fd = -1
         self._changed = threading.Condition()
         # All below is guarded by the condition.
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[memoryview] = deque()
         self._pending_bytes = 0
         self._dropped = 0
         self._is_closed = False
@@ -100,7 +100,6 @@ class Console:
             if self._pending_bytes + len(data) > PENDING_BYTES_MAX:
                 self._dropped += 1
                 return
-            self._note_dropped()
             self._append(data)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="console", daemon=True)
@@ -131,41 +130,37 @@ class Console:
             self._thread.join()
 
     def _append(self, data: bytes) -> None:
-        self._queue += (data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
-        self._pending_bytes += len(data)
-
-    def _note_dropped(self) -> None:
         if self._dropped:
             texts = count(self._dropped, "text")
-            self._append(f"({texts} not shown: this console took nothing)\n".encode())
+            data = f"({texts} not shown: this console took nothing)\n".encode() + data
             self._dropped = 0
+        self._queue.append(memoryview(data))
+        self._pending_bytes += len(data)
 
     def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
         is_there = True
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._dropped or self._is_closed)
-                if not self._queue:
-                    self._note_dropped()
+                if not self._queue and self._dropped:
+                    self._append(b"")
                 if not self._queue:
                     break
-                chunk = self._queue.popleft()
-            is_there = is_there and _write(self._fd, chunk)
+                data = self._queue.popleft()
+            taken = len(data)
+            if is_there:
+                poll.poll()  # the descriptor may be one that others made non-blocking
+                try:
+                    taken = os.write(self._fd, data[:_CHUNK_BYTES])
+                except BlockingIOError:
+                    taken = 0
+                except OSError:
+                    is_there = False
             with self._changed:
-                self._pending_bytes -= len(chunk)
+                if taken < len(data):
+                    self._queue.appendleft(data[taken:])
+                self._pending_bytes -= taken
                 self._changed.notify_all()
         os.close(self._fd)
-
-
-def _write(fd: int, data: bytes) -> bool:
-    """Write all, however long that takes; return False if the console is gone."""
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
-        except OSError:
-            return False
-    return True

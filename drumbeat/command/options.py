@@ -8,20 +8,14 @@ cut short as long as no other option begins so, and an environment variable
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from drumbeat.command.console import close_console, write_text
-from drumbeat.command.settings import FLAG, LOG_LEVELS, Kind, Setting
+from drumbeat.command.settings import FLAG, LOG_LEVELS, Setting
 from drumbeat.format import printable
-
-if TYPE_CHECKING:
-    # Only newer releases of click make the class generic, and only for checkers.
-    ParamType = click.ParamType[Any]
-else:
-    ParamType = click.ParamType
 
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130  # what a shell makes of SIGINT
@@ -38,20 +32,6 @@ class Source(IntEnum):
     ARGUMENT = 3
 
 
-class _Type(ParamType):
-    """Reads texts as a kind of settings does; defaults are values already."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.name = kind.metavar
-        self._parse = kind.parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
 class CommandOption(click.Option):
     """The option of a setting."""
 
@@ -59,8 +39,13 @@ class CommandOption(click.Option):
         kind, more = declared.kind, dict[str, Any]()
         if not declared.is_required:
             more["default"] = declared.default_text or declared.default
-        if kind is not FLAG:
-            more |= {"type": _Type(kind), "metavar": kind.metavar}
+
+        def read(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+            try:
+                return kind.parse(value) if isinstance(value, str) else value
+            except ValueError as error:
+                raise click.BadParameter(f"{error}.", ctx, option) from None
+
         super().__init__(
             [name, *declared.flags],
             is_flag=kind is FLAG,
@@ -70,6 +55,9 @@ class CommandOption(click.Option):
             envvar=declared.variable,
             show_envvar=True,
             show_default=declared.shown_default or True,
+            metavar=kind.metavar or None,
+            type=None if kind is FLAG else click.UNPROCESSED,
+            callback=read,
             **more,
         )
         self.declared = declared

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from drumbeat.durations import DURATION_MAX_S, format_duration, parse_duration, short_duration
+from drumbeat.durations import DURATION_MAX_S, parse_duration, short_duration
 from drumbeat.violation import Violation
 
 PORT_DEFAULT = 29400
@@ -22,9 +22,10 @@ LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """What can be the least that is logged, with the numbers of Python's ``logging``."""
 
 _OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
-_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})", re.ASCII)
-_COUNT = re.compile("-?[0-9]{1,12}", re.ASCII)
-_PORT = re.compile("[0-9]{1,5}", re.ASCII)
+_COUNT = re.compile(" *(-?[0-9]{1,12}) *", re.ASCII)
+_HOST_PORT = re.compile(
+    r"(?:\[([^]]*)\]|([A-Za-z0-9_][A-Za-z0-9_.-]{0,252}))(?::([0-9]{1,5}))?", re.ASCII
+)
 _ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
 
 
@@ -120,15 +121,34 @@ def by_option(found: Iterable[Violation], owner: Any) -> tuple[Violation, ...]:
     return tuple(each._replace(field=options.get(each.field, each.field)) for each in found)
 
 
-def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
-    """Texts that a function accepts."""
+def _kind(
+    allowed: str,
+    types: type | tuple[type, ...],
+    is_allowed: Callable[[Any], Any],
+    convert: Callable[[str], Any] = str,
+    text: Callable[[Any], str] = str,
+    metavar: str = "TEXT",
+) -> Kind:
+    """Values of some types that a function accepts; ``convert`` makes one of a text."""
 
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not is_allowed(value):
-            raise ValueError
+    def checked(value: Any, given: Any) -> Any:
+        is_of_type = isinstance(value, types) and isinstance(value, bool) == (types is bool)
+        if not is_of_type or not is_allowed(value):
+            raise ValueError(f"{given!r} is given, allowed is {allowed}")
         return value
 
-    return Kind(allowed, read, metavar=metavar)
+    return Kind(
+        allowed,
+        lambda value: checked(value, value),
+        lambda given: checked(convert(given), given),
+        text,
+        metavar,
+    )
+
+
+def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
+    """Texts that a function accepts. Those of a command line are read later, with all others."""
+    return _kind(allowed, str, is_allowed, metavar=metavar)._replace(parse=str)
 
 
 def printable(length_max: int, *, is_optional: bool = False) -> Kind:
@@ -141,50 +161,30 @@ def printable(length_max: int, *, is_optional: bool = False) -> Kind:
 def one_of(words: Sequence[str]) -> Kind:
     """One of some words."""
     allowed = f"one of {', '.join(words)}"
-
-    def parse(given: str) -> str:
-        if given not in words:
-            raise ValueError(f"{given!r} is given, allowed is {allowed}")
-        return given
-
-    return Kind(allowed, parse, parse, metavar=f"[{'|'.join(words)}]")
+    return _kind(allowed, str, words.__contains__, metavar=f"[{'|'.join(words)}]")
 
 
 def number(low: int, high: int, *, metavar: str = "N") -> Kind:
     """Whole numbers, in plain decimal digits."""
+
+    def convert(given: str) -> int | str:
+        digits = _COUNT.fullmatch(given)
+        return int(digits[1]) if digits else given
+
     allowed = f"a whole number from {low} to {high}"
-
-    def read(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError
-        return value
-
-    def parse(given: str) -> int:
-        digits = given.strip()
-        if _COUNT.fullmatch(digits) is None or not low <= int(digits) <= high:
-            raise ValueError(f"{given!r} is given, allowed is {allowed}")
-        return int(digits)
-
-    return Kind(allowed, read, parse, metavar=metavar)
+    return _kind(allowed, int, lambda value: low <= value <= high, convert, metavar=metavar)
 
 
 def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
     """Durations."""
-
-    def read(value: Any) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:
-            raise ValueError
-        return value  # type: ignore[no-any-return]
-
-    def parse(given: str) -> float:
-        found = parse_duration(given)
-        if not low <= found <= high:
-            bounds = f"{format_duration(low)} to {format_duration(high)}"
-            raise ValueError(f"{given!r} is out of range: allowed is {bounds}")
-        return found
-
-    return Kind(f"{low:.10g} to {high:.10g} seconds", read, parse, short_duration, "DURATION")
+    return _kind(
+        f"{low:.10g} to {high:.10g} seconds",
+        (int, float),
+        lambda value: low <= value <= high,
+        parse_duration,
+        short_duration,
+        "DURATION",
+    )
 
 
 def limit(*, is_learnable: bool = False) -> Kind:
@@ -199,10 +199,8 @@ def limit(*, is_learnable: bool = False) -> Kind:
 
     def parse(given: str) -> Any:
         word = given.strip().lower()
-        if word in ("none", "off", "0"):
-            return None
-        if word in words:
-            return word
+        if word in (*words, "off", "0"):
+            return word if word == "auto" else None
         try:
             return duration.parse(given)
         except ValueError as error:
@@ -214,40 +212,32 @@ def limit(*, is_learnable: bool = False) -> Kind:
     return Kind(allowed, read, parse, lambda value: short_duration(value or 0), metavar)
 
 
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
+FLAG = _kind("True or False", bool, lambda _: True, metavar="")
+"""Options without a value."""
 
 
 def switch(on: str, off: str) -> Kind:
     """Two words, for True and False."""
     words = one_of((on, off))
-    return Kind(
-        "True or False",
-        _read_flag,
-        lambda given: words.parse(given) == on,
-        lambda value: on if value else off,
-        words.metavar,
+    return FLAG._replace(
+        parse=lambda given: words.parse(given) == on,
+        text=lambda value: on if value else off,
+        metavar=words.metavar,
     )
 
 
-FLAG = Kind("True or False", _read_flag, metavar="")
-"""Options without a value."""
+_LEVELS = one_of(tuple(LOG_LEVELS))
 
 
-def _level(given: Any) -> str:
+def _level(given: str) -> Any:
     """Read a level, also by its names and numbers in Python's ``logging``."""
     word = given.strip().lower()
     if word.isdecimal() and len(word) < 4:
         return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
     word = _OTHER_LEVELS.get(word, word)
-    if word not in LOG_LEVELS:
-        raise ValueError(f"{given!r} is given, allowed is one of {', '.join(LOG_LEVELS)}")
-    return str(word)
+    return word if word in LOG_LEVELS else _LEVELS.parse(given)
 
 
-_LEVEL = one_of(tuple(LOG_LEVELS))._replace(parse=_level)
 PORT = number(0, 65535, metavar="PORT")
 
 
@@ -264,31 +254,20 @@ class HostPort(NamedTuple):
 
 
 def parse_host_port(given: str) -> HostPort:
-    """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``.
-
-    Raises:
-        ValueError: ``given`` is anything else; the message says what is allowed.
-    """
-    if given.strip().startswith("["):
-        host, bracket, rest = given.strip()[1:].partition("]")
-        is_host = bool(bracket) and _is_ipv6(host) and (not rest or rest.startswith(":"))
-        digits = rest[1:] if rest else str(PORT_DEFAULT)
-    else:
-        host, colon, digits = given.strip().partition(":")
-        is_host = _HOST_NAME.fullmatch(host) is not None
-        digits = digits if colon else str(PORT_DEFAULT)
-    port = int(digits) if _PORT.fullmatch(digits) else 0
-    if not is_host or not 1 <= port <= 65535:
-        raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
-    return HostPort(host, port)
+    """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
+    if match := _HOST_PORT.fullmatch(given.strip()):
+        in_brackets, name, digits = match.groups()
+        port = int(digits or PORT_DEFAULT)
+        if (name or _is_ipv6(in_brackets)) and 1 <= port <= 65535:
+            return HostPort(name or in_brackets, port)
+    raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
 
 
 def _is_ipv6(text: str) -> bool:
     try:
-        ipaddress.IPv6Address(text)
+        return bool(ipaddress.IPv6Address(text))
     except ValueError:
         return False
-    return True
 
 
 def _read_address(value: Any) -> str:
@@ -315,7 +294,7 @@ LOG_FORMAT = Setting(
 )
 LOG_LEVEL = Setting(
     "info",
-    _LEVEL,
+    _LEVELS._replace(parse=_level),
     "Log",
     "The least that is logged; debug also shows the details of each event.",
     variables=("LOGLEVEL",),

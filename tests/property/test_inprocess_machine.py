@@ -18,8 +18,7 @@ from agent.core.events import (
     SessionWelcomed,
     WorkersStarted,
 )
-from agent.core.inprocess.model import InprocessReport, WorkerOrder, WorkerStep
-from agent.core.model import GroupState
+from agent.core.model import GroupState, InprocessReport, WorkerOrder, WorkerStep
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     InprocessDirective,

@@ -11,10 +11,8 @@ from dataclasses import replace
 
 from agent.core import effects as fx
 from agent.core.events import WorkerExited
-from agent.core.inprocess.messages import RestartNotices
-from agent.core.inprocess.model import NO_ITERATION, InprocessReport, WorkerStep
 from agent.core.inprocess.worker import Fault, Worker, shortened
-from agent.core.model import NO_ROUND, AgentPolicy
+from agent.core.model import NO_ITERATION, NO_ROUND, AgentPolicy, InprocessReport, WorkerStep
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -27,6 +25,11 @@ from drumbeat.inprocess import (
 )
 
 SIGTERM, SIGKILL = 15, 9
+
+WONDER_S = 2.0
+
+TRACEBACKS_TOLD_MAX = 4
+"""Workers of one host whose tracebacks are shown with one restart; they may all fail at once."""
 
 
 class HostIterations:
@@ -76,13 +79,13 @@ class HostIterations:
         ``None``: all are to be stopped now, because one does something else, or because
         they were given the time that workers have to end.
         """
-        alive = [worker for worker in self._workers if not worker.is_gone]
-        effects: list[fx.Effect] = []
+        alive, effects = [w for w in self._workers if not w.is_gone], list[fx.Effect]()
         if self._dismissed_until is None:
-            if not self.is_on or not all(w.is_waiting or w.is_ending for w in alive):
+            waiting = [worker for worker in alive if worker.is_waiting]
+            ending = [w for w in alive if w.has_exited or (w.fault and w.has_said_so)]
+            if not self.is_on or len(waiting) + len(ending) < len(alive):
                 return None
             self._dismissed_until = now + self._shutdown_timeout_s
-            waiting = [worker for worker in alive if worker.is_waiting]
             effects += [worker.dismiss(self._round_id, reason, at=now) for worker in waiting]
         return effects if alive and now < self._dismissed_until else None
 
@@ -182,11 +185,9 @@ class HostIterations:
     def settle(self, *, now: float) -> list[fx.Effect]:
         """Return what is to be done, and bring ``report`` up to date. Linear in workers."""
         effects: list[fx.Effect] = []
-        directive = self._directive
         if self._is_running:
-            if directive is not None:
+            if (directive := self._directive) is not None:
                 effects += self._notices.review(now=now)
-                self._note_seats_of_the_dead(directive)
                 for worker in self._workers:
                     effects += self._settle(worker, directive, now)
             effects += self._notices.waits(self._waiting_for(), now=now)
@@ -281,18 +282,12 @@ class HostIterations:
         seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
         return any(not worker.takes_part and not worker.has_exited for worker in seated)
 
-    def _note_seats_of_the_dead(self, directive: InprocessDirective) -> None:
-        """An iteration that counts on a worker that has left can't go on."""
-        seats = directive.kind.seats if isinstance(directive.kind, IterationBegin) else ()
-        for seat in seats:
-            if seat.local_rank < self._size:
-                worker = self._workers[seat.local_rank]
-                has_done_it = worker.has_exited and worker.iteration == directive.iteration
-                if (left := worker.left) is not None and not has_done_it:
-                    self._broken.setdefault((directive.iteration, seat.local_rank), left)
-
     def _settle(self, worker: Worker, directive: InprocessDirective, now: float) -> list[fx.Effect]:
-        if not worker.takes_part:
+        if worker.left is not None:
+            # An iteration that counts on a worker that has left can't go on.
+            has_done_it = worker.has_exited and worker.iteration == directive.iteration
+            if not has_done_it and worker.seat_in(directive) is not None:
+                self._broken.setdefault((directive.iteration, worker.local_rank), worker.left)
             return []
         if worker.is_left_behind(directive):
             kill_at = now + self._shutdown_timeout_s
@@ -374,3 +369,66 @@ def _is_ahead(worker: Worker, low: int, step: InprocessStep) -> bool:
     if step is InprocessStep.RUNNING:
         return worker.phase is InprocessStep.COMPLETED and not worker.is_spare
     return worker.iteration == low + 1 and worker.phase is InprocessStep.ENTERED
+
+
+class RestartNotices:
+    """What the console says of a restart in process: one line, once it has worked.
+
+    Or a line of the interruption at ``tell_at``, if what follows takes so long that a user would
+    wonder; and what an iteration waits for at ``wait_at``, at growing intervals.
+    """
+
+    def __init__(self, round_id: int) -> None:
+        self._round_id = round_id
+        self.tell_at: float | None = None
+        self.wait_at: float | None = None
+        self._waits_since = 0.0
+        self._since: float | None = None
+        self._why = ""
+        self._tracebacks: dict[int, str] = {}
+
+    def failed(self, local_rank: int, traceback: str, *, now: float) -> None:
+        """Note what a worker of this host did to the iteration."""
+        self._since = now if self._since is None else self._since
+        if traceback and len(self._tracebacks) < TRACEBACKS_TOLD_MAX:
+            self._tracebacks.setdefault(local_rank, traceback)
+
+    def interrupted(self, why: str, *, now: float) -> None:
+        """Note that it was interrupted everywhere, and why."""
+        self._since = now if self._since is None else self._since
+        self._why, self.tell_at = why, now + WONDER_S
+
+    def review(self, *, now: float) -> list[fx.Effect]:
+        """Tell of an interruption that was not followed by anything for long."""
+        if self.tell_at is None or now < self.tell_at:
+            return []
+        return [self._tell("iteration interrupted", self._why)]
+
+    def began(self, iteration: int, *, now: float) -> list[fx.Effect]:
+        """Tell that the function runs again, if it was interrupted before."""
+        if self._since is None:
+            return []
+        took = f"iteration {iteration} began {now - self._since:.2f} s later"
+        self._since = None
+        why = f"{self._why}; {took}" if self._why else took
+        return [self._tell("restarted in process", why)]
+
+    def waits(self, text: str, *, now: float) -> list[fx.Effect]:
+        """Tell what workers of this host wait for, empty if for nothing; if it takes long."""
+        if not text:
+            self.wait_at = None
+            return []
+        if self.wait_at is None:
+            self._waits_since, self.wait_at = now, now + WONDER_S
+        if now < self.wait_at:
+            return []
+        waited_s = now - self._waits_since
+        self.wait_at = now + max(WONDER_S, waited_s)
+        why = f"{text}, {waited_s:.0f} s so far"
+        return [fx.Tell(what="iteration waiting", why=why, round_id=self._round_id)]
+
+    def _tell(self, what: str, why: str) -> fx.Tell:
+        told = sorted(self._tracebacks.items())
+        details = "\n".join(f"local rank {rank}:\n{text.rstrip()}" for rank, text in told)
+        self.tell_at, self._why, self._tracebacks = None, "", {}
+        return fx.Tell(what=what, why=why, round_id=self._round_id, details=details)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder
+from agent.core.model import NO_ITERATION, Abort, WorkerOrder
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import HangKind, Purpose, describe_hang
 from agent.workers.failures.exit_status import describe_exit
@@ -24,6 +24,7 @@ from drumbeat.inprocess import (
 REPORTED_CHARACTERS_MAX = 500
 """Of a message in a report, which goes out with every beat; records have all of it."""
 
+_WAITING = (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
 _INTERRUPTIBLE = (InprocessStep.ENTERED, InprocessStep.RUNNING, InprocessStep.COMPLETED)
 
 
@@ -89,13 +90,7 @@ class Worker:
     @property
     def is_waiting(self) -> bool:
         """Whether it can be told that no iteration follows: it waits for one, or soon will."""
-        phases = (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
-        return self.takes_part and self.phase in phases
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether it has announced that it leaves, and was not told to end."""
-        return self.has_exited or (self.fault is not None and self.has_said_so)
+        return self.takes_part and self.phase in _WAITING
 
     @property
     def has_begun(self) -> bool:
@@ -128,13 +123,18 @@ class Worker:
         rank = self.seat.rank if self.seat is not None else None
         return Fault(interruption=why, iteration=iteration, at=at, rank=rank, pid=self.pid)
 
+    def seat_in(self, directive: InprocessDirective) -> InprocessSeat | None:
+        """Return its place in an iteration that begins."""
+        seats = directive.kind.seats if isinstance(directive.kind, IterationBegin) else ()
+        return next((seat for seat in seats if seat.local_rank == self.local_rank), None)
+
     def is_left_behind(self, directive: InprocessDirective) -> bool:
         """Return whether the coordinator goes on without it, although it has not ended."""
         if self.local_rank in directive.terminated:
             return True
         match directive.kind:
-            case IterationBegin(seats=seats):
-                return all(seat.local_rank != self.local_rank for seat in seats)
+            case IterationBegin():
+                return self.seat_in(directive) is None
             case IterationComplete():
                 has_missed_it = self.iteration == directive.iteration and not self.has_begun
                 return self.iteration < directive.iteration or has_missed_it
@@ -165,10 +165,9 @@ class Worker:
         if self.iteration != directive.iteration and not is_passed:
             return None
         match kind:
-            case IterationBegin(seats=seats):
+            case IterationBegin():
                 if self.phase is InprocessStep.ENTERED:
-                    self.phase = InprocessStep.RUNNING
-                    self.seat = next(s for s in seats if s.local_rank == self.local_rank)
+                    self.phase, self.seat = InprocessStep.RUNNING, self.seat_in(directive)
                 if self.phase is not InprocessStep.RUNNING or self.seat is None:
                     return None
                 kind = replace(kind, seats=(self.seat,))

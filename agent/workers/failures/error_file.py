@@ -5,17 +5,13 @@ with ``timestamp`` beside it, is one too. Whatever else is found there becomes a
 can't harm its agent through these files.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import Any
 
 from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX
 from worker_sdk.errors.error_file import FILE_BYTES_MAX, bounded, parse, read_bytes
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 MESSAGE_BYTES_MAX = 16 * 1024
 TRACEBACK_BYTES_MAX = 32 * 1024

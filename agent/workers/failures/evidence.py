@@ -3,8 +3,6 @@
 All is read at once and in bounded time, from files that the kernel makes up in memory.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -15,13 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from signal import Signals
-from typing import TYPE_CHECKING
 
 from agent.workers.failures.exit_status import signal_within
 from agent.workers.failures.explain import Evidence, KernelLine, MemoryGroup, explain
-
-if TYPE_CHECKING:
-    from agent.workers.supervisor.messages import WorkerError
+from agent.workers.supervisor.messages import WorkerError
 
 LOG_BYTES_MAX = 256 * 1024
 """Read at one go; a kernel that says more is being flooded, and the rest is skipped."""
@@ -37,29 +32,19 @@ _OOM_KILL = re.compile(r"[Kk]illed process (\d{1,9})\b")
 _PROCESS = re.compile(r"(?:\bpid\b[ =:'\"]*|\bprocess |\[)(\d{1,9})\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
-    """Where the kernel's files are."""
-
-    proc: Path = Path("/proc")
-    cgroup: Path = Path("/sys/fs/cgroup")
-    shared_memory: Path = Path("/dev/shm")  # noqa: S108 - asked for its size only
-    kernel_log: Path = Path("/dev/kmsg")
-
-
 class Explainer:
     """Remembers how things stood when a round began, and explains ends by what is new.
 
-    ``script`` is that of the workers, if they run one.
+    ``script`` is that of the workers, if they run one; ``root`` is where the kernel's files are.
     """
 
-    def __init__(self, script: str | None = None, roots: Roots | None = None) -> None:
+    def __init__(self, script: str | None = None, root: Path = Path("/")) -> None:
         self._script = Path(script) if script else None
-        self._roots = roots or Roots()
-        self._kernel_log = KernelLog(self._roots.kernel_log)
+        self._root = root
+        self._kernel_log = KernelLog(root / "dev/kmsg")
         # By pid; "self" is the agent, where a worker is looked for that was gone too soon.
         self._cgroups: dict[int | str, _Cgroup] = {}
-        self._before: dict[Path, tuple[int | None, int | None]] = {}
+        self._before: dict[Path, MemoryGroup] = {}
         self._host_before: int | None = None
 
     def begin_round(self) -> None:
@@ -73,11 +58,12 @@ class Explainer:
     def note_workers(self, pids: Iterable[int | str]) -> None:
         """Note where workers are accounted for, which can't be read once they are gone."""
         for pid in pids:
-            cgroup = _find_cgroup(self._roots.proc / str(pid) / "cgroup", self._roots.cgroup)
+            memberships = self._root / "proc" / str(pid) / "cgroup"
+            cgroup = _find_cgroup(memberships, self._root / "sys/fs/cgroup")
             if cgroup is not None:
                 self._cgroups[pid] = cgroup
                 if cgroup.directory not in self._before:
-                    self._before[cgroup.directory] = cgroup.counters()
+                    self._before[cgroup.directory] = cgroup.memory()
 
     def explain(
         self,
@@ -114,21 +100,22 @@ class Explainer:
             return replace(evidence, memory=self._memory(evidence.pid), host_oom_kills=kills)
         if signal is Signals.SIGBUS:
             with suppress(OSError):
-                usage = shutil.disk_usage(self._roots.shared_memory)
+                usage = shutil.disk_usage(self._root / "dev/shm")
                 return replace(evidence, shared_memory=(usage.total, usage.free))
         return evidence
 
     def _memory(self, pid: int) -> MemoryGroup | None:
+        """Return what has happened since the round began in the cgroup of a process."""
         cgroup = self._cgroups.get(pid) or self._cgroups.get("self")
         if cgroup is None:
             return None
-        kills, hits = map(_rise, cgroup.counters(), self._before[cgroup.directory])
-        limit = cgroup.limit_bytes()
-        return MemoryGroup(name=cgroup.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
+        now, before = cgroup.memory(), self._before[cgroup.directory]
+        kills = _rise(now.oom_kills, before.oom_kills)
+        return replace(now, oom_kills=kills, limit_hits=_rise(now.limit_hits, before.limit_hits))
 
     def _host_oom_kills(self) -> int | None:
         """Return how many processes the kernel has ended for want of memory since its start."""
-        return _pairs(self._roots.proc / "vmstat").get("oom_kill")
+        return _pairs(self._root / "proc/vmstat").get("oom_kill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +126,21 @@ class _Cgroup:
     directory: Path
     is_unified: bool
 
-    def counters(self) -> tuple[int | None, int | None]:
-        """Read how many processes were killed for want of memory, and how often it was short."""
-        if self.is_unified:
-            events = _pairs(self.directory / "memory.events")
-            return events.get("oom_kill"), events.get("max")
-        control = _pairs(self.directory / "memory.oom_control")
-        return control.get("oom_kill"), _number(_read(self.directory / "memory.failcnt"))
+    @property
+    def events(self) -> Path:
+        return self.directory / ("memory.events" if self.is_unified else "memory.oom_control")
 
-    def limit_bytes(self) -> int | None:
-        name = "memory.max" if self.is_unified else "memory.limit_in_bytes"
-        limit = _number(_read(self.directory / name))
+    def memory(self) -> MemoryGroup:
+        """Return how often memory was short since the cgroup was made, and its limit."""
+        events = _pairs(self.events)
+        hits, limit = events.get("max"), _number(_read(self.directory / "memory.max"))
+        if not self.is_unified:
+            hits = _number(_read(self.directory / "memory.failcnt"))
+            limit = _number(_read(self.directory / "memory.limit_in_bytes"))
         # Version 1 writes "none" as a number near the end of all numbers.
-        return limit if limit is not None and limit < 2**60 else None
+        limit = limit if limit is not None and limit < 2**60 else None
+        kills = events.get("oom_kill")
+        return MemoryGroup(name=self.name, oom_kills=kills, limit_hits=hits, limit_bytes=limit)
 
 
 def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
@@ -160,18 +149,19 @@ def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
     for line in _read(memberships).splitlines():
         _, controllers, name = (*line.split(":", 2), "", "")[:3]
         if "memory" in controllers.split(","):
-            return _locate(name, root / "memory", "memory.oom_control", is_unified=False)
+            return _locate(name, root / "memory", is_unified=False)
         unified = unified if controllers else name or unified
-    return _locate(unified, root, "memory.events", is_unified=True) if unified else None
+    return _locate(unified, root, is_unified=True) if unified else None
 
 
-def _locate(name: str, root: Path, file: str, *, is_unified: bool) -> _Cgroup | None:
+def _locate(name: str, root: Path, *, is_unified: bool) -> _Cgroup | None:
     parts = PurePosixPath(name.strip()).parts[1:]
     # A container may see its own cgroup as the root, under a name that only its host knows.
     own = [root.joinpath(*parts)] if ".." not in parts else []
     for directory in (*own, root):
-        if (directory / file).exists():
-            return _Cgroup(name.strip(), directory, is_unified)
+        cgroup = _Cgroup(name.strip(), directory, is_unified)
+        if cgroup.events.exists():
+            return cgroup
     return None
 
 

@@ -1,7 +1,5 @@
 """Pure. How a process ended, as text."""
 
-from __future__ import annotations
-
 from signal import Signals
 
 SHELL_SIGNAL = 128

@@ -1,7 +1,5 @@
 """Pure. From an exit code and what the host told to a sentence: the likely why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from signal import Signals
 

@@ -6,20 +6,16 @@ that cannot be read becomes a note instead of an error.
 Source: ``torch/distributed/elastic/multiprocessing/errors/__init__.py`` (2.13.0).
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from agent.workers.failures.error_file import load_error_file, read_faults, timestamp_of
 from agent.workers.failures.exit_status import signal_name
+from agent.workers.failures.report import FailedWorker
 from worker_sdk.errors.error_file import NO_ERROR_FILE, compose
-
-if TYPE_CHECKING:
-    from agent.workers.failures.report import FailedWorker
 
 _HINT = (
     "none was recorded; put @record of worker_sdk on the program's entry point "
@@ -32,21 +28,17 @@ class ProcessFailure:
     """How one worker failed. What it recorded is read when this is made, and only then."""
 
     local_rank: int
-    """Its rank on its host."""
     pid: int
-    """Its process id."""
     exitcode: int
-    """Its exit code; a signal's number, negated, if that ended it."""
+    """A signal's number, negated, if that ended it."""
     error_file: str
     """Where it recorded its error; ``<N/A>`` if it left nothing there."""
     error_file_data: dict[str, Any] = field(init=False)
-    """Content of the error file."""
     message: str | dict[str, Any] = field(init=False)
-    """Its outer message, which torch's format makes an object; else a sentence of ours."""
+    """That of the error file, which torch's format makes an object; else a sentence of ours."""
     timestamp: int = field(init=False)
     """When it failed, in seconds since 1970: by its error file, or when this was made."""
     host: str = field(init=False)
-    """Name of its host."""
 
     def __post_init__(self) -> None:
         self.host, self.timestamp = socket.gethostname(), int(time.time())
@@ -55,20 +47,20 @@ class ProcessFailure:
         stacks = ""
         if self.error_file != NO_ERROR_FILE:
             content, stacks = load_error_file(self.error_file), read_faults(self.error_file)
+        ending = _HINT
+        if self.exitcode < 0:
+            ending = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        self.message = f"{ending}\n{stacks}" if stacks else ending
         if content is None:
             self.error_file = NO_ERROR_FILE
         else:
             self.error_file_data = {"message": content} if isinstance(content, str) else content
+            self.message = self.error_file_data["message"] or self.message
             stamp = timestamp_of(self.error_file_data)
             self.timestamp = self.timestamp if stamp is None else stamp
-        ending = _HINT
-        if self.exitcode < 0:
-            ending = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        recorded = "" if content is None else self.error_file_data["message"]
-        self.message = recorded or (f"{ending}\n{stacks}" if stacks else ending)
 
     @classmethod
-    def of(cls, worker: FailedWorker, error_file: str = NO_ERROR_FILE) -> ProcessFailure:
+    def of(cls, worker: FailedWorker, error_file: str = NO_ERROR_FILE) -> Self:
         """Return a worker of a report, of any host, as if its error file was here.
 
         ``error_file`` is where it really is, if it is.

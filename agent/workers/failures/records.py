@@ -1,7 +1,5 @@
 """Pure. What a failure record says, for each way a worker can end badly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pure. A failed run's report as a value, and as text: the root cause first, then the victims."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Shell. Reads the coordinator's verdict as a failure report, and fetches one that was cut."""
 
-from __future__ import annotations
-
 import asyncio
 
 import structlog

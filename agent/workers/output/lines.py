@@ -4,8 +4,6 @@ Works on blocks of many lines at once, because work for each single line is what
 a busy log slow. Bytes are passed on as they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,11 +35,6 @@ class LineCutter:
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the unfinished line."""
-        return len(self._rest)
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the lines that `chunk` completes; the beginning of the next one is kept."""

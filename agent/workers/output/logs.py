@@ -1,7 +1,5 @@
 """Shell. Where the output of each worker goes, and the folders for it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

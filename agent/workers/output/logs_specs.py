@@ -1,20 +1,16 @@
 """Shell. Finds and makes what decides on the files of workers: ours, or an installed package's."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
-from agent.runtime.entry_points import installed
+from agent.runtime.installation import installed
+from agent.settings.config import AgentConfig
 from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap
 from drumbeat.format import describe
-
-if TYPE_CHECKING:
-    from agent.settings.config import AgentConfig
 
 GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
 """Of two with one name the later is meant."""

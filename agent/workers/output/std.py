@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntFlag
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import TypeAlias
 
 _VALUE = re.compile(r"[0-3]")
 _ENTRY = re.compile(r"([0-9]+):([0-3])")

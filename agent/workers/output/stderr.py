@@ -5,8 +5,6 @@ taken where it is shown, the pipe fills and the worker waits, as if it wrote the
 is lost or grows.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct
@@ -15,13 +13,9 @@ import threading
 import tty
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-
-if TYPE_CHECKING:
-    from agent.workers.output.sink import Sink
+from agent.workers.output.sink import Sink
 
 CHUNK_BYTES = 64 * 1024
 """Read from one worker before the next has its turn."""
@@ -36,16 +30,14 @@ DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 class StderrPipe:
     """One worker's standard error, opened by its ``path``; a source of a `Tail`.
 
-    If ``screen``, where it is shown in the end, is a terminal, it is one; else a pipe that
-    ``make_path`` gives a place. Raises ``OSError`` if the system gives neither.
+    If ``screen``, where it is shown in the end, is a terminal, it is one; else a pipe at the path
+    given. Raises ``OSError`` if the system gives neither.
     """
 
     turn = 0
     is_unwatched = False
 
-    def __init__(
-        self, make_path: Callable[[], Path], screen: int, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: str, screen: int, wake: Callable[[], None]) -> None:
         self.sinks: tuple[Sink, ...] = ()
         self.is_ended = False
         self._wake = wake
@@ -64,7 +56,7 @@ class StderrPipe:
             self.path = os.ttyname(slave)
             self._copy_size()
         else:
-            self.path = str(make_path())
+            self.path = path
             os.mkfifo(self.path, 0o600)
             try:
                 # Open for writing too, or it would end whenever there is no worker.
@@ -114,10 +106,6 @@ class StderrPipe:
             self._wake()
 
     close = finish
-
-    def left_bytes(self) -> int:
-        """Return how many bytes were not shown."""
-        return len(self._arrived)
 
     def _read(self) -> bytes:
         """Return what is there, at most one chunk; nothing if there is nothing."""

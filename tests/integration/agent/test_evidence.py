@@ -12,7 +12,6 @@ from agent.workers.failures.evidence import (
     LOG_LINES_MAX,
     Explainer,
     KernelLog,
-    Roots,
 )
 from agent.workers.supervisor.messages import WorkerError
 
@@ -28,27 +27,24 @@ class Kernel:
     """The files of a host, below a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.roots = Roots(
-            proc=directory / "proc",
-            cgroup=directory / "cgroup",
-            shared_memory=directory,
-            kernel_log=directory / "kmsg",
-        )
+        self.root = directory
+        self.log = directory / "dev" / "kmsg"
+        (directory / "dev" / "shm").mkdir(parents=True)
         self.write("proc/vmstat", "nr_free_pages 17\noom_kill 3\n")
 
     def write(self, name: str, text: str) -> None:
-        path = self.roots.shared_memory / name
+        path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def say(self, text: str) -> None:
-        with self.roots.kernel_log.open("a") as log:
+        with self.log.open("a") as log:
             log.write(text)
 
     def unified(self, name: str, oom_kills: int, *, pid: int | str = "self") -> None:
         self.write(f"proc/{pid}/cgroup", f"0::/{name}\n")
-        self.write(f"cgroup/{name}/memory.events", f"max 9\noom 1\noom_kill {oom_kills}\n")
-        self.write(f"cgroup/{name}/memory.max", "1073741824\n")
+        self.write(f"sys/fs/cgroup/{name}/memory.events", f"max 9\noom 1\noom_kill {oom_kills}\n")
+        self.write(f"sys/fs/cgroup/{name}/memory.max", "1073741824\n")
 
 
 @pytest.fixture
@@ -65,7 +61,7 @@ def explainers() -> Iterator[list[Explainer]]:
 
 
 def begun(kernel: Kernel, explainers: list[Explainer], script: str | None = None) -> Explainer:
-    explainer = Explainer(script, kernel.roots)
+    explainer = Explainer(script, kernel.root)
     explainers.append(explainer)
     explainer.begin_round()
     return explainer
@@ -85,7 +81,7 @@ def test_a_kill_in_the_workers_own_cgroup_counts_from_the_rounds_start(
     assert killed(explainer).startswith("no sign of")
     kernel.unified("job/worker", 6, pid=PID)
     # Its own directory in /proc is gone by then.
-    (kernel.roots.proc / str(PID) / "cgroup").unlink()
+    (kernel.root / "proc" / str(PID) / "cgroup").unlink()
     text = killed(explainer)
     assert "it ended 1 process of cgroup /job/worker with its limit of 1.0 GiB" in text
     explainer.begin_round()
@@ -107,9 +103,9 @@ def test_a_container_sees_its_cgroup_as_the_root(
     kernel: Kernel, explainers: list[Explainer], name: str
 ) -> None:
     kernel.write("proc/self/cgroup", f"0::/{name}\n")
-    kernel.write("cgroup/memory.events", "oom_kill 1\n")
+    kernel.write("sys/fs/cgroup/memory.events", "oom_kill 1\n")
     explainer = begun(kernel, explainers)
-    kernel.write("cgroup/memory.events", "oom_kill 2\n")
+    kernel.write("sys/fs/cgroup/memory.events", "oom_kill 2\n")
     assert "it ended 1 process of cgroup" in killed(explainer)
 
 
@@ -119,11 +115,11 @@ def test_version_1_of_cgroups(
 ) -> None:
     def write(kills: int, hits: int) -> None:
         counter = f"oom_kill {kills}\n" if has_counter else ""
-        kernel.write("cgroup/memory/job/memory.oom_control", f"under_oom 0\n{counter}")
-        kernel.write("cgroup/memory/job/memory.failcnt", f"{hits}\n")
+        kernel.write("sys/fs/cgroup/memory/job/memory.oom_control", f"under_oom 0\n{counter}")
+        kernel.write("sys/fs/cgroup/memory/job/memory.failcnt", f"{hits}\n")
 
     kernel.write("proc/self/cgroup", "5:cpu:/job\n4:memory,hugetlb:/job\n0::/\n")
-    kernel.write("cgroup/memory/job/memory.limit_in_bytes", V1_NO_LIMIT)
+    kernel.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", V1_NO_LIMIT)
     write(0, 10)
     explainer = begun(kernel, explainers)
     write(2, 15)
@@ -142,8 +138,7 @@ def test_a_kill_anywhere_on_the_host(kernel: Kernel, explainers: list[Explainer]
 
 def test_a_host_that_tells_nothing(tmp_path: Path, explainers: list[Explainer]) -> None:
     bare = tmp_path / "none"
-    roots = Roots(proc=bare, cgroup=bare, shared_memory=bare, kernel_log=bare)
-    explainer = Explainer(None, roots)
+    explainer = Explainer(None, bare)
     explainers.append(explainer)
     explainer.begin_round()
     assert "does not let the agent see which" in killed(explainer)
@@ -156,7 +151,7 @@ def test_files_of_another_form_harm_nobody(
 ) -> None:
     kernel.write("proc/vmstat", content)
     kernel.write("proc/self/cgroup", f"0::/job\n{content}")
-    kernel.write("cgroup/job/memory.events", content)
+    kernel.write("sys/fs/cgroup/job/memory.events", content)
     assert killed(begun(kernel, explainers))
 
 
@@ -185,17 +180,17 @@ def test_a_segfault_in_the_kernel_log(kernel: Kernel, explainers: list[Explainer
 
 
 def test_reading_the_kernel_log_is_bounded_and_never_waits(kernel: Kernel) -> None:
-    os.mkfifo(kernel.roots.kernel_log)
-    writer = os.open(kernel.roots.kernel_log, os.O_RDWR | os.O_NONBLOCK)
-    log = KernelLog(kernel.roots.kernel_log)
+    os.mkfifo(kernel.log)
+    writer = os.open(kernel.log, os.O_RDWR | os.O_NONBLOCK)
+    log = KernelLog(kernel.log)
     try:
         assert log.lines() == ()  # somebody could write, and nobody does
     finally:
         log.close()
         os.close(writer)
-    kernel.roots.kernel_log.unlink()
+    kernel.log.unlink()
     kernel.say("")
-    log = KernelLog(kernel.roots.kernel_log)
+    log = KernelLog(kernel.log)
     try:
         line = "4,1,2,-;x[7]: trap\n"
         kernel.say(line * (2 * LOG_BYTES_MAX // len(line)))

@@ -170,7 +170,7 @@ def test_without_any_place_it_says_what_is_wrong_with_each(
     with pytest.raises(PrivateDirectoryUnusable) as raised:
         PrivateDirectory([str(place / "a")])
     problem = "No such file or directory"
-    assert raised.value.problems == (f"{place}/a: {problem}", f"{place}/b: {problem}")
+    assert raised.value.args[0] == f"{place}/a: {problem}; {place}/b: {problem}"
 
 
 def test_a_file_system_without_locks_will_do(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
@@ -18,10 +19,9 @@ from agent.core.events import Event, SessionLost, SessionWelcomed
 from agent.core.model import Beat, GroupState
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity
-from agent.session.grpc_transport import GrpcTransport
-from agent.session.reporter import Reporter
+from agent.session.grpc_transport import GrpcConnection
 from agent.session.session import Session
-from agent.session.spool import Spool
+from agent.session.spool import Reporter, Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
 from coordinator.client import reset_limits
@@ -76,8 +76,8 @@ class Scene:
         opening = OpenSession(attempt=1, delay_max_s=0.0, beat=BEAT)
         watchdog = cast("Watchdog", self.watched)
         self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
-        transport = GrpcTransport(f"127.0.0.1:{port}")
-        self.task = asyncio.create_task(self.session.run(transport, reporter, random.Random(0)))
+        connect = partial(GrpcConnection, f"127.0.0.1:{port}")
+        self.task = asyncio.create_task(self.session.run(connect, reporter, random.Random(0)))
 
     async def event(self, kind: type[Event]) -> Any:
         """Return the next event, which is of this kind."""
@@ -93,7 +93,7 @@ def reporter(tmp_path: Path) -> Iterator[Reporter]:
         spool = Spool(directory, "run", "i")
         made = Reporter(spool, Identity(incarnation="i", host="h", began_at=time.monotonic()))
         yield made
-        made.close()
+        spool.close()
 
 
 @asynccontextmanager
@@ -206,10 +206,10 @@ def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_proxy_of_the_environment_is_ignored_unless_asked_for() -> None:
     async with fake_coordinator() as head:
         address = f"127.0.0.1:{head.port}"
-        kinds = await answers(GrpcTransport(address))
+        kinds = await answers(GrpcConnection(address))
         assert kinds == ["welcome"]
         with pytest.raises(TransportError, match="unavailable"):
-            await answers(GrpcTransport(address, is_proxied=True))
+            await answers(GrpcConnection(address, is_proxied=True))
 
 
 @pytest.mark.usefixtures("dead_proxy")
@@ -223,7 +223,7 @@ async def test_the_command_line_ignores_it_as_well() -> None:
                 await asyncio.to_thread(reset_limits, asked)
 
 
-async def answers(transport: GrpcTransport) -> list[str | None]:
+async def answers(connection: GrpcConnection) -> list[str | None]:
     """Say hello; return the kinds of what is answered until the first answer."""
     heard: list[str | None] = []
     has_answer = asyncio.Event()
@@ -236,7 +236,6 @@ async def answers(transport: GrpcTransport) -> list[str | None]:
         heard.append(response.WhichOneof("kind"))
         has_answer.set()
 
-    connection = transport.connect()
     try:
         async with asyncio.timeout(DEADLINE_S):
             await connection.open(requests(), take)

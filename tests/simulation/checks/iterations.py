@@ -15,7 +15,7 @@ from drumbeat.inprocess import InterruptionKind, IterationBegin, IterationComple
 
 if TYPE_CHECKING:
     from agent.core import effects as agent_fx
-    from agent.core.inprocess.model import WorkerStep
+    from agent.core.model import WorkerStep
     from coordinator.core.inprocess.records import IterationRecord, IterationState
     from coordinator.core.model import Round
     from tests.simulation.machines.wrapped import Program

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.core.inprocess.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
+from agent.core.model import NO_ITERATION, Abort, WorkerOrder, WorkerStep
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import (
     Interruption,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.core import effects as fx
 from agent.core.events import InprocessDirected, WorkerExited
-from agent.core.inprocess.model import Abort, WorkerOrder, WorkerStep
+from agent.core.model import Abort, WorkerOrder, WorkerStep
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Hang, HangKind, Purpose, Standing
 from drumbeat.inprocess import (

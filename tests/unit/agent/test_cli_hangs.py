@@ -65,7 +65,7 @@ def test_progress_can_be_left_to_be_learned(monkeypatch: pytest.MonkeyPatch) -> 
         ("--runtime-timeout=auto", "also allowed: 0, none."),
         ("--progress-timeout=1x", "also allowed: 0, none or auto."),
         ("--exit-timeout=-1", "'-1' is"),
-        ("--startup-timeout=1ms", "out of range"),
+        ("--startup-timeout=1ms", "'1ms' is given"),
         ("--startup-timeout=31h31h", "is not a duration"),
         ("--hang-grace=none", "is not a duration"),
     ],

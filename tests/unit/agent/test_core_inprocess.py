@@ -18,8 +18,16 @@ from agent.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from agent.core.inprocess.model import InprocessReport, WorkerOrder
-from agent.core.model import AgentPolicy, Beat, Exit, Failure, GroupState, Stop
+from agent.core.model import (
+    AgentPolicy,
+    Beat,
+    Exit,
+    Failure,
+    GroupState,
+    InprocessReport,
+    Stop,
+    WorkerOrder,
+)
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError

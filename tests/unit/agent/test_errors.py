@@ -17,7 +17,7 @@ EXAMPLES = [
     ),
     (errors.ScriptNotFound("x.py", "it is a directory"), 2, "cannot run x.py: it is a directory"),
     (
-        errors.PrivateDirectoryUnusable(("/x: Permission denied", "/y: Read-only file system")),
+        errors.PrivateDirectoryUnusable("/x: Permission denied; /y: Read-only file system"),
         2,
         "no private directory can be made: /x: Permission denied; /y: Read-only file system",
     ),

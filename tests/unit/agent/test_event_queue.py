@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.core.events import DeadlineReached, Event, WorkersStarted
-from agent.core.inprocess.model import WorkerStep
+from agent.core.model import WorkerStep
 from agent.runtime.driver import EventQueue
 from agent.watchdog.core.model import WorkerKey
 

@@ -120,7 +120,7 @@ def test_a_program_that_cannot_be_run_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ScriptNotFound, match=why) as caught:
         preflight.check_program(program, search_path=str(tmp_path))
-    assert caught.value.name == program
+    assert caught.value.args[0] == program
 
 
 def test_log_directory_is_created_and_left_empty(
@@ -137,7 +137,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(LogDirectoryUnusable, match="it is not a directory") as caught:
             preflight.prepare_log_dir(str(path))
-        assert caught.value.name == str(path)
+        assert caught.value.args[0] == str(path)
 
 
 def test_an_unwritable_log_directory_is_refused() -> None:

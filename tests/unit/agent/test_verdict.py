@@ -32,6 +32,9 @@ class FakeConnection:
         self.asked: list[query_pb2.GetReportRequest] = []
         self._error = error
 
+    async def address(self) -> str:
+        return "10.0.0.1"
+
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:
         self.asked.append(request)
         if self._error is not None:

@@ -123,7 +123,7 @@ def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (("--wait-time", "61s"), "'61s' is out of range: allowed is 0 s to 1 min."),
+        (("--wait-time", "61s"), "'61s' is given, allowed is 0 to 60 seconds."),
         (("--wait-time", "soon"), "'soon' is not a duration: give a number of seconds"),
         (("--count", "10"), "'10' is given, allowed is a whole number from 0 to 9."),
         (("--count", "-1"), "'-1' is given, allowed is a whole number from 0 to 9."),

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.core.inprocess.model import WorkerOrder, WorkerStep
+from agent.core.model import WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.core.messages import Report, Signal
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from agent.core.inprocess.model import Abort, InprocessReport, WorkerOrder, WorkerStep
-from agent.core.model import Failure, GroupState
+from agent.core.model import Abort, Failure, GroupState, InprocessReport, WorkerOrder, WorkerStep
 from agent.session import convert
 from agent.session.convert import beat_message, failure_message
 from agent.session.session import directive_from

@@ -10,8 +10,8 @@ import pytest
 from agent.core import effects as fx
 from agent.core.events import WorkerStep
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.inprocess.model import InprocessReport
 from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
+from agent.core.model import InprocessReport
 from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
 from tests.support.agents import POLICY

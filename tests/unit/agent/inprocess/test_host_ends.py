@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent.core import effects as fx
-from agent.core.inprocess.messages import WONDER_S
-from agent.core.inprocess.model import InprocessReport
+from agent.core.inprocess.iterations import WONDER_S
+from agent.core.model import InprocessReport
 from agent.watchdog.hang import Evidence, Purpose
 from drumbeat.inprocess import InprocessStep, InterruptionKind
 from tests.support.inprocess.values import (

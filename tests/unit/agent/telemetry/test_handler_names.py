@@ -63,7 +63,7 @@ def test_a_handler_is_loaded_only_when_it_is_made() -> None:
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(UnknownEventHandler) as caught:
         handlers.check_name("other")
-    assert caught.value.known == ("null", "console", "jsonl", "mine", "missing")
+    assert caught.value.args[1] == ("null", "console", "jsonl", "mine", "missing")
     make = handlers.factory("other", None)
     assert make is not None
     with pytest.raises(UnknownEventHandler):
