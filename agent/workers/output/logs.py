@@ -117,8 +117,8 @@ class DefaultLogsSpecs(LogsSpecs):
             for env in envs.values():
                 env[context.ERROR_FILE] = ""
             none = dict.fromkeys(shown, os.devnull)
-            tees = (dict(none), dict(none))
-            return LogsDest(shown, dict(shown), *tees, none, os.devnull, os.devnull)
+            both = (dict(none), dict(none))
+            return LogsDest(shown, dict(shown), *both, none, os.devnull, os.devnull)
         dest = LogsDest(shown, dict(shown))
         attempt_dir = self._make_attempt_dir(envs.get(0, {}))
         dest.filtered_stdout = str(attempt_dir / "filtered_stdout.log")
