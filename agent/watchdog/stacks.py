@@ -12,8 +12,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -36,23 +36,18 @@ ANCESTORS_MAX = 64
 _KERNEL_STACK_LINES_MAX = 12
 _READ_BYTES = 65536
 _PROC = Path("/proc")
-_STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"} | {
-    "T": "stopped",
-    "t": "stopped by a debugger",
-    "Z": "ended",
-}
+_STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"}
+_STATES |= {"T": "stopped", "t": "stopped by a debugger", "Z": "ended"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Status:
-    """What the kernel says of a process."""
+class _Status(NamedTuple):
+    """What the kernel says of a process; ``blocked`` is of its first thread."""
 
     state: str
     threads: int
     tracer_pid: int
     caught: int
     blocked: int
-    """Of its first thread."""
     pending: int
 
     @property

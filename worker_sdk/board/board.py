@@ -76,9 +76,9 @@ class _Threads(threading.local):
 class Board:
     """A board, and what of it is in use."""
 
-    def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
-        """Take over an empty page; ``files``: of it and its kicks, if an agent reads it."""
-        self.raw = memoryview(page)
+    def __init__(self, page: mmap.mmap | None = None, files: tuple[int, ...] = ()) -> None:
+        """Take over an empty page that an agent reads, with the ``files`` of it and its kicks."""
+        self.raw = memoryview(bytearray(layout.BOARD_BYTES) if page is None else page)
         self.words = self.raw.cast("q")
         self._files = files
         self.is_watched = bool(files)
@@ -210,13 +210,11 @@ class Board:
 
     def renewed(self) -> Board:
         """Return a board on the same page, with all slots closed; this one is given up."""
-        words, page, files, is_watched = self.words, self.raw.obj, self._files, self.is_watched
+        words, page, files = self.words, self.raw.obj, self._files
         self._files = ()
         self.give_up()
-        assert isinstance(page, mmap.mmap | bytearray)
         _close_slots(words)
-        renewed = Board(page, files)
-        renewed.is_watched = is_watched
+        renewed = Board(page if isinstance(page, mmap.mmap) else None, files)
         renewed._section_numbers = self._section_numbers
         renewed._fresh_sections = self._fresh_sections
         return renewed
