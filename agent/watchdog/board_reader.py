@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
 from agent.watchdog.hang import Purpose
+from drumbeat.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal
 
@@ -123,7 +124,7 @@ class Board:
             entry = known.get(index)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
-                entry = (row, name, _slot(index, row, _name(name)))
+                entry = (row, name, _slot(index, row, one_line(layout.decode_name(name))))
             self._known[index] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
@@ -134,7 +135,8 @@ class Board:
         found: dict[str, Tally] = {}
         for row, raw in zip(rows, names, strict=False):
             count, longest = _SECTION.unpack(row)
-            if (name := _name(raw)) and count > 0 and longest > 0:
+            name = one_line(layout.decode_name(raw))
+            if name and count > 0 and longest > 0:
                 found[name] = (count, longest / _SECOND_NS)
         return found
 
@@ -173,12 +175,6 @@ def _slot(index: int, row: bytes, name: str) -> Slot | None:
         purpose=_PURPOSES[kind],
         grace_s=_seconds(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
     )
-
-
-def _name(raw: bytes) -> str:
-    """Return a name without control characters, which would act on a terminal."""
-    text = layout.decode_name(raw)
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _seconds(word: int) -> float | None:

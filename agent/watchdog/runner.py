@@ -28,7 +28,7 @@ from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.command.console import write_text
-from drumbeat.format import printable
+from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ class Watchdog:
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
-            evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
+            evidence = Evidence(notes=f"no stacks: {describe(error)}")
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
@@ -329,7 +329,7 @@ class Watchdog:
             worker.hang, worker.signalled = effect.hang, None
         elif effect.hang.evidence.stacks:
             # No failure record will have them.
-            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
+            write_text(f"{effect.hang.evidence.stacks}\n")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run it beside; the loop's exception handler is told of an error when it has ended."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import structlog
 
 from agent.watchdog.hang import Evidence
+from drumbeat.format import count, printable
 
 log = structlog.get_logger()
 
@@ -159,9 +160,8 @@ async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) ->
     text = data.decode("utf-8", "replace")
     if heard > len(data):
         text = "(cut)\n" + text.partition("\n")[2]
-    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
     # Users look for the main thread, which is written last.
-    threads = [block.strip("\n") for block in text.split("\n\n") if block.strip()]
+    threads = [block.strip("\n") for block in printable(text).split("\n\n") if block.strip()]
     return "\n\n".join(reversed(threads)) + "\n" if threads else ""
 
 
@@ -236,8 +236,8 @@ def _status(pid: int) -> _Status | None:
 
 
 def _describe(pid: int, status: _Status) -> str:
-    threads = "1 thread" if status.threads == 1 else f"{status.threads} threads"
-    text = f"process {pid}: {_STATES.get(status.state, status.state)}, {threads}"
+    state = _STATES.get(status.state, status.state)
+    text = f"process {pid}: {state}, {count(status.threads, 'thread')}"
     if status.tracer_pid:
         text += f", traced by process {status.tracer_pid}"
     with suppress(OSError):  # what follows may not be for us to read
