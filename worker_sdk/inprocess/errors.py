@@ -10,8 +10,7 @@ class RestartError(Exception):
 class RestartAbort(BaseException):
     """This worker takes no further part in restarts of this round.
 
-    Raised by user code; or by the wrapper, when no iteration follows: the call has used up
-    its iterations, or too few workers are left.
+    Raised by user code; or by the wrapper, when no iteration follows.
     """
 
 
@@ -30,6 +29,5 @@ class FaultCounterExceeded(RestartError):
 class RankShouldRestart(BaseException):
     """Raised in the main thread to end the function of an interrupted iteration.
 
-    No ``Exception``, so that code which handles errors lets it pass. Code that stops it
-    all the same gets it again.
+    No ``Exception``, so that code which handles errors lets it pass. What stops it gets it again.
     """

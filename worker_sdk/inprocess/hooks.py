@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import sys
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,7 +76,7 @@ class Composed:
     instances: tuple[Any, ...]
 
     def __new__(cls, *instances: Any) -> Any:
-        """Return an instance of a class made for it; raises ``TypeError``, ``ValueError``."""
+        """Return an instance of a class made for it."""
         if not instances:
             raise ValueError("Compose needs at least one instance")
         for instance in instances:
@@ -124,25 +125,23 @@ def flattened(hook: object) -> Iterator[object]:
         yield hook
 
 
+@dataclass(eq=False, repr=False)
 class RetryController(Initialize):
     """Says when a restart in process is no longer worth it.
 
     Under an agent the limits are kept before an iteration begins: it then does not
     begin, and the round ends as if a worker had failed. Elsewhere an iteration beyond
-    the limits raises ``RestartAbort``. ``max_iterations`` are those of one call, the first
-    included.
+    the limits raises ``RestartAbort``. Iterations are those of one call, the first included.
     """
 
-    def __init__(
-        self,
-        max_iterations: int | None = None,
-        min_world_size: int = 1,
-        min_active_world_size: int = 1,
-    ) -> None:
-        is_limited = max_iterations is not None
-        self.max_iterations = count("max_iterations", max_iterations) if is_limited else None
-        self.min_world_size = count("min_world_size", min_world_size)
-        self.min_active_world_size = count("min_active_world_size", min_active_world_size)
+    max_iterations: int | None = None
+    min_world_size: int = 1
+    min_active_world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name != "max_iterations" or value is not None:
+                count(name, value)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""
@@ -156,49 +155,55 @@ class RetryController(Initialize):
         return state
 
 
+@dataclass(eq=False, repr=False)
 class ThreadedFinalize(Finalize):
     """Runs a function on a thread of its own for a limited time, and raises what it raises."""
 
-    def __init__(
-        self,
-        timeout: Duration,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.timeout_s = seconds("timeout", timeout)
-        self.fn = fn
-        self.args, self.kwargs = tuple(args), dict(kwargs or {})
+    timeout: Duration
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.timeout_s = seconds("timeout", self.timeout)
 
     def __call__(self, state: State) -> State:
-        """Run it, and raise ``TimeoutError`` if it takes too long."""
-        _run_threaded(partial(self.fn, *self.args, **self.kwargs), self.timeout_s, name="finalize")
+        """Run it; ``TimeoutError`` if it takes too long."""
+        function = partial(self.fn, *self.args, **(self.kwargs or {}))
+        _run_threaded(function, self.timeout_s, name="finalize")
         return state
 
 
+@dataclass(eq=False, repr=False)
 class FaultCounter(HealthCheck):
     """Ends a worker whose function has failed more than ``max_rank_faults`` times."""
 
-    def __init__(self, max_rank_faults: int | None = None) -> None:
-        if max_rank_faults is not None:
-            count("max_rank_faults", max_rank_faults, least=0)
-        self.max_rank_faults = max_rank_faults
-        self.faults_count = 0
+    max_rank_faults: int | None = None
+    faults_count = 0
+
+    def __post_init__(self) -> None:
+        if self.max_rank_faults is not None:
+            count("max_rank_faults", self.max_rank_faults, least=0)
 
     def __call__(self, state: State) -> State:
         """Count a fault of this worker's own."""
-        self.faults_count += state.fn_exception is not None
-        faults, most = self.faults_count, self.max_rank_faults
-        if state.fn_exception is not None and most is not None and faults > most:
-            raise errors.FaultCounterExceeded(f"{faults} faults, more than max_rank_faults={most}")
+        if state.fn_exception is not None:
+            self.faults_count += 1
+            faults, most = self.faults_count, self.max_rank_faults
+            if most is not None and faults > most:
+                said = f"{faults} faults, more than max_rank_faults={most}"
+                raise errors.FaultCounterExceeded(said)
         return state
 
 
+@dataclass(eq=False, repr=False)
 class CudaHealthCheck(HealthCheck):
     """Fails if the GPU of this worker is not done within ``timeout``, or reports an error."""
 
-    def __init__(self, timeout: Duration = timedelta(seconds=30)) -> None:
-        self.timeout_s = seconds("timeout", timeout)
+    timeout: Duration = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        self.timeout_s = seconds("timeout", self.timeout)
 
     def __call__(self, state: State) -> State:
         """Wait for the GPU; nothing to do where none is used."""
@@ -215,10 +220,7 @@ class CudaHealthCheck(HealthCheck):
 
 
 def _run_threaded(function: Callable[[], object], timeout_s: float, *, name: str) -> None:
-    """Run ``function`` on a daemon thread, and raise what it raises.
-
-    After ``timeout_s`` raises ``TimeoutError``, and leaves the thread to itself.
-    """
+    """Run ``function`` on a daemon thread, which after ``timeout_s`` is left to itself."""
     raised: list[BaseException] = []
 
     def run() -> None:

@@ -8,7 +8,7 @@ each worker on what only all of them know together.
 from __future__ import annotations
 
 import abc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess.arguments import call_with
@@ -36,28 +36,25 @@ class FillGaps(RankAssignment):
     """The highest ranks move into the gaps; the others keep theirs."""
 
 
+@dataclass(eq=False, repr=False)
 class FilterCountGroupedByKey(RankAssignment):
     """Ends workers whose group has lost others of it.
 
-    Composed to the right of ``ShiftRanks`` or ``FillGaps``, which close the gaps.
-
-    Args:
-        key_or_fn: Names the worker's group; or returns the name, given the state.
-        condition: Whether a group of a size may stay; it is asked once for every size.
-        timeout: Has no meaning here: no worker waits for it.
+    Composed to the right of ``ShiftRanks`` or ``FillGaps``, which close the gaps. ``timeout``
+    has no meaning here: no worker waits for it.
     """
 
-    def __init__(
-        self,
-        key_or_fn: str | Callable[[State], str],
-        condition: Callable[[int], bool],
-        timeout: object = None,
-    ) -> None:
-        if not callable(condition):
-            raise TypeError(f"condition must be callable, not {condition!r}")
-        if not callable(key_or_fn) and not isinstance(key_or_fn, str):
-            raise TypeError(f"key_or_fn must be a string or callable, not {key_or_fn!r}")
-        self.key_or_fn, self.condition, self.timeout = key_or_fn, condition, timeout
+    key_or_fn: str | Callable[[State], str]
+    """Names the worker's group; or returns the name, given the state."""
+    condition: Callable[[int], bool]
+    """Whether a group of a size may stay; it is asked once for every size."""
+    timeout: object = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.condition):
+            raise TypeError(f"condition must be callable, not {self.condition!r}")
+        if not callable(self.key_or_fn) and not isinstance(self.key_or_fn, str):
+            raise TypeError(f"key_or_fn must be a string or callable, not {self.key_or_fn!r}")
 
     def group_of(self, state: State) -> str:
         """Return the name of the worker's group, cut to what fits on the wire."""
@@ -86,10 +83,9 @@ class RankFilter(RankAssignment):
 
 
 class _LowestRanks(RankFilter):
-    """Has as many call the function as ``_count`` says, by default all: those of lowest ranks."""
+    """Has as many call the function as ``_count`` says, those with the lowest ranks."""
 
     def __call__(self, state: State) -> State:
-        """Mark whether this one does."""
         active = state.active_world_size
         available = state.world_size if active is None else min(active, state.world_size)
         size = self._count(state.world_size, available)
@@ -109,30 +105,34 @@ class ActivateAllRanks(_LowestRanks):
     """All call the function."""
 
 
+@dataclass(eq=False, repr=False)
 class MaxActiveWorldSize(_LowestRanks):
     """At most so many call the function, those with the lowest ranks."""
 
-    def __init__(self, max_active_world_size: int | None = None) -> None:
-        if max_active_world_size is not None:
-            count("max_active_world_size", max_active_world_size)
-        self.max_active_world_size = max_active_world_size
+    max_active_world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_active_world_size is not None:
+            count("max_active_world_size", self.max_active_world_size)
 
     def _count(self, world_size: int, available: int) -> int:
         return min(available, self.max_active_world_size or world_size)
 
 
+@dataclass(eq=False, repr=False)
 class ActiveWorldSizeDivisibleBy(_LowestRanks):
     """As many as ``divisor`` divides call the function, those with the lowest ranks."""
 
-    def __init__(self, divisor: int = 1) -> None:
-        self.divisor = count("divisor", divisor)
+    divisor: int = 1
+
+    def __post_init__(self) -> None:
+        count("divisor", self.divisor)
 
     def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
         return available - available % self.divisor
 
 
 WorldSizeDivisibleBy = ActiveWorldSizeDivisibleBy
-
 
 _FILTERS = (ActivateAllRanks, MaxActiveWorldSize, ActiveWorldSizeDivisibleBy)
 _RULES = (ShiftRanks, FillGaps, FilterCountGroupedByKey, *_FILTERS)
@@ -142,10 +142,7 @@ _ALLOWED = ", ".join(rule.__name__ for rule in _RULES) + ", and Compose of these
 def rules_of(
     assignment: RankAssignment, rank_filter: RankFilter | None
 ) -> tuple[list[RankAssignment], RankFilter | None]:
-    """Return the rules for the coordinator to apply, in this order, and the user's own filter.
-
-    Raises ``TypeError``, ``ValueError``.
-    """
+    """Return the rules for the coordinator to apply, in this order, and the user's own filter."""
     if not isinstance(assignment, RankAssignment):
         raise TypeError(f"rank_assignment must be one of {_ALLOWED}; not {assignment!r}")
     if rank_filter is not None and not isinstance(rank_filter, RankFilter):

@@ -36,11 +36,6 @@ class LineCutter:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the unfinished line."""
-        return len(self._rest)
-
     def feed(self, chunk: bytes) -> bytes:
         """Return the lines that `chunk` completes; the beginning of the next one is kept."""
         cut = chunk.rfind(b"\n") + 1

@@ -6,21 +6,14 @@ by durations alone: its uptime against the age of the verdict.
 
 from __future__ import annotations
 
+from coordinator import errors
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
 from coordinator.core.policy import Policy
-from coordinator.core.registry.isolation import IsolatedRun, refuse
+from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.run.records import RunCreated
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import (
-    CoordinatorError,
-    Difference,
-    InvalidRequest,
-    LimitReached,
-    RunMissesAgents,
-    StaleSession,
-)
 from drumbeat.deadlines import Deadlines
 
 # What an ended run holds in memory, roughly: of every member, decision, victim and worker.
@@ -39,7 +32,6 @@ class Registry:
 
     def __init__(self, policy: Policy) -> None:
         self.runs: dict[str, IsolatedRun] = {}
-        self._sessions: dict[str, str | None] = {}  # which run each serves, by its key
         self.ended: dict[str, int] = {}
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self._failures_bytes = 0  # of all runs
@@ -81,7 +73,7 @@ class Registry:
         Nothing follows from it, so it needs no turn. Its run may come up for a
         deadline that has moved on, which does no harm.
         """
-        run = self._run_of(event)
+        run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 
     def latest(self, run_id: str) -> IsolatedRun | None:
@@ -95,10 +87,7 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        served = set(self._sessions.values())
-        for key, run in self.runs.items():
-            is_served = not run.is_sound or not run.members.connected or key in served
-            assert is_served, "members without a session"
+        for run in self.runs.values():
             is_latest = self.latest(run.state.run_id) is run
             assert is_latest or run.state.phase is Phase.ENDED, "two runs of an id are alive"
             run.check_invariants()
@@ -112,11 +101,7 @@ class Registry:
         """Deliver what comes from outside to the run it is meant for."""
         match event:
             case ev.SessionOpened():
-                effects = self._open(event, now)
-                run = self._of_agent(event.run_id, event.agent.incarnation)
-                key = run.state.key if run is not None else None
-                self._sessions[event.session_id] = key
-                return effects
+                return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
             case ev.LimitsReset():
@@ -124,29 +109,18 @@ class Registry:
                 if run is None:
                     return [fx.Answer(request_id=event.request_id, result=None)]
             case _:
-                run = self._run_of(event)
-                if isinstance(event, ev.SessionClosed):
-                    self._sessions.pop(event.session_id, None)
+                run = self._of_agent(event.run_id, event.incarnation)
                 if run is None:
-                    return refuse(event, StaleSession("its run is not known here"))
+                    return refuse(event, errors.StaleSession("its run is not known here"))
         return self._deliver(run, event, now)
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""
-        runs = reversed(self._generations.get(run_id, ()))
-        return next((run for run in runs if incarnation in run.state.members), self.latest(run_id))
-
-    def _run_of(
-        self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
-    ) -> IsolatedRun | None:
-        """Return the run that a session serves; it speaks of no other.
-
-        A session that is not known here is answered by the agent's run.
-        """
-        if event.session_id not in self._sessions:
-            return self._of_agent(event.run_id, event.incarnation)
-        run = self.runs.get(self._sessions[event.session_id] or "")
-        return run if run is not None and run.state.run_id == event.run_id else None
+        latest = self.latest(run_id)
+        if latest is None or incarnation in latest.state.members:
+            return latest
+        older = reversed(self._generations[run_id][:-1])
+        return next((run for run in older if incarnation in run.state.members), latest)
 
     def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
@@ -173,12 +147,16 @@ class Registry:
         return self._deliver(run, event, now)
 
     def _supersede(
-        self, run: IsolatedRun, found: tuple[Difference, ...], event: ev.SessionOpened, now: float
+        self,
+        run: IsolatedRun,
+        found: tuple[errors.Difference, ...],
+        event: ev.SessionOpened,
+        now: float,
     ) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
         error = self._create_error(event, freed=1)
         if error is None and run.state.members:
-            error = RunMissesAgents(event.run_id, found)
+            error = errors.RunMissesAgents(event.run_id, found)
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         listed = "; ".join(str(difference) for difference in found)
@@ -218,19 +196,24 @@ class Registry:
         effects += self._deliver(self.runs[state.key], event, now)
         return effects + self._forget_oldest(event.run_id)
 
-    def _create_error(self, event: ev.SessionOpened, *, freed: int = 0) -> CoordinatorError | None:
+    def _create_error(
+        self, event: ev.SessionOpened, *, freed: int = 0
+    ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once ``freed`` runs have ended."""
         limit = self._policy.agents_max
-        error: CoordinatorError | None = spec_error(event.spec)
+        error: errors.CoordinatorError | None = spec_error(event.spec)
         if error is None and event.spec.agents_min > limit:
-            error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
+            error = errors.InvalidRequest(
+                "spec.agents_min", event.spec.agents_min, f"at most {limit}"
+            )
         if error is None and len(self.runs) - len(self.ended) - freed >= self._policy.runs_max:
-            error = LimitReached("runs_max", self._policy.runs_max)
+            error = errors.LimitReached("runs_max", self._policy.runs_max)
         return error or rounds_error(event.beat, next_round_id=0)
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
-        self.runs[state.key], effects = IsolatedRun.begin(state, self._policy, now=now)
+        run, effects = go_on(state, self._policy, now)
+        self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
         return effects
 

@@ -100,7 +100,6 @@ class RoundEnded:
     ``where`` is who was where, if a worker failed.
     """
 
-    round_id: int
     cause: RoundEnd
     reason: str
     at_s: float = 0.0

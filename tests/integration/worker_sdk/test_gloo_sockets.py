@@ -76,7 +76,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
         yield Poll(poll)
     is_over.set()
     thread.join()
-    gloo.Kept.close()
+    gloo.close_kept()
 
 
 def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: Poll) -> None:
@@ -99,7 +99,7 @@ def test_the_other_side_can_send_until_all_have_left(watched: Poll) -> None:
         peer.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.recv(1)
-        gloo.Kept.close()
+        gloo.close_kept()
         peer.setblocking(True)
         with pytest.raises(ConnectionError):
             peer.recv(1)

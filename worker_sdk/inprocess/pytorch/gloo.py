@@ -1,25 +1,7 @@
-"""Shell. The TCP connections of this process that belong to collectives of gloo.
+"""Shell. Ends collectives of gloo by their TCP connections.
 
 torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping the
 group all leave a thread in a collective until its peer goes or its timeout is over.
-What ends it is the end of its connections, so these are found and shut down.
-
-gloo forgets a message whose sending fails, or that it is in the middle of, when the
-connection ends, and lets its thread wait for it. So
-
-* messages that are under way are let through first;
-* connections are shut for reading only: gloo finds them at an end and closes them, and
-  a message that it begins to send until then can still be sent;
-* a descriptor of each is kept until all workers have left the iteration, or a worker
-  that has not been interrupted yet would fail to send to one that has.
-
-Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``.
-
-They are found by what they are watched with: gloo's loop runs in a thread of its name,
-and its epoll instance has with each descriptor the address of the object that serves it.
-Those of gloo have their code in torch's library, which neither those of other libraries
-have that watch connections in the same way (MPI's, UCX's) nor what stands there for others
-(libuv, asyncio: the descriptor). Source: ``gloo/transport/tcp/loop.cc``.
 """
 
 from __future__ import annotations
@@ -34,7 +16,7 @@ import sys
 import termios
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -58,20 +40,32 @@ QUIET_CHECKS = 2
 _QUEUES = (termios.FIONREAD, 0x894B)
 
 
-class Kept:
-    """Descriptors of connections that were shut down."""
+_kept: list[socket.socket] = []
+"""Connections that were shut down."""
 
-    connections: ClassVar[list[socket.socket]] = []
 
-    @classmethod
-    def close(cls) -> None:
-        """Close them; once no worker is in that iteration any more."""
-        while cls.connections:
-            cls.connections.pop().close()
+def close_kept() -> None:
+    """Close what was shut down; once no worker is in that iteration any more."""
+    while _kept:
+        _kept.pop().close()
 
 
 def shut_down_gloo() -> int:
-    """Shut the connections of all gloo groups down; return how many there were."""
+    """Shut the connections of all gloo groups down; return how many there were.
+
+    gloo forgets a message whose sending fails, or that it is in the middle of, when the
+    connection ends, and lets its thread wait for it. So
+
+    * messages that are under way are let through first;
+    * connections are shut for reading only: gloo finds them at an end and closes them, and
+      a message that it begins to send until then can still be sent;
+    * a descriptor of each is kept until all workers have left the iteration, or a worker
+      that has not been interrupted yet would fail to send to one that has.
+
+    They are found by what they are watched with: gloo's loop runs in a thread of its name,
+    and its epoll instance has with each descriptor the address of the object that serves it.
+    Source: ``signalException`` and ``write`` in ``gloo/transport/tcp/pair.cc``, and ``loop.cc``.
+    """
     if _LOOP_THREAD not in _texts(task / "comm" for task in (_SELF / "task").iterdir()):
         return 0
     descriptors: set[int] = set()
@@ -87,7 +81,7 @@ def shut_down_gloo() -> int:
             each.close()  # to end a listener would make gloo end all
         else:
             found.append(each)
-    Kept.connections += found
+    _kept.extend(found)
     _wait_until_quiet(found)
     return sum(_shut_down(connection, socket.SHUT_RD) for connection in found)
 
@@ -120,7 +114,9 @@ def shut_down_to(host: str, port: int) -> int:
 def _objects_of_torch() -> Iterator[Callable[[int], bool]]:
     """Give a function that says whether the object at an address has its code in torch's library.
 
-    Memory is read so that a wrong address does no harm; where that is not allowed all count.
+    Others that are watched so have not: those of MPI and UCX, and what stands there for libuv and
+    asyncio, the descriptor. Memory is read so that a wrong address does no harm; where that is not
+    allowed all count.
     """
     code = [
         range(int(found[1], 16), int(found[2], 16))
@@ -199,9 +195,8 @@ def _wait_until_quiet(connections: list[socket.socket]) -> None:
 
 def _is_busy(connection: socket.socket) -> bool:
     """Return whether there are bytes that were not read, or not sent."""
-    if _peer(connection) is None:
-        return False
     try:
+        connection.getpeername()
         return any(any(fcntl.ioctl(connection, queue, bytes(4))) for queue in _QUEUES)
     except OSError:  # not connected any more
         return False

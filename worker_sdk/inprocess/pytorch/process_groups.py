@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.hooks import Abort
@@ -35,14 +35,10 @@ STORE_TIMEOUT = timedelta(minutes=30)
 """As torch's; that of the group counts, if it has one."""
 
 
-class Kept:
-    """Process groups that were aborted.
-
-    A module of DistributedDataParallel must not be the last to let go of one: it would
-    wait for the group's threads with the interpreter's lock held, which they may need.
-    """
-
-    groups: ClassVar[list[Any]] = []
+_aborted: list[Any] = []
+"""Process groups that were aborted, kept for a while: a module of DistributedDataParallel that is
+the last to let go of one waits for its threads with the interpreter's lock held, which they may
+need."""
 
 
 class AbortTorchDistributed(Abort):
@@ -59,7 +55,7 @@ class AbortTorchDistributed(Abort):
             return state
         if distributed.is_initialized():
             groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
-            Kept.groups += groups
+            _aborted.extend(groups)
             # All at once: one may wait for another's peers.
             threads = [
                 threading.Thread(target=_abort, args=(group,), name="worker_sdk abort", daemon=True)
@@ -92,8 +88,8 @@ def settle() -> None:
 
 def let_go() -> None:
     """Forget the last groups; once no worker is in their iteration any more."""
-    gloo.Kept.close()
-    Kept.groups.clear()
+    gloo.close_kept()
+    _aborted.clear()
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ class Call:
             if self._aborts_torch
             else contextlib.nullcontext()
         ):
-            value, error = self._monitor.gate.run(self._body)
+            value, error = self._monitor.run_interruptibly(self._body)
         self._ticker.pause()
         left = machine.Left()
         if error is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.arguments import call_with, with_instance
 from worker_sdk.inprocess.errors import HealthCheckError, RestartError
-from worker_sdk.inprocess.restart.interrupt import Atomic, Gate
+from worker_sdk.inprocess.restart.interrupt import Atomic
 from worker_sdk.inprocess.restart.progress import PROGRESS
 from worker_sdk.inprocess.state import Mode, State
 
@@ -167,5 +167,5 @@ def run_once(plan: Plan, function: partial[Any]) -> Any:
     size = first.world_size
     state = replace(first, active_rank=first.rank, active_world_size=size, mode=Mode.ACTIVE)
     plan.prepare(state)
-    closed = Gate(lambda: None, lambda: None)
-    return CallWrapper(state, Atomic(closed)).invoke(function)
+    never = Atomic(lambda _: None)
+    return CallWrapper(state, never).invoke(function)

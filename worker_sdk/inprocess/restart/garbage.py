@@ -54,14 +54,13 @@ def _loaders_freed_quickly() -> Iterator[None]:
     """
     utils: Any = sys.modules.get("torch.utils.data._utils")
     wait_s = getattr(utils, "MP_STATUS_CHECK_INTERVAL", None)
-    if wait_s is None:
-        yield
-        return
-    utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S
+    if wait_s is not None:
+        utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S
     try:
         yield
     finally:
-        utils.MP_STATUS_CHECK_INTERVAL = wait_s
+        if wait_s is not None:
+            utils.MP_STATUS_CHECK_INTERVAL = wait_s
 
 
 def collect() -> None:
@@ -78,12 +77,12 @@ def older_objects_left_out() -> Iterator[None]:
     What of it becomes garbage meanwhile, and is part of a cycle, is freed afterwards.
     Does nothing if the program has done this itself.
     """
-    if gc.get_freeze_count():
-        yield
-        return
-    collect()  # of what is garbage already nothing is kept
-    gc.freeze()
+    is_ours = not gc.get_freeze_count()
+    if is_ours:
+        collect()  # of what is garbage already nothing is kept
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if is_ours:
+            gc.unfreeze()

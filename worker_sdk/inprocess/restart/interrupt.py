@@ -4,10 +4,6 @@ A signal is sent to the main thread; its handler runs there, between two instruc
 of Python or within a system call that the signal broke, and raises. So it is the main
 thread itself that decides, at the moment of raising, whether it may: no exception is
 under way that could land later, somewhere else.
-
-It may while the gate is open (the user's code runs, called by ``Gate.run``), and while
-the monitor wants it to. Not within ``Gate.run`` itself, so that what the user's code
-came to is never lost half-way.
 """
 
 from __future__ import annotations
@@ -30,42 +26,51 @@ SIGNALS_LEFT_OUT = 8
 """How many real-time signals are left to others, at the lower and at the upper end."""
 
 
-class Gate:
-    """Where the main thread may be interrupted.
+class Interrupter:
+    """Lets the main thread be interrupted while it runs the user's code, and a reason is set.
 
-    ``on_raised`` is called in the main thread when the exception is raised, ``on_dropped`` by
-    any thread when it is gone: unless the main thread has left the gate by then, the user's
-    code stopped it. Both may interrupt anything, so they must be reentrant.
+    One per process at a time; made and closed by the main thread. ``on_raised`` is called there
+    when the exception is raised, ``on_dropped`` by any thread when it is gone: unless ``run`` was
+    left by then, the user's code stopped it. Both may interrupt anything, so they are reentrant.
     """
 
     def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:
-        self.is_open = False
-        """Written by the main thread."""
+        """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
         self.reason: str | None = None
         """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
+        self._is_open = False
         self._on_raised = on_raised
         self._on_dropped = on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
+        self._main = threading.get_ident()
+        self._signal = _free_signal()
+        self._previous = signal.signal(self._signal, lambda _, frame: self.interrupt(frame))
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
+        self._hook = sys.unraisablehook
+        # Kept, because each access to a method makes another object of it.
+        self._our_hook = sys.unraisablehook = self._note_unraisable
 
     def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """Call ``function`` so that it can be interrupted; for the main thread.
-
-        Returns what it returned, and what it raised.
-        """
-        # Nothing is raised between these lines: the handler knows this frame.
+        """Return what ``function`` returned, and what it raised; for the main thread."""
+        # Nothing is raised between these lines, so that no outcome is lost: the handler
+        # knows this frame.
         try:
-            self.is_open = True
+            self._is_open = True
             value = _call(function)
-            self.is_open = False
+            self._is_open = False
         except BaseException as error:  # noqa: BLE001 - the caller decides what each means
-            self.is_open = False
+            self._is_open = False
             return None, error
         return value, None
+
+    def send(self) -> None:
+        """Have the main thread look whether it shall leave; ends a system call it waits in."""
+        signal.pthread_kill(self._main, self._signal)
 
     def interrupt(self, frame: FrameType | None) -> None:
         """Raise if it is wanted, and if ``frame`` may be left."""
         reason, is_kept_out = self.reason, frame is not None and frame.f_code in UNINTERRUPTIBLE
-        if reason is None or not self.is_open or is_kept_out:
+        if reason is None or not self._is_open or is_kept_out:
             return
         error = RankShouldRestart(reason)
         self._raised = weakref.ref(error, lambda _: self._on_dropped())
@@ -75,48 +80,6 @@ class Gate:
         finally:
             # Its traceback has this frame: as long as that had it, it would never be gone.
             del error
-
-
-class Atomic:
-    """A lock that the main thread and the termination procedure hold in turn; reentrant."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self.lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        """Enter, once no termination procedure is in progress."""
-        if not self.lock.acquire(blocking=False):
-            # The exception may have been raised already, and this be code that cleans up.
-            if threading.current_thread() is threading.main_thread():
-                self._gate.interrupt(None)
-            self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        """Leave."""
-        self.lock.release()
-
-
-UNINTERRUPTIBLE: set[CodeType] = {Gate.run.__code__}
-"""Code in whose own frames nothing is raised."""
-
-
-class Interrupter:
-    """Sends the signal. One per process at a time; made and closed by the main thread."""
-
-    def __init__(self, gate: Gate) -> None:
-        """Install the handler; raises ``RuntimeError`` if no signal is left for it."""
-        self._main = threading.get_ident()
-        self._signal = _free_signal()
-        self._previous = signal.signal(self._signal, lambda _, frame: gate.interrupt(frame))
-        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {self._signal})
-        self._hook = sys.unraisablehook
-        # Kept, because each access to a method makes another object of it.
-        self._our_hook = sys.unraisablehook = self._note_unraisable
-
-    def send(self) -> None:
-        """Have the main thread look at the gate; ends a system call it waits in."""
-        signal.pthread_kill(self._main, self._signal)
 
     def close(self) -> None:
         """Restore what was before; nothing may be sent any more."""
@@ -133,17 +96,41 @@ class Interrupter:
             self._hook(unraisable)
 
 
+UNINTERRUPTIBLE: set[CodeType] = {Interrupter.run.__code__}
+"""Code in whose own frames nothing is raised."""
+
+
+class Atomic:
+    """A lock that the main thread and the termination procedure hold in turn; reentrant."""
+
+    def __init__(self, interrupt: Callable[[None], None]) -> None:
+        self._interrupt = interrupt
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        """Enter, once no termination procedure is in progress."""
+        if not self.lock.acquire(blocking=False):
+            # The exception may have been raised already, and this be code that cleans up.
+            if threading.current_thread() is threading.main_thread():
+                self._interrupt(None)
+            self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self.lock.release()
+
+
 def _call(function: Callable[[], Any]) -> Any:
-    """Be a frame between ``Gate.run`` and code that may have none of its own."""
+    """Be a frame between ``Interrupter.run`` and code that may have none of its own."""
     return function()
 
 
 def _free_signal() -> signal.Signals | int:
     """Return a signal that this process does not handle, ignore or wait for."""
     taken = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if found := re.fullmatch(r"Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", line):
-            taken |= int(found[1], 16)
+    status = Path("/proc/self/status").read_text()
+    for mask in re.findall(r"^Sig(?:Blk|Ign|Cgt):\s*(\w+)", status, re.MULTILINE):
+        taken |= int(mask, 16)
     first, last = signal.SIGRTMIN + SIGNALS_LEFT_OUT, signal.SIGRTMAX - SIGNALS_LEFT_OUT
     for number in range(first, last):
         if not taken & (1 << (number - 1)) and signal.getsignal(number) is signal.SIG_DFL:

@@ -1,17 +1,11 @@
-"""Pure. The iteration that a worker is in: what it tells its agent, and when it is interrupted.
-
-Events come from the main thread (``Enter``, ``Left``), from the agent and the watch on progress
-(``Order``), from the exception that is raised in the main thread (``RAISED``, ``DROPPED``), and
-from an effect that takes time (``LOCKED``).
-"""
+"""Pure. The iteration that a worker is in: what it tells its agent, and when it is interrupted."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
-RETRY_FIRST_S = 0.01
-RETRY_MAX_S = 1.0
+RETRY_FIRST_S, RETRY_MAX_S = 0.01, 1.0
 """A signal may come right before a system call and not break it: it is sent again."""
 
 
@@ -59,13 +53,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """As an event: what the agent orders. As an effect: the answer to the main thread's wait."""
+    """What the agent, or the watch on progress, orders; as an effect, the main thread's answer.
+
+    The content is with ``BEGIN`` the agent's message, with ``INTERRUPT`` the cause if that is here.
+    """
 
     iteration: int
     word: Word
     reason: str = ""
     content: object = None
-    """With ``BEGIN`` the agent's message; with ``INTERRUPT`` the cause, if that is here."""
 
 
 class Notice(enum.Enum):
@@ -132,25 +128,23 @@ class WorkerIteration:
                 self._aborted = event
             case Order(word=Word.LOST):
                 self._lost = event
-        effects: list[Effect] = []
-        if isinstance(event, Order) and event.iteration != self.iteration:
-            pass  # late
-        elif self.phase in (Phase.LOCKING, Phase.RAISING):
-            effects = self._on_way_out(event, now)
-        else:
-            effects = self._react(event)
-        end = self._lost if self.phase in (Phase.ENTERING, Phase.COMPLETED) else None
-        if self.phase is Phase.ENTERING:
-            end = self._aborted or end
-        return effects if end is None else [*effects, *self._to(Phase.OUTSIDE, end)]
+        is_late = isinstance(event, Order) and event.iteration != self.iteration
+        effects = [] if is_late else self._react(event, now)
+        if self.phase is Phase.ENTERING and self._aborted is not None:
+            effects += self._to(Phase.OUTSIDE, self._aborted)
+        elif self.phase in (Phase.ENTERING, Phase.COMPLETED) and self._lost is not None:
+            effects += self._to(Phase.OUTSIDE, self._lost)
+        return effects
 
     def _to(self, phase: Phase, *effects: Effect) -> list[Effect]:
         self.phase = phase
         return list(effects)
 
-    def _react(self, event: Event) -> list[Effect]:
+    def _react(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
         match self.phase, event:
+            case ((Phase.LOCKING | Phase.RAISING), _):
+                effects = self._on_way_out(event, now)
             case _, Left(is_final=True):
                 effects = self._to(Phase.OVER)
             case Phase.OUTSIDE, Enter(iteration, content):
@@ -174,10 +168,13 @@ class WorkerIteration:
 
     def _on_way_out(self, event: Event, now: float) -> list[Effect]:
         match self.phase, event:
-            case Phase.LOCKING, Left() as left if self._left is None or left.is_final:
+            case Phase.LOCKING, Left(cause=cause) as left if self._left is None or left.is_final:
                 self._left = left
+                if cause is not None and not self._is_own_fault:
+                    # It failed by itself: nothing was aborted here yet.
+                    return [Send("interrupted", self.iteration, cause)]
             case Phase.LOCKING, Notice.LOCKED:
-                return self._locked(now)
+                return [Act.ABORT, *(self._leave(self._left) if self._left else self._raise(now))]
             case Phase.RAISING, Left() as left:
                 return self._leave(left)
             case Phase.RAISING, Notice.RAISED:
@@ -192,22 +189,13 @@ class WorkerIteration:
         self, reason: str, cause: object = None, left: Left | None = None
     ) -> list[Effect]:
         self.reason, self._is_own_fault, self._left = reason, cause is not None, left
+        self._retry_s = RETRY_FIRST_S
         return self._to(Phase.LOCKING, Send("interrupted", self.iteration, cause), Act.LOCK)
-
-    def _locked(self, now: float) -> list[Effect]:
-        if self._left is None:
-            self.phase, self._retry_s = Phase.RAISING, RETRY_FIRST_S
-            return [Act.ABORT, *self._raise(now)]
-        effects = [Act.ABORT, *self._leave(self._left)]
-        if self._left.cause is None or self._is_own_fault:
-            return effects
-        # It failed by itself before anything was aborted here.
-        return [Send("interrupted", self.iteration, self._left.cause), *effects]
 
     def _raise(self, now: float) -> list[Effect]:
         self._is_raised, self._deadline = False, now + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
-        return [Act.RAISE]
+        return self._to(Phase.RAISING, Act.RAISE)
 
     def _leave(self, left: Left) -> list[Effect]:
         self._deadline = None

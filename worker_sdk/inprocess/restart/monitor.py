@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from drumbeat.worker.v1 import worker_pb2
 from worker_sdk.inprocess.restart import machine
-from worker_sdk.inprocess.restart.interrupt import Atomic, Gate, Interrupter
+from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
 from worker_sdk.inprocess.restart.machine import Act, Notice, Word
 from worker_sdk.interpreter.signal_wakeup import Mailbox
 
@@ -38,9 +38,9 @@ class Monitor:
         self._answers: Mailbox[machine.Order] = Mailbox()
         self.tell = put = self._events.put
         """Tell an event; for any thread."""
-        self.gate = Gate(lambda: put(Notice.RAISED), lambda: put(Notice.DROPPED))
-        self.atomic = Atomic(self.gate)
-        self._interrupter = Interrupter(self.gate)
+        self._interrupter = Interrupter(lambda: put(Notice.RAISED), lambda: put(Notice.DROPPED))
+        self.run_interruptibly = self._interrupter.run
+        self.atomic = Atomic(self._interrupter.interrupt)
         self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
 
     def start(self) -> None:
@@ -102,13 +102,13 @@ class Monitor:
             case machine.Order():
                 self._answers.put(effect)
             case Act.RAISE:
-                self.gate.reason = self._iteration.reason
+                self._interrupter.reason = self._iteration.reason
                 self._interrupter.send()
             case Act.LOCK:
                 self.atomic.lock.acquire()
                 self.tell(Notice.LOCKED)
             case Act.UNLOCK:
-                self.gate.reason = None
+                self._interrupter.reason = None
                 self.atomic.lock.release()
             case Act.ABORT:
                 try:
