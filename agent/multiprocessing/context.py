@@ -3,36 +3,31 @@
 A supervisor holds them, as it holds an agent's; a thread of this module is its client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing.signals import HANDLERS, SignalException
+from agent.workers.output.logs import LogsSpecs
 from agent.workers.output.tail import STALL_S, Tail
 from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from worker_sdk.interpreter.signal_wakeup import wait_readable
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping
-
-    from agent.workers.output.logs import LogsSpecs
 
 _LOGGER = logging.getLogger(__name__)
 

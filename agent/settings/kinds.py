@@ -1,7 +1,5 @@
 """Pure. The values that settings of an agent take beside durations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
