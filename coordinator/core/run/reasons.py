@@ -16,11 +16,7 @@ _COULD_NOT_START = " could not start: "
 
 
 def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
-    """Say that all workers that were waited for succeeded, and without whom.
-
-    ``lost`` are those that restarts in process went on without, ``excused`` hosts that
-    had none left.
-    """
+    """Say that all succeeded but those ``lost`` in process, on ``excused`` hosts all of them."""
     if not lost:
         return "all workers succeeded"
     whose = f", all of {hosts(current, excused)} among them" if excused else ""
