@@ -157,10 +157,9 @@ class Membership:
         return presence
 
     def take_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
-        """Take in a beat that repeats the one before it, and return whether it was one.
+        """Take in a beat that repeats the one before it; return whether it was one.
 
-        Nothing follows from it but that its agent is alive; a word of those who are
-        ``awaited`` is news.
+        A word of those who are ``awaited`` is news.
         """
         presence = self.current(event.incarnation, event.session_id)
         if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:
