@@ -26,10 +26,9 @@ def cause_of(finish: Finish) -> WorkerError | None:
 
 def tell_launcher(path: str | None, cause: WorkerError) -> None:
     """Leave ``cause`` in this process's own error file, if it has one; a failure is logged."""
-    if path is None:
-        return
     content = error_file.compose(cause.message, stack=cause.traceback, error_code=cause.error_code)
     try:
-        error_file.write(path, content)
+        if path is not None:
+            error_file.write(path, content)
     except OSError as error:
         log.warning("launcher not told", reason=f"{path}: {error.strerror}")

@@ -290,8 +290,7 @@ class JobSettings:
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        found = read_settings(self)[1]
-        if found:
+        if found := read_settings(self)[1]:
             return found
         nodes = f"{self.min_nodes}:{self.max_nodes}"
         if self.is_standalone and nodes != "1:1":
@@ -316,14 +315,10 @@ class AgentConfig(JobSettings):
     )
 
     program: Program
-    """What the workers run."""
-
     python: str = "python"
     """The interpreter of the workers."""
-
     notes: tuple[str, ...] = ()
     """What of the command line is not needed here, for the user."""
-
     outcome_file: str | None = None
     """Where a program that launched this agent reads how it ended; None: it has not."""
 
@@ -362,10 +357,9 @@ _OF_JOB = {name: {"setting": each} for name, each in settings_of(JobSettings).it
 class LaunchConfig(JobSettings):
     """One job that a program launches, as this host takes part in it.
 
-    Fields that ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too have its
-    names and places. What it says of a rendezvous is left out: ``coordinator`` names the
-    one place where that is decided. Raises ``InvalidConfiguration``, which names every field that
-    is impossible.
+    What ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too has its name and place;
+    what that says of a rendezvous is left out: ``coordinator`` names where it is decided. Raises
+    ``InvalidConfiguration``, which names every field that is impossible.
     """
 
     min_nodes: int = field(metadata=_OF_JOB["min_nodes"])
