@@ -140,10 +140,8 @@ class JobSettings:
         "exclusive part or one core complex of its node.",
         shown_default="workers may run on any core",
     )
-    gpu_memory_wait: float = _workers(
-        50.0,  # NVRx's value
-        seconds(),
-        "How long a restart waits for the GPU memory of the workers before it, at most.",
+    gpu_memory_wait: float = _workers(  # by default as NVRx
+        50.0, seconds(), "Longest wait of a restart for the GPU memory of the workers before it."
     )
     shutdown_timeout: float = _workers(
         30.0,  # torchrun's value
@@ -171,9 +169,7 @@ class JobSettings:
         "holds its lock. For workers that use the SDK.",
     )
     exit_timeout: float | None = _hangs(
-        300.0,
-        limit(),
-        "How long a worker's interpreter may take to end. For workers that use the SDK.",
+        300.0, limit(), "How long the interpreter of a worker that uses the SDK may take to end."
     )
     hang_grace: float = _hangs(
         5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."
@@ -242,15 +238,11 @@ class JobSettings:
     master_port: int = _network(
         0, PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
     )
-    join_timeout: float = _waiting(
-        600.0,  # torchrun's value; a wait of zero would fail every run at its start
-        seconds(0.1),
-        "How long to wait for the coordinator, and for the minimum of machines.",
+    join_timeout: float = _waiting(  # as torchrun; a wait of zero would fail every run at its start
+        600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
     )
-    last_call: float = _waiting(
-        30.0,  # torchrun's value
-        seconds(),
-        "How long to wait for more machines than the minimum, at most.",
+    last_call: float = _waiting(  # as torchrun
+        30.0, seconds(), "How long to wait for more machines than the minimum, at most."
     )
     exit_barrier_timeout: float | None = _waiting(
         None,
@@ -259,10 +251,8 @@ class JobSettings:
         "and they train on.",
         shown_default="no limit while they are alive",
     )
-    coordinator_grace: float = _waiting(
-        600.0,  # time to move it
-        seconds(),
-        "How long training goes on while the coordinator is away.",
+    coordinator_grace: float = _waiting(  # time to move it
+        600.0, seconds(), "How long training goes on while the coordinator is away."
     )
     log_format: str = declare(LOG_FORMAT)
     log_level: str = declare(LOG_LEVEL)
@@ -273,9 +263,7 @@ class JobSettings:
         shown_default="jsonl with --event-log-file, else null",
     )
     event_log_file: str | None = _log(
-        None,
-        kinds.PATH._replace(metavar="FILE"),
-        "File to which the handler jsonl appends; created if needed.",
+        None, kinds.FILE, "File to which the handler jsonl appends; created if needed."
     )
 
     @property

@@ -1,12 +1,34 @@
-"""Shell. Tells the launcher that this agent itself runs under why its run failed."""
+"""Shell. What an agent hears from the process that started it, and tells it: signals, its error."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from agent.core.effects import Finish
+from agent.core.events import Event, SignalReceived, SignalToForward, SuspendRequested
 from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.errors import error_file
 
 log = structlog.get_logger()
+
+FORWARDED = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+"""For the workers alone, unless they are among those that end the agent."""
+
+
+def take_signals(names: Sequence[str], submit: Callable[[Event], None]) -> None:
+    """Turn signals into events of the running loop; those with ``names`` end the agent."""
+    add = asyncio.get_running_loop().add_signal_handler
+    handled = {signal.Signals[name] for name in names}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by ``nohup``
+        handled.discard(signal.SIGHUP)
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:  # where a terminal controls jobs
+        add(signal.SIGTSTP, submit, SuspendRequested())
+    for signum in handled:
+        add(signum, submit, SignalReceived(signum=signum))
+    for signum in FORWARDED - handled:
+        add(signum, submit, SignalToForward(signum=signum))
 
 
 def cause_of(finish: Finish) -> WorkerError | None:
