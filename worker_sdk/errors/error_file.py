@@ -6,8 +6,6 @@ if the error is that of another process.
 Source: ``torch/distributed/elastic/multiprocessing/errors/error_handler.py`` (2.13.0).
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

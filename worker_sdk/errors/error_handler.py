@@ -5,18 +5,14 @@ so that a program changes an import and nothing else. What differs: nothing here
 raises into training, and a KeyboardInterrupt is recorded as well.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
 
 from worker_sdk.context import ERROR_FILE
 from worker_sdk.errors import error_file, faults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("worker_sdk")
 

@@ -5,8 +5,6 @@ beside the error file: the agent reads it, and repeats it on the standard error
 that it shares with its workers. Everywhere else it is the standard error itself.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

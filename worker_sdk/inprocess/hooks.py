@@ -3,11 +3,10 @@
 The exception that a hook is called with is what the function raised here, or ``None``.
 """
 
-from __future__ import annotations
-
 import abc
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,11 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from worker_sdk.inprocess import environment, errors
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.settings import Duration, count, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from worker_sdk.inprocess.state import State
+from worker_sdk.inprocess.state import State
 
 _SUBCLASSABLE = 1 << 10
 """``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""

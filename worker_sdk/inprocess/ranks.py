@@ -5,19 +5,15 @@ a ``RankAssignment`` of the user's own is refused: it would have to be evaluated
 each worker on what only all of them know together.
 """
 
-from __future__ import annotations
-
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.settings import count
 from worker_sdk.inprocess.state import Mode, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GROUP_SIZE_MAX = 2048 * 8 - 1
 """The largest group a rule can speak of."""

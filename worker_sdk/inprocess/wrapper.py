@@ -1,15 +1,14 @@
 """Shell. ``Wrapper``: restarts a function on all workers, within their processes."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from worker_sdk import runtime
 from worker_sdk.inprocess import ranks
@@ -26,12 +25,7 @@ from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
-from worker_sdk.inprocess.settings import timing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from worker_sdk.inprocess.settings import Duration
+from worker_sdk.inprocess.settings import Duration, timing
 
 log = logging.getLogger("worker_sdk")
 

@@ -5,8 +5,6 @@ while the other thread left the frame (python/cpython#111363, still open; seen h
 3.11.7, walking them once a second). The fault handler reads in C, in one piece.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import linecache
 import os

@@ -6,8 +6,6 @@ call, would wait there for as long as the call does. So while the main thread wa
 interpreter writes each signal to a descriptor that the wait looks at as well.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

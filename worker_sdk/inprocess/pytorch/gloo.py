@@ -4,8 +4,6 @@ torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping
 group all leave a thread in a collective until its peer goes or its timeout is over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -15,11 +13,8 @@ import stat
 import sys
 import termios
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _SELF = Path("/proc/self")
 _LOOP_THREAD = "gloo_tcp_loop\n"

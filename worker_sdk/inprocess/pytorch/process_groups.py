@@ -6,8 +6,6 @@ wait in Python until the store listens. That is quicker as well: torch waits 0.1
 two attempts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -15,17 +13,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.hooks import Abort
 from worker_sdk.inprocess.pytorch import gloo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worker_sdk.inprocess.state import State
+from worker_sdk.inprocess.state import State
 
 log = logging.getLogger("worker_sdk")
 

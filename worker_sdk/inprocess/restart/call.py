@@ -1,16 +1,15 @@
 """Shell. One call of a wrapped function: its iterations, until all workers complete one."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -27,17 +26,12 @@ from worker_sdk.inprocess.errors import (
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.pytorch import process_groups
 from worker_sdk.inprocess.restart import garbage, machine
-from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current
+from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current, Link, Plan
 from worker_sdk.inprocess.restart.machine import Word
 from worker_sdk.inprocess.restart.monitor import Monitor
 from worker_sdk.inprocess.restart.progress import Ticker
 from worker_sdk.inprocess.state import Mode
 from worker_sdk.interpreter.main_thread import main_stack
-
-if TYPE_CHECKING:
-    from functools import partial
-
-    from worker_sdk.inprocess.restart.call_wrapper import Link, Plan
 
 log = logging.getLogger("worker_sdk")
 

@@ -6,21 +6,17 @@ thread itself that decides, at the moment of raising, whether it may: no excepti
 under way that could land later, somewhere else.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType
 
 SIGNALS_LEFT_OUT = 8
 """How many real-time signals are left to others, at the lower and at the upper end."""

@@ -5,24 +5,19 @@ mailbox; it answers the main thread through another. Both may be written by a th
 was interrupted while it wrote to them.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.worker.v1 import worker_pb2
 from worker_sdk.inprocess.restart import machine
+from worker_sdk.inprocess.restart.call_wrapper import Link
 from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
 from worker_sdk.inprocess.restart.machine import Act, Notice, Word
 from worker_sdk.interpreter.signal_wakeup import Mailbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from worker_sdk.inprocess.restart.call_wrapper import Link
 
 log = logging.getLogger("worker_sdk")
 

@@ -5,21 +5,16 @@ thread: it does so as soon as that thread executes Python. That is the automatic
 ``ping`` is the user's, and is waited for once it was given in an iteration.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import threading
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STALL_S = 1.0
 """A tick that comes later than this says that the whole process, or its host, stood still."""
