@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from drumbeat.worker.v1 import worker_pb2
+from worker_sdk.inprocess.errors import RestartAbort, RestartError
 from worker_sdk.inprocess.restart import machine
 from worker_sdk.inprocess.restart.call_wrapper import Link
 from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
@@ -54,13 +55,17 @@ class Monitor:
         self._interrupter.close()
 
     def ask(self, event: machine.Enter | machine.Left) -> machine.Order:
-        """Tell what the main thread does, and wait for the answer.
+        """Tell what the main thread does, and wait for the answer; raises if no iteration follows.
 
-        Once that is that the iteration is interrupted, all is aborted, and nothing will
-        be raised any more.
+        Once that is an interruption, all is aborted, and nothing will be raised any more.
         """
         self.tell(event)
-        return self._answers.get()
+        answer = self._answers.get()
+        if answer.word is Word.LOST:
+            raise RestartError("the agent takes no more part in restarts of this worker")
+        if answer.word is Word.ABORT:
+            raise RestartAbort(answer.reason)
+        return answer
 
     def _hear(self, order: worker_pb2.WorkerOrder | None) -> None:
         if order is None:

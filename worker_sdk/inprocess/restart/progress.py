@@ -128,11 +128,7 @@ class Ticker:
         self._armed_since: float | None = None
         self._changed = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; from here on the heartbeat is kept."""
-        self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
-        self._thread.start()
+        self.start = self._thread.start
 
     def run(self, *, is_judging: bool) -> None:
         """Expect signs from here on; if ``is_judging`` the soft timeout counts as well."""
