@@ -1,10 +1,4 @@
-"""Shell. Torch's process groups in a restart. Imports nothing: torch is used where it is imported.
-
-torch 2.13 looks for the store of a group in C++, again and again, and takes what a signal makes
-of it for one more failed attempt: a rank whose rank 0 never comes could only be killed. So ranks
-wait in Python until the store listens. That is quicker as well: torch waits 0.1 to 1 s between
-two attempts.
-"""
+"""Shell. Torch's process groups in a restart, where the program has imported torch."""
 
 import contextlib
 import functools
@@ -89,7 +83,12 @@ def let_go() -> None:
 
 @contextlib.contextmanager
 def store_awaited_in_python() -> Iterator[None]:
-    """Have ranks other than 0 wait here for their store; where torch has been imported."""
+    """Have ranks other than 0 wait here for their store.
+
+    torch 2.13 looks for it in C++, again and again, and takes what a signal makes of it for one
+    more failed attempt: a rank whose rank 0 never comes could only be killed. And it waits 0.1 to
+    1 s between two attempts.
+    """
     rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(rendezvous, "_create_c10d_store", None)
     if create is None:

@@ -1,8 +1,7 @@
 """Shell. Raises ``RankShouldRestart`` in the main thread, and nowhere it must not.
 
-A signal is sent to the main thread; its handler runs there, between two instructions
-of Python or within a system call that the signal broke, and raises. So it is the main
-thread itself that decides, at the moment of raising, whether it may: no exception is
+The handler of a signal raises it, between two instructions of Python or within a system call that
+the signal broke. So the main thread decides itself, at that moment, whether it may: no exception is
 under way that could land later, somewhere else.
 """
 
@@ -35,8 +34,7 @@ class Interrupter:
         self.reason: str | None = None
         """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
         self._is_open = False
-        self._on_raised = on_raised
-        self._on_dropped = on_dropped
+        self._on_raised, self._on_dropped = on_raised, on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
         self._main = threading.get_ident()
         self._signal = _free_signal()

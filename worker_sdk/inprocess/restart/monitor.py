@@ -1,8 +1,7 @@
 """Shell. The thread that hears of interruptions, and brings the main thread out of them.
 
-It owns the iteration that the call is in. Everything that happens reaches it through one
-mailbox; it answers the main thread through another. Both may be written by a thread that
-was interrupted while it wrote to them.
+It owns the iteration that the call is in. What happens reaches it through one queue, its answers
+the main thread through another: a thread may be interrupted while it writes to either.
 """
 
 import logging

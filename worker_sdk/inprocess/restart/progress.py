@@ -1,8 +1,7 @@
 """Shell. Signs that the main thread gets on, and what happens without them.
 
-The interpreter is asked, once per interval, to run a function of ours in the main
-thread: it does so as soon as that thread executes Python. That is the automatic sign.
-``ping`` is the user's, and is waited for once it was given in an iteration.
+The interpreter is asked to run a function of ours in the main thread, which it does as soon as that
+executes Python: the automatic sign. ``ping`` is the user's.
 """
 
 import ctypes
@@ -40,7 +39,7 @@ class Progress:
 
     @property
     def since(self) -> float:
-        """The oldest instant at which all expected signs had been given."""
+        """When all expected signs had last been given."""
         return min(self.auto_at, self.ping_at)
 
     def excuse(self, time_s: float) -> None:
@@ -120,9 +119,7 @@ class Ticker:
     def __init__(
         self, timing: dict[str, float], limits: BoardLimits, on_silence: Callable[[], None]
     ) -> None:
-        self._timing = timing
-        self._limits = limits
-        self._on_silence = on_silence
+        self._timing, self._limits, self._on_silence = timing, limits, on_silence
         self._lock = threading.Lock()
         self._is_running = self._is_judging = self._is_stopped = False
         self._armed_since: float | None = None
