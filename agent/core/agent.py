@@ -12,21 +12,12 @@ from typing import assert_never
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.coordinator_link import CoordinatorLink
-from agent.core.model import (
-    AgentPolicy,
-    Assignment,
-    Beat,
-    DesiredState,
-    Exit,
-    GpuMemory,
-    Standby,
-)
+from agent.core.model import AgentPolicy, Assignment, Beat, DesiredState, Exit, Standby
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.telemetry.waits import Situation
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
-
 
 SUPERVISOR_DEATHS_MAX = 5
 """One that ends this often, or can't be started, without a round in between can't live here."""
@@ -48,7 +39,8 @@ class AgentCore:
         # The port for the next round or iteration that this agent leads, 0 while none is held;
         # and the one that the coordinator says is used.
         self._port = self._port_spent = 0
-        self._gpu_memory = GpuMemory.FREE
+        # Workers have run since the GPUs' memory was last found free; that is waited for.
+        self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
         self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
         # What is to be done once the workers, who get the signal, are gone.
         self._ending: fx.Finish | None = None
@@ -106,15 +98,13 @@ class AgentCore:
             workers_alive=workers.workers_alive,
             is_stopping=workers.is_stopping,
             is_ending=self._ending is not None,
-            is_gpu_memory_awaited=self._gpu_memory is GpuMemory.AWAITED,
+            is_gpu_memory_awaited=self._is_gpu_memory_awaited,
         )
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
         self._workers.check_invariants()
         assert self._beat_at is None or self._link.is_open, "beats without a session"
-
-    # This host.
 
     def _on_host(self, event: ev.HostEvent, now: float) -> None:
         match event:
@@ -124,7 +114,7 @@ class AgentCore:
             case ev.SupervisorDied() | ev.SupervisorNotStarted():
                 self._on_supervisor(event, now)
             case ev.GpuMemoryFree():
-                self._gpu_memory = GpuMemory.FREE
+                self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
                 if event.note:
                     self._tell("GPU memory not free", event.note)
             case ev.SignalReceived():
@@ -132,11 +122,11 @@ class AgentCore:
             case ev.SignalToForward():
                 self._effects += self._workers.signal(event.signum)
             case ev.DeadlineReached():
-                self._on_deadline(now)
+                if self._beat_at is not None and now >= self._beat_at:
+                    self._beat_sent = None  # so that `_flush` sends one
+                self._is_over(now)
             case _:
                 assert_never(event)
-
-    # The coordinator.
 
     def _on_session(self, event: ev.SessionEvent, now: float) -> None:
         match event:
@@ -195,14 +185,8 @@ class AgentCore:
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self._ending is None and not self._is_over(now):
             attempt, beat = self._link.attempt, self._beat()
-            self._effects.append(
-                fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
-            )
-
-    def _on_deadline(self, now: float) -> None:
-        if self._beat_at is not None and now >= self._beat_at:
-            self._beat_sent = None  # so that `_flush` sends one
-        self._is_over(now)
+            session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
+            self._effects.append(session)
 
     def _is_over(self, now: float) -> bool:
         """Give up if the coordinator was away for too long; return whether it was."""
@@ -211,8 +195,6 @@ class AgentCore:
             self._end_with(error)
             self._link.end()
         return error is not None
-
-    # Workers.
 
     def _on_workers(self, event: ev.WorkersEvent, now: float) -> None:
         match event:
@@ -235,9 +217,7 @@ class AgentCore:
             case _:
                 assert_never(event)
 
-    def _on_supervisor(
-        self, event: ev.SupervisorDied | ev.SupervisorNotStarted, now: float
-    ) -> None:
+    def _on_supervisor(self, event: ev.SupervisorEvent, now: float) -> None:
         """Have another one started, unless that has failed too often."""
         has_lived = isinstance(event, ev.SupervisorDied)
         if isinstance(event, ev.SupervisorNotStarted):
@@ -245,19 +225,15 @@ class AgentCore:
             event = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
         else:
             self._tell("supervisor died", event.ending)
-        self._supervisor_deaths += 1
-        deaths = self._supervisor_deaths
-        is_given_up = deaths > SUPERVISOR_DEATHS_MAX
-        if is_given_up:
-            self._end_with(SupervisorLost(deaths, event.ending))
-        else:
+        deaths = self._supervisor_deaths = self._supervisor_deaths + 1
+        if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
             start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
             self._effects.append(start)
-        if has_lived or is_given_up:
+        else:
+            self._end_with(SupervisorLost(deaths, event.ending))
+        if has_lived or deaths > SUPERVISOR_DEATHS_MAX:
             self._effects += self._workers.lost(event, now=now)
-
-    # The end.
 
     def _on_signal(self, signum: int) -> None:
         if self._ending is not None:
@@ -273,8 +249,6 @@ class AgentCore:
         """Stop the workers, then finish; the first reason counts."""
         if self._ending is None:
             self._ending, self._ending_signum = finish, signum
-
-    # Desired and actual.
 
     def _reconcile(self, now: float) -> None:
         """Take the next step from the actual to the desired state."""
@@ -314,21 +288,12 @@ class AgentCore:
         if error is not None:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)
-        elif self._is_gpu_memory_free():
+        elif not self._is_gpu_memory_used:
+            self._is_gpu_memory_used = self._policy.is_gpu_memory_awaited
             self._effects.append(self._workers.begin(target))
-
-    def _is_gpu_memory_free(self) -> bool:
-        """Return whether a round may start; if not, it is looked at again when it may."""
-        if self._gpu_memory is GpuMemory.USED:
-            self._gpu_memory = GpuMemory.AWAITED
+        elif not self._is_gpu_memory_awaited:  # the round is looked at again when it is free
+            self._is_gpu_memory_awaited = True
             self._effects.append(fx.AwaitGpuMemory())
-        if self._gpu_memory is GpuMemory.AWAITED:
-            return False
-        if self._policy.is_gpu_memory_awaited:
-            self._gpu_memory = GpuMemory.USED
-        return True
-
-    # What is said.
 
     def _tell(self, what: str, why: str) -> None:
         self._effects.append(fx.Tell(what=what, why=why))

@@ -96,23 +96,7 @@ class Finish:
     error: AgentError | None = None
 
 
-WorkersEffect = (
-    StartSupervisor
-    | AwaitGpuMemory
-    | StartRound
-    | StopWorkers
-    | KillWorkers
-    | SignalWorkers
-    | WorkerOrder
-)
-
-Effect = (
-    OpenSession
-    | SendBeat
-    | SendGoodbye
-    | ReservePort
-    | WorkersEffect
-    | WriteFailure
-    | Tell
-    | Finish
-)
+SupervisorCommand = StopWorkers | KillWorkers | SignalWorkers
+WorkersEffect = StartSupervisor | AwaitGpuMemory | StartRound | WorkerOrder | SupervisorCommand
+SessionEffect = OpenSession | SendBeat | SendGoodbye
+Effect = SessionEffect | WorkersEffect | ReservePort | WriteFailure | Tell | Finish

@@ -117,13 +117,7 @@ SessionEvent = SessionWelcomed | DirectiveReceived | InprocessDirected | Session
 WorkersEvent = WorkersStarted | WorkerStartFailed | WorkerStep | WorkerExited | WorkersStopped
 # What only telemetry and the console look at: a worker's end tells what there is to do.
 ObservedEvent = LimitExpired | WorkerSignalled | SuspendRequested
-HostEvent = (
-    PortReserved
-    | SupervisorDied
-    | SupervisorNotStarted
-    | GpuMemoryFree
-    | SignalReceived
-    | SignalToForward
-    | DeadlineReached
-)
+SupervisorEvent = SupervisorDied | SupervisorNotStarted
+SignalEvent = SignalReceived | SignalToForward
+HostEvent = PortReserved | GpuMemoryFree | SupervisorEvent | SignalEvent | DeadlineReached
 Event = SessionEvent | WorkersEvent | HostEvent | ObservedEvent

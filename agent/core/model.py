@@ -33,17 +33,6 @@ class GroupState(StrEnum):
     """One failed, the others are being stopped; waits for the coordinator's decision."""
 
 
-class GpuMemory(StrEnum):
-    """What is known of the GPU memory that workers of this agent use."""
-
-    FREE = "FREE"
-    """None has run since it was last found free, or there is no GPU to wait for."""
-    USED = "USED"
-    """Workers have run."""
-    AWAITED = "AWAITED"
-    """They are gone; waits to hear that their memory is too."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStep:
     """A worker said how far it is in an iteration: it waits for it, or its function has returned.

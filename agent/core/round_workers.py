@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from agent.core import effects as fx
-from agent.core.events import (
-    SupervisorDied,
-    WorkerExited,
-    WorkersStarted,
-    WorkerStartFailed,
-    WorkerStep,
-)
+from agent.core import events as ev
 from agent.core.inprocess.iterations import HostIterations
 from agent.core.model import NO_ROUND, AgentPolicy, Assignment, Failure, GroupState
 from agent.workers.failures import records
@@ -79,14 +73,14 @@ class RoundWorkers:
         self.inprocess.begin_round(assignment.round_id)
         return fx.StartRound(assignment=assignment)
 
-    def started(self, event: WorkersStarted) -> None:
+    def started(self, event: ev.WorkersStarted) -> None:
         """Note that all workers run."""
         self._has_ever_run = True
         if self._current(event.round_id) is not None and self.state is GroupState.STARTING:
             self._enter(GroupState.RUNNING)
         self.inprocess.started(event.round_id, event.pids)
 
-    def start_failed(self, event: WorkerStartFailed, *, now: float) -> list[fx.Effect]:
+    def start_failed(self, event: ev.WorkerStartFailed, *, now: float) -> list[fx.Effect]:
         """Note that a worker, and those after it, could not be started."""
         assignment = self._current(event.round_id)
         if assignment is None or self.state is not GroupState.STARTING:
@@ -98,7 +92,7 @@ class RoundWorkers:
         failure = records.not_started(assignment, event, self._sequence(), now=now)
         return [self._write(failure), *self.stop()]
 
-    def step_taken(self, step: WorkerStep, *, now: float) -> list[fx.Effect]:
+    def step_taken(self, step: ev.WorkerStep, *, now: float) -> list[fx.Effect]:
         """Take in how far a worker is in an iteration."""
         fault = self.inprocess.step_taken(step, now=now)
         if fault is None or self.assignment is None:
@@ -106,7 +100,7 @@ class RoundWorkers:
         write = self._write(records.interrupted_by(self.assignment, fault, self._sequence()))
         return [write, *(self.give_up() if fault.is_fatal else ())]
 
-    def exited(self, event: WorkerExited) -> list[fx.Effect]:
+    def exited(self, event: ev.WorkerExited) -> list[fx.Effect]:
         """Take in a worker's end; if it is a failure, write it down and stop the others."""
         # The end of one that did something to an iteration is neither good nor bad for the group.
         fault, assignment = self.inprocess.exited(event), self._current(event.round_id)
@@ -128,7 +122,7 @@ class RoundWorkers:
         write = self._write(records.ended_by(assignment, event, self._sequence(), fault))
         return [write, *(self.stop() if fault is None and not event.is_stopped else ())]
 
-    def lost(self, event: SupervisorDied, *, now: float) -> list[fx.Effect]:
+    def lost(self, event: ev.SupervisorDied, *, now: float) -> list[fx.Effect]:
         """Take in that all processes have ended with their supervisor."""
         assignment, effects = self.assignment, list[fx.Effect]()
         lost = [] if self.is_stopping else sorted(self._alive)

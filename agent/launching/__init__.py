@@ -1,4 +1,1 @@
-"""Runs a function or a command as an elastic job, from a program or a notebook.
-
-``agent.launch`` and ``agent.LaunchConfig`` lead here; see ``docs/python-api.md``.
-"""
+"""Runs a function or a command as an elastic job, from a program; see ``docs/python-api.md``."""

@@ -1,21 +1,17 @@
 """Shell. The private directory through which a launch, its agent and its workers speak.
 
-``agent`` holds what the agent is told, ``call`` what a worker does, ``outcome`` how
-the agent ended, and ``values/<round>/<rank>`` what a worker has returned. Only this
-user can read or write there, so all of it is pickled. Nothing of it leaves the host.
+``agent`` holds what the agent is told, ``call`` what a worker does, ``outcome`` how the agent
+ended, and ``values/<round>/<rank>`` what a worker has returned. Only this user can read or write
+there, so all of it is pickled.
 """
 
-from __future__ import annotations
-
 import pickle
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from agent.launching.outcome import Outcome
+from agent.launching.outcome import Outcome
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 

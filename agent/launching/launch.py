@@ -4,48 +4,35 @@ The agent runs in a process of its own. So nothing of the program that launches 
 changed or waited for: its signal handlers, its event loop, its other children.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import cloudpickle
 
-from agent.errors import (
-    AgentProcessLost,
-    ChildFailedError,
-    FunctionNotPortable,
-    InvalidConfiguration,
-    RunFailed,
-    ValueNotReadable,
-)
+from agent import errors
 from agent.launching import files
+from agent.launching.outcome import Outcome
 from agent.runtime import preflight
-from agent.runtime.own_process import own_process
+from agent.runtime.installation import own_process
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import Program
+from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
+from agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import error_file
 from worker_sdk.interpreter.signal_wakeup import wait_readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from agent.launching.outcome import Outcome
-    from agent.settings.config import AgentConfig, LaunchConfig
-    from agent.workers.output.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128
@@ -102,33 +89,32 @@ def launch_agent(
             values = directory / files.VALUES / str(outcome.round_id)
             return {rank: _value(values / str(rank), rank) for rank in outcome.ranks}
         if not outcome.root_causes:
-            raise RunFailed(told["run_id"], outcome.reason)
+            raise errors.RunFailed(told["run_id"], outcome.reason)
         found = outcome.error_files
         failures = {
             cause.rank: ProcessFailure.of(cause, found.get(cause.rank, error_file.NO_ERROR_FILE))
             for cause in outcome.root_causes
         }
-        raise ChildFailedError(name, failures)
+        raise errors.ChildFailedError(name, failures)
 
 
 def _pack(name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes, bytes]:
     """Return where a worker looks for modules, and then what it does with them."""
     if not callable(function):
         allowed = "a function, or the program of a command"
-        raise InvalidConfiguration((Violation("entrypoint", repr(function), allowed),))
+        raise errors.InvalidConfiguration((Violation("entrypoint", repr(function), allowed),))
     try:
         call = cloudpickle.dumps((function, args))
     except Exception as error:
         # Whatever the user's types raise.
-        raise FunctionNotPortable(name, describe(error)) from error
+        raise errors.FunctionNotPortable(name, describe(error)) from error
     return pickle.dumps((list(sys.path), list(sys.argv))), call
 
 
 def _run(config: AgentConfig, directory: Path) -> Outcome:
     """Run the agent in a process of its own, and return how it ended.
 
-    Whatever interrupts this ends the agent first: SIGINT for a KeyboardInterrupt,
-    SIGTERM for what else a signal handler of the program raises.
+    Whatever interrupts this ends the agent first: a KeyboardInterrupt by SIGINT, else by SIGTERM.
     """
     files.write(directory / files.AGENT, [pickle.dumps(config)])
     env = preflight.inherited_environment()
@@ -150,7 +136,7 @@ def _run(config: AgentConfig, directory: Path) -> Outcome:
     outcome = files.read_outcome(directory)
     if outcome is None or (outcome.error is None and not outcome.is_verdict):
         code = process.returncode
-        raise AgentProcessLost("has ended" if code is None else describe_ending(code))
+        raise errors.AgentProcessLost("has ended" if code is None else describe_ending(code))
     if outcome.error is not None:
         raise outcome.error
     return outcome
@@ -191,4 +177,4 @@ def _value(path: Path, rank: int) -> Any:
         return None  # also that of a worker that left by `os._exit(0)`
     except Exception as error:
         # Whatever the constructors of the user's types raise.
-        raise ValueNotReadable(rank, describe(error)) from error
+        raise errors.ValueNotReadable(rank, describe(error)) from error

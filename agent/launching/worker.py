@@ -1,11 +1,8 @@
 """Shell. A worker that runs a function: ``python -P -u …/agent/launching/worker.py DIR``.
 
-Run by its path and never imported as a part of ``agent``: what the function imports
-is found where its launcher finds it, and a folder of the user's may be called
-``agent`` too.
+Run by its path and never imported as a part of ``agent``: what the function imports is found where
+its launcher finds it, and a folder of the user's may be called ``agent`` too.
 """
-
-from __future__ import annotations
 
 import os
 import pickle
@@ -19,12 +16,7 @@ RANK, ROUND = "RANK", "DRUMBEAT_ROUND"
 
 
 def work(directory: Path) -> None:
-    """Make the call that is in ``directory``, and leave there what it returns.
-
-    Raises:
-        BaseException: What the function raises.
-        TypeError: What it returns cannot be pickled.
-    """
+    """Make the call that is in ``directory``, and leave there what it returns."""
     path = directory / VALUES / os.environ[ROUND] / os.environ[RANK]
     with (directory / CALL).open("rb") as file:
         sys.path[:], sys.argv[:] = pickle.load(file)  # noqa: S301 - from our own launcher

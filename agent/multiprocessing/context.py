@@ -3,45 +3,31 @@
 A supervisor holds them, as it holds an agent's; a thread of this module is its client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing.signals import HANDLERS, SignalException
+from agent.workers.output.logs import LogsSpecs
 from agent.workers.output.tail import STALL_S, Tail
+from agent.workers.supervisor import messages
 from agent.workers.supervisor.client import SupervisorClient, launch_supervisor
-from agent.workers.supervisor.messages import (
-    StartWorkers,
-    StopWorkers,
-    SupervisorEvent,
-    WorkerExited,
-    WorkersStarted,
-    WorkersStopped,
-    WorkerStart,
-    WorkerStartFailed,
-)
 from agent.workers.supervisor.worker_group import KILL_WAIT_S
 from worker_sdk.interpreter.signal_wakeup import wait_readable
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping
-
-    from agent.workers.output.logs import LogsSpecs
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -123,7 +109,7 @@ class PContext(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
         self._client: SupervisorClient
-        self._begun: WorkersStarted | WorkerStartFailed | None = None
+        self._begun: messages.WorkersStarted | messages.WorkerStartFailed | None = None
         self._is_stopping = False
         self._pids: dict[int, int] = {}
         self._exit_codes: dict[int, int] = {}
@@ -131,7 +117,7 @@ class PContext(ABC):
         self._victims: dict[int, ProcessFailure] = {}
 
     @abstractmethod
-    def _launch(self) -> tuple[StartWorkers, int, socket.socket]:
+    def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
         """Start the supervisor; return what it is to start, its pid and the connection to it.
 
         What has to be open until the workers have ended belongs into ``_files``.
@@ -166,7 +152,7 @@ class PContext(ABC):
                 self._end(RunProcsResult())
                 raise
         self._wait_for(lambda: self._begun or self._result)
-        if isinstance(failed := self._begun, WorkerStartFailed):
+        if isinstance(failed := self._begun, messages.WorkerStartFailed):
             message = failed.message
             raise OSError(failed.errno, message) if failed.errno else ValueError(message)
 
@@ -202,10 +188,10 @@ class PContext(ABC):
 
     def _command(
         self, argv: tuple[str, ...], env: dict[str, str], **by_rank: Mapping[int, tuple[Any, ...]]
-    ) -> StartWorkers:
+    ) -> messages.StartWorkers:
         """Return what is to be started, with fields by local rank beside the common ones."""
         workers = tuple(
-            WorkerStart(
+            messages.WorkerStart(
                 local_rank=rank,
                 env=self.envs[rank],
                 stdout=self.stdouts[rank],
@@ -214,7 +200,7 @@ class PContext(ABC):
             )
             for rank in range(self.nprocs)
         )
-        return StartWorkers(round_id=ROUND_ID, argv=argv, env=env, workers=workers)
+        return messages.StartWorkers(round_id=ROUND_ID, argv=argv, env=env, workers=workers)
 
     def _wait_for(self, is_over: Callable[[], object], timeout_s: float | None = None) -> None:
         """Wait until something is over, or the time; what a signal raises comes out."""
@@ -318,7 +304,10 @@ class PContext(ABC):
             loop.run_until_complete(self._serve())
             if self._tail is not None:
                 self._tail.close(self.tee_stall_s)
-            self._set_outcome(result)
+            if len(self._exit_codes) == self.nprocs and not self._failures and not self._victims:
+                values = self._take_return_values()
+                result.return_values = {} if self._failures else values
+            result.failures = self._failures or self._victims
         except Exception as error:  # noqa: BLE001 - raised where the result is asked for
             self._mistake = error
         finally:
@@ -336,17 +325,17 @@ class PContext(ABC):
         self._mistake = error
         self._over.set()
 
-    def _on_event(self, event: SupervisorEvent) -> None:
+    def _on_event(self, event: messages.SupervisorEvent) -> None:
         match event:
-            case WorkersStarted():
+            case messages.WorkersStarted():
                 self._pids.update(event.pids)
                 self._begun = event
-            case WorkerStartFailed():
+            case messages.WorkerStartFailed():
                 self._begun = event
-            case WorkerExited():
+            case messages.WorkerExited():
                 self._pids[event.local_rank] = event.pid
                 self._on_exit(event.local_rank, event.exit_code, is_stopped=event.is_stopped)
-            case WorkersStopped():
+            case messages.WorkersStopped():
                 if event.stuck_pids:
                     _LOGGER.error(
                         "processes %s do not even end of SIGKILL, probably because of a "
@@ -383,7 +372,7 @@ class PContext(ABC):
         pid = self._pids.get(local_rank, 0)
         return ProcessFailure(local_rank, pid, exit_code, self.error_files[local_rank])
 
-    def _stop(self, command: StopWorkers) -> None:
+    def _stop(self, command: messages.StopWorkers) -> None:
         self._is_stopping = True
         self._client.send(command)
         asyncio.get_running_loop().call_later(command.timeout_s + GIVE_UP_S, self._give_up)
@@ -392,13 +381,6 @@ class PContext(ABC):
         if not self._over.is_set():
             _LOGGER.error("the supervisor does not answer and is killed")
             self._lose(-signal.SIGKILL)
-
-    def _set_outcome(self, result: RunProcsResult) -> None:
-        is_complete = len(self._exit_codes) == self.nprocs
-        if is_complete and not self._failures and not self._victims:
-            values = self._take_return_values()
-            result.return_values = {} if self._failures else values
-        result.failures = self._failures or self._victims
 
 
 class SubprocessContext(PContext):
@@ -431,7 +413,7 @@ class SubprocessContext(PContext):
             for rank, pid in sorted(self._pids.items())
         }
 
-    def _launch(self) -> tuple[StartWorkers, int, socket.socket]:
+    def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
         args = {rank: tuple(map(str, self.args[rank])) for rank in range(self.nprocs)}
         command = self._command((str(self.entrypoint),), dict(os.environ), args=args)
         return (command, *launch_supervisor())
@@ -484,8 +466,10 @@ def check_ranks(mapping: Mapping[int, object], nprocs: int, what: str) -> None:
         )
 
 
-def _stop_command(signum: int, timeout_s: float) -> StopWorkers:
-    return StopWorkers(round_id=ROUND_ID, signum=int(signum), timeout_s=max(0.0, float(timeout_s)))
+def _stop_command(signum: int, timeout_s: float) -> messages.StopWorkers:
+    return messages.StopWorkers(
+        round_id=ROUND_ID, signum=int(signum), timeout_s=max(0.0, float(timeout_s))
+    )
 
 
 def _destination(stream: TextIO) -> int | TextIO:

@@ -30,9 +30,8 @@ from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.runtime.signals import take_signals
 from agent.session.convert import Identity, failure_message
-from agent.session.reporter import Reporter
 from agent.session.session import Session
-from agent.session.spool import Spool, Spooled
+from agent.session.spool import Reporter, Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
 from agent.telemetry.history import History
@@ -153,8 +152,8 @@ class Driver:
         self._mistake: BaseException | None = None
         self._ports = Ports()
         is_on_disk = not config.is_standalone
-        spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
-        self._reporter = Reporter(spool, identity)
+        self._spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
+        self._reporter = Reporter(self._spool, identity)
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
@@ -187,7 +186,7 @@ class Driver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.close()
-        self._reporter.close()
+        self._spool.close()
         self._ports.keep_only()
         await self._telemetry.close()
 

@@ -5,8 +5,6 @@ answers. What is asked for is done in order by one thread, so that the owner of 
 needs no locks; it is a daemon, which does not hold up the end of the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -17,8 +15,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-JOBS_MAX = 10_000
-"""Work that waits, at most: many times what the exits of one host's workers ask for."""
+JOBS_MAX = 10_000  # that wait: many times what the exits of one host's workers ask for
 
 
 class FilesStalled(Exception):
@@ -43,10 +40,7 @@ class FileThread:
         return self._overdue > 0
 
     async def run(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return what ``work`` returns, or raise what it raises.
-
-        Raises ``FilesStalled`` if it did not end in time, or too much waits already.
-        """
+        """Return what ``work`` returns; ``FilesStalled`` if it is late or too much waits."""
         if (done := self.submit(work)) is None:
             raise FilesStalled(timeout_s)
         await asyncio.wait({done}, timeout=timeout_s)

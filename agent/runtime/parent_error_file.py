@@ -1,7 +1,5 @@
 """Shell. Tells the launcher that this agent itself runs under why its run failed."""
 
-from __future__ import annotations
-
 import structlog
 
 from agent.core.effects import Finish
@@ -27,10 +25,7 @@ def cause_of(finish: Finish) -> WorkerError | None:
 
 
 def tell_launcher(path: str | None, cause: WorkerError) -> None:
-    """Leave ``cause`` in this process's own error file, as a worker would, if it has one.
-
-    A failed attempt is logged: the agent ends in the same way without it.
-    """
+    """Leave ``cause`` in this process's own error file, if it has one; a failure is logged."""
     if path is None:
         return
     content = error_file.compose(cause.message, stack=cause.traceback, error_code=cause.error_code)

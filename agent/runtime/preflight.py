@@ -1,10 +1,7 @@
 """Shell. What is looked at on this host before an agent joins: devices, program, files.
 
-A mistake found here costs a second; found by the workers, it costs a round of
-the whole run.
+A mistake found here costs a second; found by the workers, a round of the whole run.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import os
@@ -15,16 +12,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
 from agent.workers.output import logs_specs
-
-if TYPE_CHECKING:
-    from agent.settings.config import AgentConfig
 
 OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"
@@ -32,9 +26,9 @@ PYTHON_VARIABLE = "PYTHON_EXEC"
 
 
 def check_host(config: AgentConfig) -> AgentConfig:
-    """Make sure that a configuration can be carried out on this host, and make its files.
+    """Make sure that a configuration can be carried out here, else raise ``UsageError``.
 
-    Raises ``UsageError``.
+    The files that it names are made.
     """
     devices = inherited_environment().get(VISIBLE_DEVICES, "")
     if config.virtual_local_rank and 0 < len(entries(devices)) < config.nproc_per_node:
@@ -77,10 +71,7 @@ def _check_program(config: AgentConfig) -> None:
 
 
 def count_workers(word: str) -> int:
-    """Return how many workers a word asks for: one per GPU or core; "auto": per GPU if any.
-
-    Raises ``UsageError`` for "gpu" where there is none.
-    """
+    """Return how many workers a word asks for: one per GPU or core; "auto": per GPU if any."""
     # To ask the driver takes up to seconds; cores need no GPUs.
     gpus = 0 if word == "cpu" else count_gpus(inherited_environment().get(VISIBLE_DEVICES))
     if word == "gpu" and not gpus:
@@ -158,7 +149,7 @@ def _looks_elsewhere(spec: ModuleSpec) -> bool:
 def check_program(program: str, *, search_path: str | None, named_by: str = "") -> None:
     """Make sure that ``program`` can be executed, by its path or by its name on ``PATH``.
 
-    ``named_by`` is the variable that names it, for the error. Raises ``ScriptNotFound``.
+    ``named_by`` is the variable that names it. Raises ``ScriptNotFound``.
     """
     if shutil.which(program, path=search_path) is not None:
         return
@@ -173,10 +164,7 @@ def check_program(program: str, *, search_path: str | None, named_by: str = "") 
 
 
 def prepare_log_dir(path: str) -> str:
-    """Create the directory with its parents if needed, try to write there, return it absolute.
-
-    Raises ``LogDirectoryUnusable``.
-    """
+    """Create the directory with its parents if needed, try to write there, return it absolute."""
     directory = Path(path).absolute()
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,6 @@ a lock on it (flock on the directory itself, which also tells systemd-tmpfiles t
 One that has no lock is what a dead process left, and goes with the next agent of this user.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -15,15 +13,12 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.errors import PrivateDirectoryUnusable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
@@ -34,18 +29,15 @@ SHORT_TEMPORARY = "/tmp"  # noqa: S108 - a private directory is made in it
 SPOOL = "spool"
 """What of a dead agent's directory may be kept for another one; see `agent.session.spool`."""
 
-ABANDONED_MAX = 256
-"""Directories of dead processes that one agent looks at; the next one takes the rest."""
-
-ATTEMPTS_MAX = 100
-"""An agent that collects may take a directory away before it is locked, but not that often."""
+ABANDONED_MAX = 256  # looked at by one agent; the next one takes the rest
+ATTEMPTS_MAX = 100  # one that collects may take a directory before it is locked, but not so often
 
 
 class PrivateDirectory:
     """A directory that this user alone can read, and this process alone owns, until ``close``.
 
-    It is in the best of ``places`` where it can be made, else `PrivateDirectoryUnusable` is raised.
-    Those where the path of a socket would be too long come last.
+    Of ``places``, the best first, those where the path of a socket would be too long come last.
+    Raises `PrivateDirectoryUnusable` if it can be made in none of them.
     """
 
     def __init__(self, places: Sequence[str] | None = None) -> None:
@@ -166,10 +158,10 @@ def _hold(path: Path, *, is_own: bool) -> int | None:
     with suppress(OSError):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = True
         except OSError as error:
-            is_held = is_own and error.errno != errno.EWOULDBLOCK
-        if is_held and (is_own or _is_ours(path)) and _is_locked_there(path, lock):
+            if not is_own or error.errno == errno.EWOULDBLOCK:
+                raise
+        if (is_own or _is_ours(path)) and _is_locked_there(path, lock):
             return lock
     os.close(lock)
     return None

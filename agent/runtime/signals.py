@@ -1,7 +1,5 @@
 """Shell. Takes the signals an agent gets: some end it, some are for its workers alone."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, Sequence

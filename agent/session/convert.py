@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 
 from google.protobuf.duration_pb2 import Duration
@@ -32,7 +31,7 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
-from drumbeat.mapping import Check, MessageMapping, duration, enum_table
+from drumbeat.mapping import MessageMapping, duration, enum_table
 from drumbeat.v1 import common_pb2, failure_pb2, inprocess_pb2, session_pb2
 from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
@@ -66,11 +65,12 @@ _HANG = MessageMapping(
     parts={"kind": HangKind},
     given=("standing", "noticed_at", "evidence", "purpose"),
 )
+_RANKS = ("rank", "local_rank", "group_rank", "role_rank")
 _RECORD = MessageMapping(
     Failure,
     failure_pb2.FailureRecord,
     parts={"interruption": InterruptionKind},
-    given=("rank", "local_rank", "group_rank", "role_rank", "happened_at", "round_id", "hang"),
+    given=(*_RANKS, "happened_at", "round_id", "hang"),
 )
 _INTERRUPTION = MessageMapping(
     Interruption,
@@ -78,36 +78,16 @@ _INTERRUPTION = MessageMapping(
     parts={"kind": InterruptionKind},
     given=("traceback",),
 )
-
-
-def _few_bytes(most: int) -> Check:
-    def check(path: str, value: str) -> str:
-        length = len(value.encode("utf-8", "replace"))
-        if length > most:
-            raise InvalidField(path, length, f"at most {most} bytes")
-        return value
-
-    return check
-
-
 _SAID_OF_ITSELF = MessageMapping(
     Interruption,
     iteration_pb2.Interruption,
     parts={"kind": InterruptionKind},
-    checks={
-        "message": _few_bytes(MESSAGE_BYTES_MAX),
-        "traceback": _few_bytes(TRACEBACK_BYTES_MAX),
-    },
     given=("local_rank",),
 )
 _REPORT = MessageMapping(
     InprocessReport,
     inprocess_pb2.InprocessReport,
-    parts={
-        "step": InprocessStep,
-        "terminated": _INTERRUPTION,
-        "interruptions": _INTERRUPTION,
-    },
+    parts={"step": InprocessStep, "terminated": _INTERRUPTION, "interruptions": _INTERRUPTION},
     given=("spec",),
 )
 
@@ -117,15 +97,11 @@ _DURATIONS = (
 )  # fmt: skip
 
 # What a worker can know of itself; the others are for agents and the coordinator to say.
-_SAID = frozenset(
-    {
-        InterruptionKind.EXCEPTION,
-        InterruptionKind.BASE_EXCEPTION,
-        InterruptionKind.SOFT_TIMEOUT,
-        InterruptionKind.UNHEALTHY,
-    }
-)
-_SAID_AT_THE_END = _SAID | {InterruptionKind.TERMINATED, InterruptionKind.EXITED}
+_SAID = (
+    InterruptionKind.EXCEPTION, InterruptionKind.BASE_EXCEPTION, InterruptionKind.SOFT_TIMEOUT,
+    InterruptionKind.UNHEALTHY,
+)  # fmt: skip
+_SAID_AT_THE_END = (*_SAID, InterruptionKind.TERMINATED, InterruptionKind.EXITED)
 
 kind_from = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind).get
 """Reads a kind, ``None`` if there is none or it is of a later version."""
@@ -229,33 +205,26 @@ def failure_message(
     name: str = "",
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
+    hang = failure.hang
     record: failure_pb2.FailureRecord = _RECORD.write(
         failure,
         fence=common_pb2.Fence(run_id=run_id, round_id=failure.round_id, incarnation=incarnation),
         host=host,
         name=name,
         worker=failure_pb2.WorkerRanks(
-            rank=failure.rank,
-            local_rank=failure.local_rank,
-            group_rank=failure.group_rank,
-            role_rank=failure.role_rank,
-            role=role,
+            role=role, **{name: getattr(failure, name) for name in _RANKS}
         ),
         signal_name=signal_name(failure.exit_code),
-        hang=None if failure.hang is None else _hang_message(failure.hang),
+        # Its ages are those at that time.
+        hang=hang
+        and _HANG.write(
+            replace(hang, elapsed_s=max(0.0, hang.elapsed_s)),
+            progress=progress_message(hang.standing, now=hang.noticed_at),
+            stacks=hang.evidence.stacks,
+            evidence=hang.evidence.notes,
+        ),
     )
     return record
-
-
-def _hang_message(hang: Hang) -> failure_pb2.Hang:
-    """Write what was found of a worker that hung; its ages are those at that time."""
-    message: failure_pb2.Hang = _HANG.write(
-        replace(hang, elapsed_s=max(0.0, hang.elapsed_s)),
-        progress=progress_message(hang.standing, now=hang.noticed_at),
-        stacks=hang.evidence.stacks,
-        evidence=hang.evidence.notes,
-    )
-    return message
 
 
 def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerProgress:
@@ -293,46 +262,33 @@ def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep |
     """Read a worker's step, ``None`` if it is of a later version. Raises ``InvalidField``."""
     if message.iteration > ITERATION_MAX:
         raise InvalidField("step.iteration", message.iteration, "below 2**63")
-    kind = message.WhichOneof("kind")
-    step = partial(WorkerStep, worker=worker, iteration=message.iteration)
-    match kind:
-        case "entered":
-            group = _few_bytes(GROUP_BYTES_MAX)("step.entered.group", message.entered.group)
-            return step(kind=kind, spec=_spec_from(message.entered.spec), group=group)
-        case "interrupted" | "terminated":
-            content, path = getattr(message, kind), f"step.{kind}.interruption"
-            if content.HasField("interruption"):
-                known = _SAID if kind == "interrupted" else _SAID_AT_THE_END
-                why = _interruption_from(content.interruption, worker.local_rank, known, path)
-                return step(kind=kind, interruption=why)
-            if kind == "terminated":
-                raise InvalidField(path, None, "an interruption")
-            return step(kind=kind)
-        case "completed":
-            return step(kind=kind)
-        case _:
-            return None
+    if (kind := message.WhichOneof("kind")) is None:
+        return None
+    spec, group, why = b"", "", None
+    content, path = getattr(message, kind), f"step.{kind}.interruption"
+    if kind == "entered":
+        # Of what is handed on, the coordinator knows what it means.
+        spec, group = content.spec.SerializeToString(deterministic=True), content.group
+        _check_size("step.entered.spec", spec, SPEC_BYTES_MAX)
+        _check_size("step.entered.group", group.encode(), GROUP_BYTES_MAX)
+    elif kind != "completed" and content.HasField("interruption"):
+        # Its token tells better than the message which worker it is.
+        why = _SAID_OF_ITSELF.read(content.interruption, path, local_rank=worker.local_rank)
+        if why.kind not in (_SAID if kind == "interrupted" else _SAID_AT_THE_END):
+            raise InvalidField(f"{path}.kind", why.kind, "what a worker can know of itself")
+        _check_size(f"{path}.message", why.message.encode(), MESSAGE_BYTES_MAX)
+        _check_size(f"{path}.traceback", why.traceback.encode(), TRACEBACK_BYTES_MAX)
+    elif kind == "terminated":
+        raise InvalidField(path, None, "an interruption")
+    iteration = message.iteration
+    return WorkerStep(
+        worker=worker, iteration=iteration, kind=kind, interruption=why, spec=spec, group=group
+    )
 
 
-def _interruption_from(
-    message: iteration_pb2.Interruption,
-    local_rank: int,
-    known: frozenset[InterruptionKind],
-    path: str,
-) -> Interruption:
-    """Read what a worker says of itself; its token tells better which one it is."""
-    why = _SAID_OF_ITSELF.read(message, path, local_rank=local_rank)
-    if why.kind not in known:
-        raise InvalidField(f"{path}.kind", message.kind, "what a worker can know of itself")
-    return why
-
-
-def _spec_from(message: iteration_pb2.InprocessSpec) -> bytes:
-    """Check the size of what is handed on; the coordinator knows what it means."""
-    encoded = message.SerializeToString(deterministic=True)
-    if len(encoded) > SPEC_BYTES_MAX:
-        raise InvalidField("step.entered.spec", len(encoded), f"at most {SPEC_BYTES_MAX} bytes")
-    return encoded
+def _check_size(path: str, encoded: bytes, most: int) -> None:
+    if len(encoded) > most:
+        raise InvalidField(path, len(encoded), f"at most {most} bytes")
 
 
 def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:

@@ -7,22 +7,16 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import structlog
-from google.protobuf.duration_pb2 import Duration
 
+from agent.core import events as ev
 from agent.core.effects import OpenSession
-from agent.core.events import (
-    DirectiveReceived,
-    Event,
-    InprocessDirected,
-    SessionLost,
-    SessionWelcomed,
-)
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
-from agent.session.reporter import Reporter
+from agent.session.spool import Reporter
 from agent.session.transport import Connect, Connection, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
@@ -64,7 +58,7 @@ class Session:
         opening: OpenSession,
         config: AgentConfig,
         identity: Identity,
-        on_event: Callable[[Event], None],
+        on_event: Callable[[ev.Event], None],
         watchdog: Watchdog,
     ) -> None:
         self._attempt = opening.attempt
@@ -119,7 +113,7 @@ class Session:
             self._said_all.set()
             await connection.close()
         self._on_event(
-            SessionLost(
+            ev.SessionLost(
                 attempt=self._attempt,
                 reason=reason,
                 is_stale=refusal == "STALE_SESSION",
@@ -160,13 +154,13 @@ class Session:
                     self._cut_exit.set_result(response.desired)
             case "pace":
                 pace = PACE.read(response.pace)
-                self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
+                self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
             case "limits":
                 learned = response.limits.limits
                 self._watchdog.learned({each.section: seconds_of(each.limit) for each in learned})
             case "inprocess":
                 if (directive := directive_from(response.inprocess)) is not None:
-                    self._on_event(InprocessDirected(attempt=self._attempt, directive=directive))
+                    self._on_event(ev.InprocessDirected(attempt=self._attempt, directive=directive))
                 else:
                     self._pass_over("what workers shall do in an iteration")
             case _:
@@ -178,7 +172,8 @@ class Session:
             self._pass_over("a kind of desired state")
         else:
             attempt = self._attempt
-            self._on_event(DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent))
+            event = ev.DirectiveReceived(attempt=attempt, state=state, master_port_spent=spent)
+            self._on_event(event)
 
     def _on_welcome(self, welcome: session_pb2.Welcome) -> None:
         term = welcome.term or 1
@@ -188,45 +183,41 @@ class Session:
         self._identity.term = term
         self._session_id = welcome.session_id
         pace = PACE.read(welcome.pace)
-        self._on_event(SessionWelcomed(attempt=self._attempt, pace=pace))
+        self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
         self._welcomed.set()
 
     async def _requests(self) -> AsyncGenerator[session_pb2.AgentReport, None]:
         hello = hello_message(self._config, self._identity, self._beat_message())
-        yield session_pb2.AgentReport(fence=self._fence(), uptime=self._uptime(), hello=hello)
+        yield self._report(hello=hello)
         while self._goodbye is None:
             await self._changed.wait()
             self._changed.clear()
-            beat = self._beat_message()
-            yield session_pb2.AgentReport(fence=self._fence(), uptime=self._uptime(), beat=beat)
-        goodbye = session_pb2.Goodbye(reason=self._goodbye)
-        yield session_pb2.AgentReport(fence=self._fence(), goodbye=goodbye)
+            yield self._report(beat=self._beat_message())
+        yield self._report(goodbye=session_pb2.Goodbye(reason=self._goodbye))
         self._said_all.set()
 
     def _beat_message(self) -> session_pb2.Beat:
         """Write the beat, and where the workers of its round stand at this moment."""
         round_id = self._beat.round_id
-        standings = self._watchdog.standings(round_id)
         observed = (round_id, dict(self._watchdog.observations(round_id)))
         is_news, self._observed = observed != self._observed, observed
         return beat_message(
             self._beat,
-            standings=standings,
+            standings=self._watchdog.standings(round_id),
             observations=observed[1] if is_news else {},
             now=time.monotonic(),
             host=self._identity.host,
         )
 
-    def _uptime(self) -> Duration:
-        return duration(time.monotonic() - self._identity.began_at)
-
-    def _fence(self) -> common_pb2.Fence:
-        return common_pb2.Fence(
+    def _report(self, **kind: Any) -> session_pb2.AgentReport:
+        fence = common_pb2.Fence(
             run_id=self._config.run_id,
             round_id=self._beat.round_id,
             incarnation=self._identity.incarnation,
             session_id=self._session_id,
         )
+        uptime = duration(time.monotonic() - self._identity.began_at)
+        return session_pb2.AgentReport(fence=fence, uptime=uptime, **kind)
 
     def _pass_over(self, what: str) -> None:
         """Say once that a newer coordinator wants what this agent does not know."""

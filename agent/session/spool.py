@@ -1,4 +1,4 @@
-"""Shell. Failure records on disk until the coordinator has them.
+"""Shell. Failure records, on disk and on their way, until the coordinator has acknowledged them.
 
 One file a record, in the agent's private directory. What a dead agent could not deliver is
 adopted by the next agent of the same run on this host; agents of other runs leave it alone for a
@@ -7,9 +7,10 @@ day, and then throw it away.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,15 @@ from google.protobuf.message import DecodeError
 
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import SPOOL, PrivateDirectory
-from drumbeat.v1 import failure_pb2
+from agent.session.convert import Identity
+from agent.session.transport import Connection, TransportError
+from drumbeat.mapping import duration
+from drumbeat.v1 import failure_pb2, session_pb2
 
 log = structlog.get_logger()
+
+# Before another stream is tried within a session whose last one failed.
+RETRY_S = 1.0
 
 # More failures than this, undelivered, explain nothing that the first ones don't.
 RECORDS_MAX = 1_000
@@ -76,7 +83,9 @@ class Spool:
         self._is_on_disk = is_on_disk
         self._folder = f"run={run_id}"
         self._incarnation = incarnation
-        self._boot_id = _read_boot_id()
+        self._boot_id = "unknown"
+        with suppress(OSError):
+            self._boot_id = _BOOT_ID.read_text().strip()
         self._written = 0
 
     def write(self, spooled: Spooled) -> bool:
@@ -86,10 +95,9 @@ class Spool:
         if self._written >= RECORDS_MAX:
             log.warning("failure record not spooled", reason=f"{RECORDS_MAX} are waiting")
             return False
-        if not self._keep(spooled):
-            return False
-        self._written += 1
-        return True
+        is_kept = self._keep(spooled)
+        self._written += is_kept
+        return is_kept
 
     def remove(self, key: tuple[str, int]) -> None:
         """Forget a record that was delivered."""
@@ -141,19 +149,19 @@ class Spool:
     def _read(self, folder: Path) -> Iterator[Spooled]:
         for path in sorted(folder.glob("*.record")):
             try:
-                yield self._read_entry(path)
-            except (OSError, ValueError, msgspec.MsgspecError, DecodeError) as error:
+                entry = msgspec.msgpack.decode(path.read_bytes(), type=Entry)
+                record = failure_pb2.FailureRecord.FromString(entry.record)
+            except (OSError, msgspec.MsgspecError, DecodeError) as error:
                 log.warning("spooled failure record unreadable", reason=f"{path}: {error}")
-
-    def _read_entry(self, path: Path) -> Spooled:
-        entry = msgspec.msgpack.decode(path.read_bytes(), type=Entry)
-        record = failure_pb2.FailureRecord.FromString(entry.record)
-        # Of an earlier boot nothing is known but that it was before this one.
-        happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
-        spooled = Spooled(happened_at=happened_at, record=record)
-        if _name(spooled.key) != path.name:
-            raise ValueError("it lies where another record belongs")
-        return spooled
+                continue
+            # Of an earlier boot nothing is known but that it was before this one.
+            happened_at = entry.happened_at if entry.boot_id == self._boot_id else 0.0
+            spooled = Spooled(happened_at=happened_at, record=record)
+            if _name(spooled.key) == path.name:
+                yield spooled
+            else:
+                why = f"{path}: it lies where another record belongs"
+                log.warning("spooled failure record unreadable", reason=why)
 
 
 def _name(key: tuple[str, int]) -> str:
@@ -168,7 +176,58 @@ def _is_young(spool: Path) -> bool:
     return time.time() - newest < KEPT_S
 
 
-def _read_boot_id() -> str:
-    with suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    return "unknown"
+class Reporter:
+    """Holds what is not delivered. ``deliver`` is called anew with each session."""
+
+    def __init__(self, spool: Spool, identity: Identity) -> None:
+        self._spool = spool
+        self._identity = identity
+        self._pending = {spooled.key: spooled for spooled in spool.adopt()}
+        self._changed = asyncio.Event()
+
+    def write(self, spooled: Spooled) -> None:
+        """Keep a record and deliver it as soon as there is a session."""
+        self._spool.write(spooled)
+        self._pending[spooled.key] = spooled
+        self._changed.set()
+
+    async def deliver(self, connection: Connection) -> None:
+        """Send all that is pending, then whatever comes, until cancelled."""
+        while True:
+            while not self._pending:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await connection.report(self._requests(), self._take)
+            except TransportError as error:
+                if error.refusal == "INVALID":
+                    # It would be refused for ever; the ones behind it shall arrive.
+                    key = next(iter(self._pending))
+                    log.warning("failure record refused", reason=error.reason, sequence=key[1])
+                    self._forget(key)
+                    continue
+                log.debug("failure stream ended", reason=error.reason)
+            await asyncio.sleep(RETRY_S)
+
+    def _take(self, response: session_pb2.ReportFailuresResponse) -> None:
+        self._forget((response.incarnation, response.sequence))
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        if self._pending.pop(key, None) is not None:
+            self._spool.remove(key)
+
+    async def _requests(self) -> AsyncGenerator[session_pb2.ReportFailuresRequest, None]:
+        sent: set[tuple[str, int]] = set()
+        while True:
+            self._changed.clear()
+            for key, spooled in list(self._pending.items()):
+                if key not in sent:
+                    sent.add(key)
+                    now = time.monotonic()
+                    request = session_pb2.ReportFailuresRequest(record=spooled.record)
+                    age_s = max(0.0, now - spooled.happened_at)
+                    request.record.age.CopyFrom(duration(age_s))
+                    if key[0] == self._identity.incarnation:
+                        request.uptime.CopyFrom(duration(now - self._identity.began_at))
+                    yield request
+            await self._changed.wait()

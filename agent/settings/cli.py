@@ -15,10 +15,10 @@ import click
 
 from agent.errors import AgentError, InvalidConfiguration, UsageError
 from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import parse_nnodes
+from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.command import options
-from drumbeat.command.settings import FLAG, QUIET, Kind, Setting, by_option, named, settings_of
+from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, named, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -38,12 +38,11 @@ Exit codes:
 """
 
 SETTINGS = with_variables(settings_of(AgentConfig))
-_NNODES = Kind("N or MIN:MAX", str, parse_nnodes, metavar="MIN[:MAX]")
 _COMMAND_LINE_ONLY = {
     "standalone": Setting(
         False, FLAG, "Run", "Train on this machine alone, without a coordinator elsewhere."
     ),
-    "nnodes": Setting("1:1", _NNODES, "Run", "Machines that train together, or their range."),
+    "nnodes": Setting("1:1", NNODES, "Run", "Machines that train together, or their range."),
     "module": Setting(
         False,
         FLAG,
@@ -85,15 +84,6 @@ def join(ctx: click.Context, /, **params: Any) -> AgentConfig:
     and with one machine, --standalone is understood. Command lines of torchrun and
     its PET_* variables work, too; ours count first.
     """
-    return config_of(ctx, params)
-
-
-def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
-    """Build the configuration from the options, by their names, and check it and the host.
-
-    Raises:
-        UsageError: What was given cannot be carried out; see the tree below it.
-    """
     # Imported here: neither --help nor a mistake of spelling needs it.
     from agent.runtime import preflight  # noqa: PLC0415
 
@@ -109,8 +99,7 @@ def config_of(ctx: click.Context, params: dict[str, Any]) -> AgentConfig:
         python=os.environ.get(preflight.PYTHON_VARIABLE) or sys.executable,
         notes=notes,
     )
-    violations = by_option(config.validate(), AgentConfig)
-    if violations:
+    if violations := by_option(config.validate(), AgentConfig):
         raise InvalidConfiguration(violations)
     return preflight.check_host(config)
 

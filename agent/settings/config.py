@@ -352,8 +352,6 @@ class AgentConfig(JobSettings):
         found = super().validate()
         if not self.run_id:
             found.append(Violation("run_id", self.run_id, kinds.RUN_ID.allowed))
-        if not self.program.target:
-            found.append(Violation("program", None, "a script, a module or a program to run"))
         return found
 
 

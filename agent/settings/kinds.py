@@ -1,7 +1,5 @@
 """Pure. The values that settings of an agent take beside durations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -46,20 +44,17 @@ class NumaMode(StrEnum):
     """One group of cores of the GPU's node that share their last-level cache."""
 
 
-def parse_nnodes(given: str) -> tuple[int, int]:
-    """Read how many agents a round has: "N", or "MIN:MAX". ``ValueError`` for anything else."""
+def _parse_nnodes(given: str) -> tuple[int, int]:
     match = _NNODES.fullmatch(given.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high <= AGENTS_MAX:
-        raise ValueError(
-            f"{given!r} is given, allowed is N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}"
-        )
+        allowed = f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}"
+        raise ValueError(f"{given!r} is given, allowed is {allowed}")
     return low, high
 
 
 def _parse_workers(given: str) -> int | str:
-    word = given.strip().lower()
-    if word in ("auto", "gpu", "cpu"):
+    if (word := given.strip().lower()) in ("auto", "gpu", "cpu"):
         return word
     try:
         return int(_COUNT.parse(given))
@@ -145,6 +140,7 @@ def _is_address(value: str) -> bool:
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
 WORKERS = _COUNT._replace(parse=_parse_workers, metavar="N|auto|gpu|cpu")
 NODES = number(1, AGENTS_MAX)
+NNODES = Kind("N or MIN:MAX", str, _parse_nnodes, metavar="MIN[:MAX]")
 RESTARTS = number(0, RESTARTS_MAX)
 NUMA = one_of([mode.value for mode in NumaMode])
 RUN_ID = text(

@@ -4,19 +4,15 @@ A command line of torchrun shall run as it is. What has no meaning here is ignor
 that does no harm, and said in a line.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+import click
 
 from agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
 from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
 from drumbeat.durations import parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import click
 
 _SAME = frozenset((
     "duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "local_addr",
@@ -62,29 +58,22 @@ TORCHRUN_ONLY = with_variables(
 def translate(ctx: click.Context, params: dict[str, Any]) -> tuple[str, ...]:
     """Put what torchrun's options say into ours where ours are not given.
 
-    Returns notes for the user on what was given and is not needed.
-
-    Raises:
-        UsageError: The options contradict each other, or say too little.
+    Returns notes for the user on what was given and is not needed. Raises ``UsageError`` if the
+    options contradict each other, or say too little.
     """
     notes = [
         f"--{name.replace('_', '-')} is not needed: {why}"
         for name, why in _UNNEEDED.items()
         if source_of(ctx, name) is Source.ARGUMENT
     ]
-    durations, unneeded = _read_conf(params["rdzv_conf"] or "")
+    found, unneeded = _read_conf(params["rdzv_conf"] or "")
     if unneeded:
         notes.append(f"--rdzv-conf: {', '.join(unneeded)} not needed")
-    params |= {
-        name: duration
-        for name, duration in durations.items()
-        if source_of(ctx, name) is Source.DEFAULT
-    }
-    is_alone = params["nnodes"][1] == 1
+    params |= {name: each for name, each in found.items() if source_of(ctx, name) is Source.DEFAULT}
     for name in ("master_addr", "master_port"):
         # A cluster's template names rank 0. Where agents of several machines meet, any of them
         # may get it, and torchrun too leaves it open then.
-        if not is_alone and source_of(ctx, name) is Source.VARIABLE_OF_TORCHRUN:
+        if params["nnodes"][1] > 1 and source_of(ctx, name) is Source.VARIABLE_OF_TORCHRUN:
             params[name] = type(params[name])()
     params["coordinator"] = _coordinator_of(ctx, params, notes)
     return tuple(notes)
@@ -128,10 +117,8 @@ def _coordinator_of(ctx: click.Context, params: dict[str, Any], notes: list[str]
         address = str(parse_host_port(endpoint))
     except ValueError as error:
         raise UsageError(f"--rdzv-endpoint: {error}", hint) from None
-    notes.append(
-        f"--rdzv-endpoint is taken for --coordinator {address}, "
-        "where 'coordinator serve' has to run"
-    )
+    where = f"--coordinator {address}, where 'coordinator serve' has to run"
+    notes.append(f"--rdzv-endpoint is taken for {where}")
     return address
 
 

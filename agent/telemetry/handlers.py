@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from agent.errors import UnknownEventHandler
-from agent.runtime.entry_points import installed
+from agent.runtime.installation import installed
 from agent.telemetry.items import Event, Metric
 
 GROUP = "drumbeat.event_handlers"

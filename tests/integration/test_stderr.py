@@ -43,7 +43,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def opened(tail: Tail, folder: Path, local_rank: int, screen: int, *, shown: bool) -> StderrPipe:
-    return tail.add_pipe(lambda: folder / f"stderr_{local_rank}", screen, is_shown=shown)
+    return tail.add_pipe(str(folder / f"stderr_{local_rank}"), screen, is_shown=shown)
 
 
 def test_what_a_worker_wrote_last_is_known_when_it_is_gone(

@@ -2,7 +2,8 @@
 
 import os
 import stat
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
@@ -34,6 +35,13 @@ class OutputError(Exception):
     """The output of a round can't go where it is meant to; the message says why."""
 
 
+@dataclass(slots=True)
+class _WorkerFiles:
+    error_file: Path
+    stderr: str | StderrPipe = ""
+    teed: list[str] = field(default_factory=list)
+
+
 class WorkerOutput:
     """The files, the tee and the last words of this host's workers.
 
@@ -53,13 +61,9 @@ class WorkerOutput:
         self._specs = self._make_specs()
         # Two threads: a file that can't be read now must not hold up the pipes.
         self._tail, self._stderr_tail = Tail("tee"), Tail("stderr")
-        self._is_stderr_captured = config.stderr_capture and _is_open(STDERR)
         self._turn = 0
-        self._round_id: int | None = None
-        # Of the workers of that round, by local rank.
-        self._error_files: dict[int, Path] = {}
-        self._stderrs: dict[int, str | StderrPipe] = {}
-        self._teed: dict[int, list[str]] = {}
+        # Of the latest round, by its id and the local rank.
+        self._workers: dict[tuple[int, int], _WorkerFiles] = {}
 
     def prepare(self, round_id: int, envs: dict[int, dict[str, str]]) -> dict[int, tuple[str, str]]:
         """Make the files of a round; return each worker's stdout and stderr by local rank.
@@ -68,19 +72,23 @@ class WorkerOutput:
         ``envs``. Raises ``OutputError``.
         """
         self._end_round()
-        self._round_id = round_id
+        before = self.directory.path
         try:
-            self._renew_folder()
+            # What a cleaner has removed is made again; elsewhere, if it can't be where it was.
+            if self.directory.ensure() != before and not self._is_kept:
+                self._specs = self._make_specs()
             dest = self._specs.reify(envs)
-            for local_rank, env in envs.items():
-                self._add_error_file(local_rank, env, dest)
+            workers = {}
+            for rank, env in envs.items():
+                worker = self._files_of(round_id, rank, env, dest)
+                workers[rank] = self._workers[round_id, rank] = worker
             if not self._is_told:
                 self._is_told = True
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
-            self._follow(dest, envs)
+            self._follow(dest, workers, envs)
             return {
-                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, dest))
-                for rank in envs
+                rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, worker, dest))
+                for rank, worker in workers.items()
             }
         except OSError as error:
             # Without the number: "[Errno 28]" explains nothing.
@@ -95,7 +103,8 @@ class WorkerOutput:
 
     def error_file(self, round_id: int, local_rank: int) -> Path | None:
         """Return where a worker leaves its error; None if the round is not the latest."""
-        return self._error_files.get(local_rank) if round_id == self._round_id else None
+        worker = self._workers.get((round_id, local_rank))
+        return worker.error_file if worker else None
 
     def kept_error_file(self, round_id: int, local_rank: int) -> str:
         """Return where a worker has left its error, if it did and the file stays there."""
@@ -106,13 +115,14 @@ class WorkerOutput:
 
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""
-        if round_id == self._round_id:
-            for path in self._teed.get(local_rank, ()):
+        if worker := self._workers.get((round_id, local_rank)):
+            for path in worker.teed:
                 self._tail.finish(path)
 
     def last_lines(self, round_id: int, local_rank: int) -> str:
         """Return the last lines that a worker which is gone wrote to its standard error."""
-        stderr = self._stderrs.get(local_rank, "") if round_id == self._round_id else ""
+        worker = self._workers.get((round_id, local_rank))
+        stderr = worker.stderr if worker else ""
         return stderr.last_lines() if isinstance(stderr, StderrPipe) else _end_of(stderr)
 
     def close(self) -> None:
@@ -125,24 +135,22 @@ class WorkerOutput:
         log_dir = str(self.directory.path / LOGS) if not self._is_kept else self._config.log_dir
         return make_logs_specs(log_dir, self._config)
 
-    def _renew_folder(self) -> None:
-        """Make what a cleaner has removed again; elsewhere, if it can't be where it was."""
-        before = self.directory.path
-        if self.directory.ensure() != before and not self._is_kept:
-            self._specs = self._make_specs()
-
-    def _add_error_file(self, local_rank: int, env: dict[str, str], dest: LogsDest) -> None:
+    def _files_of(
+        self, round_id: int, local_rank: int, env: dict[str, str], dest: LogsDest
+    ) -> _WorkerFiles:
         text = env.get(context.ERROR_FILE) or dest.error_files.get(local_rank, "")
         if text in ("", os.devnull):
             # Without files users still want to know why a run failed.
-            folder = self.directory.ensure("errors", str(self._round_id), str(local_rank))
+            folder = self.directory.ensure("errors", str(round_id), str(local_rank))
             text = str(folder / "error.json")
         env[context.ERROR_FILE] = text
-        self._error_files[local_rank] = Path(text)
         # Its presence tells the worker to leave the stacks of a crash there.
         _fault_file(Path(text)).touch()
+        return _WorkerFiles(Path(text))
 
-    def _follow(self, dest: LogsDest, envs: dict[int, dict[str, str]]) -> None:
+    def _follow(
+        self, dest: LogsDest, workers: dict[int, _WorkerFiles], envs: dict[int, dict[str, str]]
+    ) -> None:
         config = self._config
         template = Template(config.log_line_prefix_template or "[${role_name}${local_rank}]:")
         common: dict[str, object] = {"role_name": config.role, "run_id": config.run_id}
@@ -150,69 +158,51 @@ class WorkerOutput:
             (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
             (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
         ):
-            with ExitStack() as stack:
-                filtered = None
-                if tees and filters and collected not in ("", os.devnull):
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                    filtered = os.open(collected, flags, 0o666)
-                    stack.callback(os.close, filtered)
+            is_filtered = tees and filters and collected not in ("", os.devnull)
+            with open(collected, "ab") if is_filtered else nullcontext() as file:  # noqa: PTH123
                 for rank, path in tees.items():
                     if path == os.devnull:
                         continue
-                    self._teed.setdefault(rank, []).append(path)
+                    workers[rank].teed.append(path)
                     own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
                     self._tail.add(
                         path,
                         console,
                         prefix=os.fsencode(template.safe_substitute(common | own)),
                         filters=filters or (),
-                        filtered=filtered,
+                        filtered=file.fileno() if file else None,
                         turn=self._turn,
                     )
 
-    def _stderr_of(self, local_rank: int, dest: LogsDest) -> str:
+    def _stderr_of(self, local_rank: int, worker: _WorkerFiles, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)
         if path not in (CONSOLE, os.devnull):
-            self._stderrs[local_rank] = path
-        elif self._is_stderr_captured:
+            worker.stderr = path
+        elif self._config.stderr_capture:
+            pipe_path = str(self.directory.ensure() / f"stderr_{local_rank}")
             try:
-                pipe = self._stderr_tail.add_pipe(
-                    lambda: self.directory.ensure() / f"stderr_{local_rank}",
-                    STDERR,
-                    is_shown=path == CONSOLE,
-                )
+                pipe = self._stderr_tail.add_pipe(pipe_path, STDERR, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
                 why = f"of local rank {local_rank}: {error.strerror}"
                 log.warning("stderr not captured", reason=why)
             else:
-                self._stderrs[local_rank] = pipe
+                worker.stderr = pipe
                 return pipe.path
         return path
 
     def _end_round(self) -> None:
-        for stderr in self._stderrs.values():
-            if isinstance(stderr, StderrPipe):
-                stderr.finish()
-        for path in (path for paths in self._teed.values() for path in paths):
-            self._tail.finish(path)
-        for error_file in self._error_files.values():
-            faults = _fault_file(error_file)
+        for worker in self._workers.values():
+            if isinstance(worker.stderr, StderrPipe):
+                worker.stderr.finish()
+            for path in worker.teed:
+                self._tail.finish(path)
+            faults = _fault_file(worker.error_file)
             with suppress(OSError):
                 if not faults.stat().st_size:
                     faults.unlink()
-        self._error_files.clear()
-        self._stderrs.clear()
-        self._teed.clear()
+        self._workers.clear()
         self._turn += 1
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _fault_file(error_file: Path) -> Path:
@@ -221,16 +211,13 @@ def _fault_file(error_file: Path) -> Path:
 
 def _end_of(path: str) -> str:
     """Return the last lines of a file; nothing if it is no regular one."""
-    try:
+    with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
-        return last_lines(os.pread(fd, LAST_BYTES_MAX, max(0, status.st_size - LAST_BYTES_MAX)))
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode):
+                start = max(0, status.st_size - LAST_BYTES_MAX)
+                return last_lines(os.pread(fd, LAST_BYTES_MAX, start))
+        finally:
+            os.close(fd)
+    return ""

@@ -1,7 +1,6 @@
 """Pure. A stream of bytes, cut into whole lines; and the last ones of it, fit for a report.
 
-Works on blocks of many lines at once, because work for each single line is what makes following
-a busy log slow. Bytes are passed on as they are.
+Works on blocks of many lines at once: work for each single line makes following a busy log slow.
 """
 
 import re
@@ -35,11 +34,6 @@ class LineCutter:
     def __init__(self, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the unfinished line."""
-        return len(self._rest)
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the lines that `chunk` completes; the beginning of the next one is kept."""

@@ -6,7 +6,7 @@ import tempfile
 from typing import Any, cast
 
 from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
-from agent.runtime.entry_points import installed
+from agent.runtime.installation import installed
 from agent.settings.config import AgentConfig
 from agent.workers.output.logs import DefaultLogsSpecs, LogsSpecs
 from agent.workers.output.std import Std, StdOrMap

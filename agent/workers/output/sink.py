@@ -112,11 +112,3 @@ class Sink:
                 raise BlockingIOError
             data = data[: select.PIPE_BUF]
         return os.write(self.fd, data)
-
-
-def identity(destination: int | TextIO) -> tuple[int, ...]:
-    """Return what two descriptors have in common that lead to the same place; may raise OSError."""
-    if not isinstance(destination, int):
-        return (id(destination),)
-    status = os.fstat(destination)
-    return (status.st_dev, status.st_ino)

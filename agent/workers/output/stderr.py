@@ -13,7 +13,6 @@ import threading
 import tty
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.sink import Sink
@@ -31,16 +30,14 @@ DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 class StderrPipe:
     """One worker's standard error, opened by its ``path``; a source of a `Tail`.
 
-    If ``screen``, where it is shown in the end, is a terminal, it is one; else a pipe that
-    ``make_path`` gives a place. Raises ``OSError`` if the system gives neither.
+    If ``screen``, where it is shown in the end, is a terminal, it is one; else a pipe at the path
+    given. Raises ``OSError`` if the system gives neither.
     """
 
     turn = 0
     is_unwatched = False
 
-    def __init__(
-        self, make_path: Callable[[], Path], screen: int, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: str, screen: int, wake: Callable[[], None]) -> None:
         self.sinks: tuple[Sink, ...] = ()
         self.is_ended = False
         self._wake = wake
@@ -59,7 +56,7 @@ class StderrPipe:
             self.path = os.ttyname(slave)
             self._copy_size()
         else:
-            self.path = str(make_path())
+            self.path = path
             os.mkfifo(self.path, 0o600)
             try:
                 # Open for writing too, or it would end whenever there is no worker.
@@ -109,10 +106,6 @@ class StderrPipe:
             self._wake()
 
     close = finish
-
-    def left_bytes(self) -> int:
-        """Return how many bytes were not shown."""
-        return len(self._arrived)
 
     def _read(self) -> bytes:
         """Return what is there, at most one chunk; nothing if there is nothing."""

@@ -16,11 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, TextIO
 
 from agent.workers.output.lines import LineCutter, matching, prefixed
-from agent.workers.output.sink import Sink, identity
+from agent.workers.output.sink import Sink
 from agent.workers.output.stderr import StderrPipe
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
@@ -52,7 +51,7 @@ class Tail:
         self._thread: threading.Thread | None = None
         self._stall_s = STALL_S
         self._progress_at = 0.0
-        self._lost_bytes = 0
+        self._is_complete = True
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Stays readable once the thread has ended.
         self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -60,7 +59,7 @@ class Tail:
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
         self._sources: list[_File | StderrPipe] = []
-        self._sinks: dict[tuple[int, ...], Sink] = {}
+        self._sinks: dict[object, Sink] = {}
         self._inotify: Inotify | None = None
 
     def add(
@@ -92,14 +91,12 @@ class Tail:
             os.close(fd)
             raise
 
-    def add_pipe(
-        self, make_path: Callable[[], Path], destination: int, *, is_shown: bool
-    ) -> StderrPipe:
+    def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
         """Return what a worker is to have as its standard error, shown at `destination`.
 
         If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
         """
-        pipe = StderrPipe(make_path, destination, self._wake)
+        pipe = StderrPipe(path, destination, self._wake)
         try:
             with self._lock:
                 pipe.sinks = (self._sink(destination),) if is_shown else ()
@@ -139,10 +136,10 @@ class Tail:
             for sink in self._sinks.values():
                 sink.close()
             if self._inotify is not None:
-                self._inotify.close()
+                os.close(self._inotify.fd)
             os.close(self._wakeup_fd)
             os.close(self._done_fd)
-        return not self._lost_bytes
+        return self._is_complete
 
     def hurry(self) -> None:
         """Let a `close` that is under way give up what is not taken at once."""
@@ -151,7 +148,8 @@ class Tail:
             self._wake()
 
     def _sink(self, destination: int | TextIO) -> Sink:
-        key = identity(destination)
+        # Two descriptors may lead to the same place.
+        key = os.fstat(destination)[1:3] if isinstance(destination, int) else id(destination)
         if key not in self._sinks:
             self._sinks[key] = Sink(destination)
         return self._sinks[key]
@@ -229,8 +227,11 @@ class Tail:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
         if self._inotify is not None:
-            # Before the files are read, so that no write goes unnoticed.
-            self._inotify.drain()
+            # All notices, and before the files are read, so that no write goes unnoticed. Which
+            # files they name is not looked at: asking every file costs less.
+            with suppress(BlockingIOError):
+                while os.read(self._inotify.fd, _NOTICES_BYTES):
+                    pass
 
     def _drop_ended(self) -> None:
         with self._lock:
@@ -245,12 +246,11 @@ class Tail:
 
     def _give_up(self) -> None:
         with self._lock:
-            pending = sum(sink.pending_bytes for sink in self._sinks.values())
-            self._lost_bytes = pending + sum(source.left_bytes() for source in self._sources)
             for source in self._sources:
                 source.close()
             self._sources.clear()
-        _LOGGER.warning("the console takes no output: %d bytes are not shown", self._lost_bytes)
+        self._is_complete = False
+        _LOGGER.warning("the console takes no output: the rest is only in the log files, if any")
 
 
 def _ready(sources: Sequence[_File | StderrPipe]) -> list[_File | StderrPipe]:
@@ -310,10 +310,6 @@ class _File:
             return True
         return self._restart_if_cut()
 
-    def left_bytes(self) -> int:
-        """Return how many bytes of the file were not shown."""
-        return os.fstat(self.fd).st_size - self.position + self.cutter.held_bytes
-
     def close(self) -> None:
         if self.unwatch is not None:
             self.unwatch()
@@ -337,50 +333,31 @@ class _File:
 class Inotify:
     """Watches open files for writes. Its descriptor is readable after one; see inotify(7).
 
-    Raises ``OSError`` if the system has no watcher left (``fs.inotify.max_user_instances``).
+    Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
     """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._watchers: dict[int, int] = {}
-        self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self.fd < 0:
-            raise _last_error()
+        self._watches: list[int] = []
+        self.fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def watch(self, fd: int) -> Callable[[], None]:
-        """Watch the file open as `fd`; return what undoes that.
-
-        Raises ``OSError`` if the system has no watch left (``fs.inotify.max_user_watches``).
-        """
+        """Watch the file open as `fd`; return what undoes that."""
         # By this path it is the very file that is open, whatever has its name meanwhile.
         path = f"/proc/self/fd/{fd}".encode()
-        watch: int = self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY)
-        if watch < 0:
-            raise _last_error()
-        # The system knows one watch per file, however often it is asked for.
-        self._watchers[watch] = self._watchers.get(watch, 0) + 1
+        watch = _checked(self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY))
+        self._watches.append(watch)
         return partial(self._unwatch, watch)
 
     def _unwatch(self, watch: int) -> None:
-        self._watchers[watch] -= 1
-        if not self._watchers[watch]:
-            del self._watchers[watch]
+        self._watches.remove(watch)
+        # The system knows one watch per file, however often it is asked for.
+        if watch not in self._watches:
             self._libc.inotify_rm_watch(self.fd, watch)
 
-    def drain(self) -> None:
-        """Take all notices, so that the descriptor is readable again only after a new write.
 
-        Which files they name is not looked at: asking every file costs less.
-        """
-        with suppress(BlockingIOError):
-            while os.read(self.fd, _NOTICES_BYTES):
-                pass
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.fd)
-
-
-def _last_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"inotify: {os.strerror(number)}")
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"inotify: {os.strerror(number)}")
+    return result

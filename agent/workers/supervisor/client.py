@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from agent.runtime.own_process import own_process
+from agent.runtime.installation import own_process
 from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import Command, SupervisorEvent
 from agent.workers.supervisor.process_tree import kill_descendants, list_children

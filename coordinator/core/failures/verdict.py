@@ -34,13 +34,15 @@ def make_verdict(
     """
     report = None
     if state.round is not None and cause is not VerdictCause.SUCCEEDED:
+        ends = (entry.reason for entry in state.history if entry.decision == "round ended")
         report = make_report(
             known_failures(state, members),
             state.round.round_id,
             world_size=state.round.world_size,
             done=sum(done.values()),
             where=state.where,
-            earlier=[e.reason for e in state.history if reasons.is_loss(e.decision, e.reason)],
+            # Those that failed or lost hosts, and not those that more agents joined.
+            earlier=[reason for reason in ends if reason.startswith("round ")],
         )
     return Verdict(
         cause=cause,

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import fields, replace
 
+from coordinator import errors
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import DURATION_MAX_S, AgentIdentity, Beat, RunSpec
 from coordinator.core.run.state import RunState
-from coordinator.errors import (
-    CoordinatorError,
-    Difference,
-    InvalidRequest,
-    LimitReached,
-    RunClosed,
-    SpecMismatch,
-)
 
 # How far above what is known here a newcomer may have held a round. All rounds to come
 # are above its own, so this bounds how much of the numbers one message may use up: far
@@ -23,7 +16,9 @@ from coordinator.errors import (
 ROUNDS_AHEAD_MAX = 1_000_000
 
 
-def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> CoordinatorError | None:
+def refusal(
+    state: RunState, event: SessionOpened, *, agents_max: int
+) -> errors.CoordinatorError | None:
     """Return why the agent can't be let in, ``None`` if it can.
 
     A member comes back whatever the run does: an ended run still owes it the
@@ -34,17 +29,19 @@ def refusal(state: RunState, event: SessionOpened, *, agents_max: int) -> Coordi
     if known is not None:
         # Its name is as it was made unique when it came first.
         is_same = known == replace(event.agent, name=known.name)
-        return None if is_same else InvalidRequest("hello", event.agent, f"as before: {known}")
+        return (
+            None if is_same else errors.InvalidRequest("hello", event.agent, f"as before: {known}")
+        )
     if state.verdict is not None:
         return run_closed(state.run_id, state)
     if found := differences(theirs=event.spec, ours=state.spec):
-        return SpecMismatch(state.run_id, found)
+        return errors.SpecMismatch(state.run_id, found)
     if len(state.members) >= agents_max:
-        return LimitReached("agents_per_run_max", agents_max)
+        return errors.LimitReached("agents_per_run_max", agents_max)
     return rounds_error(event.beat, next_round_id=state.next_round_id)
 
 
-def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
+def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | None:
     """Return why a newcomer can't have held the round it names, ``None`` if it can.
 
     What it has held is above what is known here if a journal was lost.
@@ -52,15 +49,16 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> InvalidRequest | None:
     highest = next_round_id + ROUNDS_AHEAD_MAX
     if beat.round_id is None or beat.round_id < highest:
         return None
-    return InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
+    return errors.InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
-def spec_error(spec: RunSpec) -> InvalidRequest | None:
+def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
     barrier = spec.exit_barrier_timeout_s
     rules = [
         ("agents_min", least, least >= 1, "at least 1"),
+        ("agents_min", least, least <= agents_max, f"at most {agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
@@ -72,17 +70,19 @@ def spec_error(spec: RunSpec) -> InvalidRequest | None:
             rules.append((field.name.removesuffix("_s"), value, is_possible, allowed))
     broken = (rule for rule in rules if not rule[2])
     return next(
-        (InvalidRequest(f"spec.{name}", v, allowed) for name, v, _, allowed in broken), None
+        (errors.InvalidRequest(f"spec.{name}", v, allowed) for name, v, _, allowed in broken), None
     )
 
 
-def run_closed(run_id: str, state: RunState | None) -> RunClosed:
+def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None
     if verdict is None:
-        return RunClosed(run_id, "after this agent began, and another one of that name runs now")
+        return errors.RunClosed(
+            run_id, "after this agent began, and another one of that name runs now"
+        )
     outcome = "succeeded" if verdict.is_success else "failed"
-    return RunClosed(run_id, f"it {outcome}: {verdict.reason}")
+    return errors.RunClosed(run_id, f"it {outcome}: {verdict.reason}")
 
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:
@@ -94,11 +94,13 @@ def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:
     return replace(agent, name=name)
 
 
-def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[Difference, ...]:
+def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[errors.Difference, ...]:
     """Return the fields in which an agent's spec differs from the run's, both values shown."""
     return tuple(
         # Without the unit, as the protocol calls it.
-        Difference(field=field.name.removesuffix("_s"), theirs=_shown(their), ours=_shown(our))
+        errors.Difference(
+            field=field.name.removesuffix("_s"), theirs=_shown(their), ours=_shown(our)
+        )
         for field in fields(RunSpec)
         if (their := getattr(theirs, field.name)) != (our := getattr(ours, field.name))
     )

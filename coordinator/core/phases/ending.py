@@ -38,9 +38,9 @@ class Ending(RunPhase):
         state, current = self.state, self.state.round
         assert current is not None, "a run without a round fails at once"
         if self._lost_before is not None:
-            lost, cause = reasons.round_lost(current, [self._lost_before]), RoundEnd.AGENT_LOST
+            lost = reasons.round_lost(current, [self._lost_before])
             reason = f"{lost}, not heard since before this: {state.reason}"
-            return RoundEnded(round_id=current.round_id, cause=cause, reason=reason, at_s=now)
+            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         if (self._unfinished or self.run.silent.charged) and judged_at < self._until:
             self.review_at = self._until
             return None

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.phases.ranks import next_order
-from coordinator.core.phases.rendezvous import (
-    GiveUp,
-    LeaderPort,
-    Rendezvous,
-    Wait,
-    close_round,
-)
+from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Rendezvous, Wait, close_round
 from coordinator.core.run.records import RoundStarted, RunEnded
 
 
@@ -22,9 +16,7 @@ class Gathering(RunPhase):
 
     def __init__(self, run: RunContext, *, now: float) -> None:
         super().__init__(run, now=now)
-        self._since = now
-        self._quorum_since: float | None = None
-        self._is_reforming = run.state.round is not None
+        self._rendezvous = Rendezvous(since=now, is_reforming=run.state.round is not None)
         self._leader_port = LeaderPort(run.state)
         self._progress_at: float | None = None
 
@@ -43,7 +35,7 @@ class Gathering(RunPhase):
         if self._progress_at is not None and judged_at >= self._progress_at:
             self._progress_at = None
             self.run.tell_all()
-        result = self._rendezvous(judged_at)
+        result = self._close(judged_at)
         match self._start(result, now, judged_at) if isinstance(result, str) else result:
             case Wait() as wait:
                 self.wait = wait
@@ -55,25 +47,18 @@ class Gathering(RunPhase):
             case started:
                 return started
 
-    def _rendezvous(self, now: float) -> str | Wait | GiveUp:
-        spec, members = self.state.spec, self.members
-        connected, missed = len(members.connected), len(members.missed)
-        if connected + missed < spec.agents_min:
-            self._is_reforming = False
+    def _close(self, now: float) -> str | Wait | GiveUp:
+        spec, members, facts = self.state.spec, self.members, self._rendezvous
+        facts.agents_present, facts.agents_missed = members.present_count, len(members.missed)
+        facts.agents_suspect, facts.latest_arrival = len(members.suspects), members.latest_arrival
+        connected = len(members.connected)
+        if connected + facts.agents_missed < spec.agents_min:
+            facts.is_reforming = False
         if connected < spec.agents_min:
-            self._quorum_since = None
-        elif self._quorum_since is None:
-            self._quorum_since = now
-        rendezvous = Rendezvous(
-            agents_present=members.present_count,
-            agents_missed=missed,
-            agents_suspect=len(members.suspects),
-            since=self._since,
-            quorum_since=self._quorum_since,
-            latest_arrival=members.latest_arrival,
-            is_reforming=self._is_reforming,
-        )
-        return close_round(spec, rendezvous, now=now)
+            facts.quorum_since = None
+        elif facts.quorum_since is None:
+            facts.quorum_since = now
+        return close_round(spec, facts, now=now)
 
     def _start(self, closing: str, now: float, judged_at: float) -> RoundStarted | Wait | GiveUp:
         """Start the round unless its leader holds no port. Linear unless one is awaited."""

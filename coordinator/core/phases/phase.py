@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from coordinator.core import effects as fx
+from coordinator.core import model
 from coordinator.core.failures.intake import SilentAtFailure
 from coordinator.core.failures.verdict import make_verdict
 from coordinator.core.membership.leases import Membership
-from coordinator.core.model import Beat, VerdictCause
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.policy import Policy
 from coordinator.core.progress.adaptive_timeouts import Learning
-from coordinator.core.run.desired_state import desired_state
 from coordinator.core.run.records import EndingStarted, Record, RoundEnded, RoundStarted, RunEnded
-from coordinator.core.run.state import RunState
+from coordinator.core.run.state import Phase, RunState
+from drumbeat.format import count
 
 Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
 
@@ -51,7 +51,7 @@ class RunContext:
             fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
         )
 
-    def ended(self, cause: VerdictCause, reason: str, *, now: float) -> RunEnded:
+    def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
         verdict = make_verdict(self.state, self.members, self.done, cause=cause, reason=reason)
         return RunEnded(verdict=verdict, at_s=now)
@@ -75,23 +75,21 @@ class RunContext:
     ) -> list[fx.Effect]:
         """Return the effects since the last call, desired states last.
 
-        ``wait`` is what the run waits for, ``released`` by the exit barrier, and why.
+        ``wait`` is what the run, or an iteration, waits for, ``released`` by the exit barrier,
+        and why.
         """
         taken, self.effects = self.effects, []
         if not self._untold and not self._is_for_all:
             return taken  # as after most events
-        members, present = self.members, self.members.present_count
-        for incarnation in list(members.presences) if self._is_for_all else sorted(self._untold):
-            presence = members.presences.get(incarnation)
+        for incarnation in (
+            list(self.members.presences) if self._is_for_all else sorted(self._untold)
+        ):
+            presence = self.members.presences.get(incarnation)
             if presence is None or presence.session_id is None:
                 continue
-            why = released.get(incarnation)
-            wanted = desired_state(
-                self.state, incarnation, wait=wait, present=present, released=why, now=now
-            )
             push = fx.Direct(
                 session_id=presence.session_id,
-                state=wanted,
+                state=self.desired_state(incarnation, wait, released.get(incarnation), now=now),
                 master_port_spent=presence.master_port_spent,
             )
             if push != presence.pushed:
@@ -99,6 +97,52 @@ class RunContext:
                 taken.append(push)
         self._untold, self._is_for_all = set(), False
         return taken
+
+    def desired_state(
+        self, incarnation: str, wait: Wait | None, released: str | None = None, *, now: float
+    ) -> model.Desired:
+        """Return what an agent shall do. Does not depend on the number of agents."""
+        state, current, present = self.state, self.state.round, self.members.present_count
+        if state.verdict is not None:
+            return self._exit(state.verdict, incarnation)
+        if state.phase is Phase.ENDING:
+            return model.Stop(reason=state.reason)
+        if state.phase is Phase.RUNNING and current is not None:
+            if released is not None:
+                return model.Release(reason=released)
+            if state.is_seated(incarnation):
+                return model.Assignment(
+                    seat=current.seats[incarnation],
+                    round=current,
+                    round_id=current.round_id,
+                    restarts_used=state.restarts_used,
+                    restarts_max=state.spec.restarts_max,
+                )
+            left = count(len(current.seats) - len(state.given_up), "agent")
+            more = f"; {wait.reason}" if wait is not None else ""
+            reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
+            return model.Standby(reason=reason, agents_present=present)
+        wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
+        return model.Standby(
+            reason=wait.reason,
+            agents_present=present,
+            agents_wanted=wait.agents_wanted,
+            time_left_s=None if wait.until is None else max(0.0, wait.until - now),
+        )
+
+    def _exit(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
+        """Return the end, and whether this agent is one of the few that show the whole report."""
+        first, report = next(iter(self.state.seats.values()), None), verdict.report
+        if first is None:
+            return model.Exit(verdict=verdict, generation=self.state.generation)
+        records = [*report.root_causes, *report.victims] if report is not None else []
+        shown_by = {first.agent.incarnation, *(record.incarnation for record in records)}
+        return model.Exit(
+            verdict=verdict,
+            generation=self.state.generation,
+            shows_report=incarnation in shown_by,
+            shown_on=first.agent.host,
+        )
 
 
 def decided(state: RunState, record: Record) -> list[fx.Effect]:
@@ -141,7 +185,7 @@ class RunPhase:
     def disconnected(self, incarnation: str, *, now: float) -> None:
         """Take in that a member's session ended."""
 
-    def heard(self, incarnation: str, beat: Beat, *, sent_at: float, now: float) -> None:
+    def heard(self, incarnation: str, beat: model.Beat, *, sent_at: float, now: float) -> None:
         """Take in a beat of a member."""
 
     def recorded(self, incarnation: str) -> None:

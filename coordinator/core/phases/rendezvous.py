@@ -13,17 +13,17 @@ from drumbeat.format import are, count
 AWAITED_MAX_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Rendezvous:
     """What counts for closing a round. Instants are the coordinator's clock."""
 
-    agents_present: int  # hold a session and were heard of late
-    agents_missed: int  # lost theirs so recently that they may be back at once
-    agents_suspect: int = 0  # hold one but are silent
     since: float
-    quorum_since: float | None  # None: too few are connected
-    latest_arrival: float
-    is_reforming: bool  # a round has just ended, and no new agent is expected
+    agents_present: int = 0  # hold a session and were heard of late
+    agents_missed: int = 0  # lost theirs so recently that they may be back at once
+    agents_suspect: int = 0  # hold one but are silent
+    latest_arrival: float = 0.0
+    quorum_since: float | None = None  # None: too few are connected
+    is_reforming: bool = False  # a round has just ended, and no new agent is expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from coordinator.core.inprocess.restarts import InProcessRestarts
 from coordinator.core.model import Beat, FailureRecord, GroupState, VerdictCause
 from coordinator.core.phases.phase import RunContext, RunPhase, Transition
 from coordinator.core.phases.rendezvous import Wait, last_call_deadline
-from coordinator.core.progress.worker_progress import NOWHERE, Standing, Standings, most_telling
+from coordinator.core.progress.worker_progress import Standing, Standings, most_telling
 from coordinator.core.run import reasons
 from coordinator.core.run.records import EndingStarted, GroupSucceeded, RoundEnd, RoundEnded
 from drumbeat.format import are
@@ -104,7 +104,7 @@ class Running(RunPhase):
             return self._fail(VerdictCause.START_IMPOSSIBLE, reason, now, self._where(judged_at))
         if self._lost:
             reason = reasons.round_lost(current, self._lost)
-            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
+            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         if self._failed or inprocess.give_up is not None:
             return self._review_failure(now, judged_at)
         if state.succeeded:
@@ -159,7 +159,7 @@ class Running(RunPhase):
             what = reasons.round_failed(current, causes, self._failed, where)
         elif len(state.given_up) == len(current.seats):
             reason = f"round {current.round_id} lost all hosts: {why}"
-            return self._end_round(RoundEnd.AGENT_LOST, reason, now)
+            return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         allowed, used = state.spec.restarts_max, state.restarts_used
@@ -168,7 +168,7 @@ class Running(RunPhase):
         if used >= allowed:
             return self._fail(VerdictCause.WORKER_FAILED, reason, now, where)
         self.run.silent.note(current, members, since=self._failed_since, charged=1)
-        return self._end_round(RoundEnd.WORKER_FAILED, reason, now, where)
+        return RoundEnded(cause=RoundEnd.WORKER_FAILED, reason=reason, at_s=now, where=where)
 
     def _review_barrier(self, now: float) -> None:
         """Let go of those who have waited for the others as long as they may."""
@@ -199,13 +199,7 @@ class Running(RunPhase):
             self._review_until(due)
             return None
         reason = f"{extras} more joined the {size} of the round"
-        return self._end_round(RoundEnd.AGENT_JOINED, reason, now)
-
-    def _end_round(
-        self, cause: RoundEnd, reason: str, now: float, where: Standings = NOWHERE
-    ) -> RoundEnded:
-        round_id = self._round.round_id
-        return RoundEnded(round_id=round_id, cause=cause, reason=reason, at_s=now, where=where)
+        return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)
 
     def _fail(
         self, cause: VerdictCause, reason: str, now: float, where: Standings

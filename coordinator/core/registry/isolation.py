@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
-from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Verdict, VerdictCause
 from coordinator.core.phases.phase import decided
 from coordinator.core.policy import Policy
@@ -30,31 +29,17 @@ class IsolatedRun:
     """Has the interface of ``Run``, raises nothing, and takes what was read of it in."""
 
     def __init__(self, run: Run, policy: Policy) -> None:
-        self._run = run
-        self._due = run.next_deadline()
         self._policy = policy
-        self._refusal: CoordinatorError | None = None  # to all events, while it can take none
-        self._error: Exception | None = None  # that made it break
+        self._error: Exception | None = None  # that made it break, until it has been read
         self._broke_at: float | None = None
         self._is_ended_here = False
+        self._go_on(run)
 
-    @staticmethod
-    def begin(
-        state: RunState, policy: Policy, *, now: float
-    ) -> tuple[IsolatedRun, list[fx.Effect]]:
-        """Return a run as it was journaled, ended if it can't go on from there."""
-        run, effects = _go_on(state, policy, now)
-        return IsolatedRun(run, policy), effects
-
-    @property
-    def state(self) -> RunState:
-        """The durable state; not to be relied on unless the run ``is_sound``."""
-        return self._run.state
-
-    @property
-    def members(self) -> Membership:
-        """The members and their sessions."""
-        return self._run.members
+    def _go_on(self, run: Run) -> None:
+        # The state is not to be relied on unless the run `is_sound`.
+        self._run, self.state, self.members = run, run.state, run.members
+        self._due = run.next_deadline()
+        self._refusal: CoordinatorError | None = None  # to all events, while it can take none
 
     def allow_failures(self, bytes_max: int) -> None:
         """Say what the run's failure records may take from now on."""
@@ -103,10 +88,8 @@ class IsolatedRun:
     def _break(self, error: Exception) -> list[fx.Effect]:
         """Let go of all sessions, and have the run read unless that has not helped before."""
         run_id, self._error = self.state.run_id, error
-        refusal: CoordinatorError
-        if self._is_ended_here:
-            refusal = RunClosed(run_id, _reason(error))
-        else:
+        refusal: CoordinatorError = RunClosed(run_id, _reason(error))
+        if not self._is_ended_here:
             refusal = Unavailable(f"run {run_id} is read again after an internal error")
         self._refusal = refusal
         rejections = [fx.Reject(session_id=i, error=refusal) for i in self.members.sessions()]
@@ -123,8 +106,8 @@ class IsolatedRun:
             return []
         self._is_ended_here = broke_at is not None and now - broke_at < BREAKS_AGAIN_WITHIN_S
         effects = _end(state, error, now) if self._is_ended_here else []
-        self._run, ends = _go_on(state, self._policy, now)
-        self._refusal, self._due = None, self._run.next_deadline()
+        run, ends = go_on(state, self._policy, now)
+        self._go_on(run)
         return effects + ends
 
 
@@ -139,7 +122,7 @@ def refuse(event: ev.CoreEvent, error: CoordinatorError) -> list[fx.Effect]:
             return []
 
 
-def _go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
+def go_on(state: RunState, policy: Policy, now: float) -> tuple[Run, list[fx.Effect]]:
     """Return a run as it was journaled, ended if it can't even begin from there."""
     try:
         return Run(state, policy, now=now), []

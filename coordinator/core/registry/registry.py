@@ -6,41 +6,23 @@ by durations alone: its uptime against the age of the verdict.
 
 from __future__ import annotations
 
+from coordinator import errors
 from coordinator.core import effects as fx
 from coordinator.core import events as ev
 from coordinator.core.membership.admission import differences, rounds_error, run_closed, spec_error
 from coordinator.core.policy import Policy
-from coordinator.core.registry.isolation import IsolatedRun, refuse
+from coordinator.core.registry.isolation import IsolatedRun, go_on, refuse
 from coordinator.core.run.records import RunCreated
 from coordinator.core.run.state import Phase, RunState
-from coordinator.errors import (
-    CoordinatorError,
-    Difference,
-    InvalidRequest,
-    LimitReached,
-    RunMissesAgents,
-    StaleSession,
-)
 from drumbeat.deadlines import Deadlines
-
-# What an ended run holds in memory, roughly: of every member, decision, victim and worker.
-_MEMBER_BYTES = 512
-_DECISION_BYTES = 256
-_VICTIM_BYTES = 2_048
-_STANDING_BYTES = 512
 
 
 class Registry:
-    """The core of a coordinator. Routes events to runs; a run never sees another.
-
-    ``runs`` are by ``RunState.key``. ``ended`` is roughly what ended ones hold in memory, in
-    bytes, in the order of their ends.
-    """
+    """The core of a coordinator. Routes events to runs; a run never sees another."""
 
     def __init__(self, policy: Policy) -> None:
-        self.runs: dict[str, IsolatedRun] = {}
-        self._sessions: dict[str, str | None] = {}  # which run each serves, by its key
-        self.ended: dict[str, int] = {}
+        self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
+        self.ended: dict[str, int] = {}  # the bytes of each, in the order of their ends
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self._failures_bytes = 0  # of all runs
         self._policy = policy
@@ -81,7 +63,7 @@ class Registry:
         Nothing follows from it, so it needs no turn. Its run may come up for a
         deadline that has moved on, which does no harm.
         """
-        run = self._run_of(event)
+        run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 
     def latest(self, run_id: str) -> IsolatedRun | None:
@@ -95,10 +77,7 @@ class Registry:
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
-        served = set(self._sessions.values())
-        for key, run in self.runs.items():
-            is_served = not run.is_sound or not run.members.connected or key in served
-            assert is_served, "members without a session"
+        for run in self.runs.values():
             is_latest = self.latest(run.state.run_id) is run
             assert is_latest or run.state.phase is Phase.ENDED, "two runs of an id are alive"
             run.check_invariants()
@@ -112,11 +91,7 @@ class Registry:
         """Deliver what comes from outside to the run it is meant for."""
         match event:
             case ev.SessionOpened():
-                effects = self._open(event, now)
-                run = self._of_agent(event.run_id, event.agent.incarnation)
-                key = run.state.key if run is not None else None
-                self._sessions[event.session_id] = key
-                return effects
+                return self._open(event, now)
             case ev.FailureReported():
                 return self._take_failure(event, now)
             case ev.LimitsReset():
@@ -124,29 +99,18 @@ class Registry:
                 if run is None:
                     return [fx.Answer(request_id=event.request_id, result=None)]
             case _:
-                run = self._run_of(event)
-                if isinstance(event, ev.SessionClosed):
-                    self._sessions.pop(event.session_id, None)
+                run = self._of_agent(event.run_id, event.incarnation)
                 if run is None:
-                    return refuse(event, StaleSession("its run is not known here"))
+                    return refuse(event, errors.StaleSession("its run is not known here"))
         return self._deliver(run, event, now)
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""
-        runs = reversed(self._generations.get(run_id, ()))
-        return next((run for run in runs if incarnation in run.state.members), self.latest(run_id))
-
-    def _run_of(
-        self, event: ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
-    ) -> IsolatedRun | None:
-        """Return the run that a session serves; it speaks of no other.
-
-        A session that is not known here is answered by the agent's run.
-        """
-        if event.session_id not in self._sessions:
-            return self._of_agent(event.run_id, event.incarnation)
-        run = self.runs.get(self._sessions[event.session_id] or "")
-        return run if run is not None and run.state.run_id == event.run_id else None
+        latest = self.latest(run_id)
+        if latest is None or incarnation in latest.state.members:
+            return latest
+        older = reversed(self._generations[run_id][:-1])
+        return next((run for run in older if incarnation in run.state.members), latest)
 
     def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
@@ -166,19 +130,16 @@ class Registry:
             earlier = self._generations[event.run_id][-2:-1]
             error = run_closed(event.run_id, earlier[0].state if earlier else None)
             return [fx.Reject(session_id=event.session_id, error=error)]
-        elif not run.members.connected and (
-            found := differences(theirs=event.spec, ours=state.spec)
-        ):
-            return self._supersede(run, found, event, now)
+        elif not run.members.connected and event.spec != state.spec:
+            return self._supersede(run, event, now)
         return self._deliver(run, event, now)
 
-    def _supersede(
-        self, run: IsolatedRun, found: tuple[Difference, ...], event: ev.SessionOpened, now: float
-    ) -> list[fx.Effect]:
+    def _supersede(self, run: IsolatedRun, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
+        found = differences(theirs=event.spec, ours=run.state.spec)
         error = self._create_error(event, freed=1)
         if error is None and run.state.members:
-            error = RunMissesAgents(event.run_id, found)
+            error = errors.RunMissesAgents(event.run_id, found)
         if error is not None:
             return [fx.Reject(session_id=event.session_id, error=error)]
         listed = "; ".join(str(difference) for difference in found)
@@ -218,19 +179,21 @@ class Registry:
         effects += self._deliver(self.runs[state.key], event, now)
         return effects + self._forget_oldest(event.run_id)
 
-    def _create_error(self, event: ev.SessionOpened, *, freed: int = 0) -> CoordinatorError | None:
+    def _create_error(
+        self, event: ev.SessionOpened, *, freed: int = 0
+    ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once ``freed`` runs have ended."""
-        limit = self._policy.agents_max
-        error: CoordinatorError | None = spec_error(event.spec)
-        if error is None and event.spec.agents_min > limit:
-            error = InvalidRequest("spec.agents_min", event.spec.agents_min, f"at most {limit}")
-        if error is None and len(self.runs) - len(self.ended) - freed >= self._policy.runs_max:
-            error = LimitReached("runs_max", self._policy.runs_max)
-        return error or rounds_error(event.beat, next_round_id=0)
+        policy = self._policy
+        if error := spec_error(event.spec, agents_max=policy.agents_max):
+            return error
+        if len(self.runs) - len(self.ended) - freed >= policy.runs_max:
+            return errors.LimitReached("runs_max", policy.runs_max)
+        return rounds_error(event.beat, next_round_id=0)
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
-        self.runs[state.key], effects = IsolatedRun.begin(state, self._policy, now=now)
+        run, effects = go_on(state, self._policy, now)
+        self.runs[state.key] = IsolatedRun(run, self._policy)
         self._generations.setdefault(state.run_id, []).append(self.runs[state.key])
         return effects
 
@@ -284,9 +247,9 @@ class Registry:
 
 def _ended_bytes(state: RunState) -> int:
     """Return roughly what an ended run holds in memory."""
-    size = len(state.members) * _MEMBER_BYTES + len(state.history) * _DECISION_BYTES
+    size = 512 * len(state.members) + 256 * len(state.history)
     report = state.verdict.report if state.verdict is not None else None
     if report is not None:
         size += sum(record.size_bytes for record in report.root_causes)
-        size += len(report.victims) * _VICTIM_BYTES + len(report.standings) * _STANDING_BYTES
+        size += 2_048 * len(report.victims) + 512 * len(report.standings)
     return size

@@ -14,13 +14,13 @@ class CoordinatorHistory:
     """Turns decisions into lines."""
 
     def __init__(self) -> None:
-        # Why runs that wait for their agents' end fail: said already.
-        self._failing: dict[str, str] = {}
+        self._failing: dict[str, str] = {}  # why runs fail that wait for their agents' end: said
 
     def line(self, decided: Decided) -> str:
         """Return a decision as a line: of which run, what, and why as far as that is new."""
-        run_id, reason = decided.run_id, decided.reason
-        match decided.decision:
+        run_id, decision, reason = decided.run_id, decided.decision, decided.reason
+        text = f"{decision}: {reason}"
+        match decision:
             case "agent admitted" | "agent removed" | "round ended":
                 text = reason
             case "round started":
@@ -28,12 +28,9 @@ class CoordinatorHistory:
             case "run failing":
                 self._failing[run_id] = reason
                 text = f"stopping: {reason}"
-            case "run failed" | "run succeeded" as decision:
-                said = self._failing.pop(run_id, "")
-                news = reason.removeprefix(said).removeprefix("; ") if said else reason
+            case "run failed" | "run succeeded" if run_id in self._failing:
+                news = reason.removeprefix(self._failing.pop(run_id)).removeprefix("; ")
                 text = f"{decision}: {news}" if news else decision
-            case decision:
-                text = f"{decision}: {reason}"
         # An id that was made up for lack of a name says nothing.
         shown = run_id[:_ID_CHARACTERS] if _MADE_UP.fullmatch(run_id) else run_id
         return f"{shown}: {text}"

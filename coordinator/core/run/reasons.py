@@ -15,11 +15,6 @@ NAMES_SHOWN_MAX = 10
 _COULD_NOT_START = " could not start: "
 
 
-def is_loss(decision: str, reason: str) -> bool:
-    """Return whether a decision of the history is that a round failed or lost hosts."""
-    return decision == "round ended" and reason.startswith("round ")
-
-
 def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
     """Say that all workers that were waited for succeeded, and without whom.
 

@@ -68,7 +68,7 @@ class Run(RunContext):
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
-        instants = (self.members.next_deadline(), self._phase.review_at, self._learned_at())
+        instants = (self.members.next_deadline(), self._phase.review_at, self.learning.due_at)
         return min((at for at in instants if at is not None), default=None)
 
     def check_invariants(self) -> None:
@@ -173,8 +173,7 @@ class Run(RunContext):
                 reason = f"nothing was heard of it for {self.members.pace.lease_s:g} s"
                 self._reject(session_id, StaleSession(reason))
             self._remove(incarnation, reason, now)
-        learned_at = self._learned_at()
-        if learned_at is not None and now >= learned_at:
+        if self.learning.due_at is not None and now >= self.learning.due_at:
             self._tell_limits()
 
     def _take_beat(
@@ -222,6 +221,7 @@ class Run(RunContext):
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
         self.decide(transition)
+        self.learning.due_at = None  # what was learned is told while a round runs, or as it ends
         if isinstance(transition, rec.RoundStarted):
             leader = self.members.presences[transition.participants[0]]
             is_its_own = not self.state.spec.master_port
@@ -234,10 +234,6 @@ class Run(RunContext):
 
     def _reject(self, session_id: str, error: CoordinatorError) -> None:
         self.effects.append(fx.Reject(session_id=session_id, error=error))
-
-    def _learned_at(self) -> float | None:
-        """Return when to tell what was learned."""
-        return self.learning.due_at if self.state.phase is Phase.RUNNING else None
 
     def _tell_limits(self) -> None:
         """Journal what has been learned and tell it to all, if that is news. Linear in members."""

@@ -20,9 +20,8 @@ from agent.core.model import Beat, GroupState
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcConnection
-from agent.session.reporter import Reporter
 from agent.session.session import Session
-from agent.session.spool import Spool
+from agent.session.spool import Reporter, Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
 from coordinator.client import reset_limits
@@ -94,7 +93,7 @@ def reporter(tmp_path: Path) -> Iterator[Reporter]:
         spool = Spool(directory, "run", "i")
         made = Reporter(spool, Identity(incarnation="i", host="h", began_at=time.monotonic()))
         yield made
-        made.close()
+        spool.close()
 
 
 @asynccontextmanager

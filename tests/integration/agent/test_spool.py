@@ -273,11 +273,13 @@ def test_strange_things_in_the_spool_are_passed_over(place: Path, kind: str) -> 
 def test_the_age_of_a_record_from_before_a_reboot_is_the_greatest(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "first boot")
+    boot_id = place / "boot_id"
+    monkeypatch.setattr(spool_module, "_BOOT_ID", boot_id)
+    boot_id.write_text("first boot\n")
     leave_behind(place)
     (path,) = place.rglob("*.record")
     assert msgspec.msgpack.decode(path.read_bytes(), type=Entry).boot_id == "first boot"
-    monkeypatch.setattr(spool_module, "_read_boot_id", lambda: "second boot")
+    boot_id.write_text("second boot\n")
     heir = Life(place, "heir")
     (record,) = heir.spool.adopt()
     assert record.happened_at == 0.0

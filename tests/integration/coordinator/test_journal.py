@@ -154,7 +154,7 @@ def story(run_id: str) -> list[Record]:
         GroupSucceeded(round_id=0, incarnation="b1"),
         FailureRecorded(record=HUNG),
         FailureRecorded(record=INTERRUPTED),
-        RoundEnded(round_id=0, cause=RoundEnd.WORKER_FAILED, reason="failed"),
+        RoundEnded(cause=RoundEnd.WORKER_FAILED, reason="failed"),
         started(1),
         *iterations(1)[:1],
         AgentRemoved(incarnation="a1", reason="it left", is_excused=True),
@@ -314,7 +314,7 @@ def test_a_row_that_was_not_written_by_us_is_refused(tmp_path: Path, name: str) 
 @pytest.mark.parametrize(
     "impossible",
     [
-        RoundEnded(round_id=0, cause=RoundEnd.AGENT_LOST, reason="no round yet"),
+        RoundEnded(cause=RoundEnd.AGENT_LOST, reason="no round yet"),
         started(0),  # of agents that were never admitted
     ],
     ids=lambda record: type(record).__name__,

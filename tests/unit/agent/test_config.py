@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings.config import AgentConfig, Program
-from agent.settings.kinds import SIGNALS_ALLOWED, WORKERS, parse_nnodes
+from agent.settings.kinds import NNODES, SIGNALS_ALLOWED, WORKERS
 
 
 def config_with(**changes: Any) -> AgentConfig:
@@ -34,7 +34,6 @@ def test_the_least_configuration_is_sound() -> None:
     [
         ({"coordinator": ""}, "coordinator"),
         ({"coordinator": None, "max_nodes": 2}, "max_nodes"),
-        ({"program": Program("script", "")}, "program"),
         ({"run_id": ""}, "run_id"),
         ({"run_id": "a/b"}, "run_id"),
         ({"run_id": "a\n"}, "run_id"),
@@ -109,7 +108,7 @@ def test_configuration_is_immutable() -> None:
     ("text", "agents"), [("1", (1, 1)), ("4", (4, 4)), ("1:4", (1, 4)), (" 2:2 ", (2, 2))]
 )
 def test_nnodes_is_a_number_or_a_range(text: str, agents: tuple[int, int]) -> None:
-    assert parse_nnodes(text) == agents
+    assert NNODES.parse(text) == agents
 
 
 @pytest.mark.parametrize(
@@ -117,13 +116,13 @@ def test_nnodes_is_a_number_or_a_range(text: str, agents: tuple[int, int]) -> No
 )
 def test_any_other_nnodes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="allowed is N or MIN:MAX"):
-        parse_nnodes(text)
+        NNODES.parse(text)
 
 
 @given(st.integers(1, 1_000_000), st.integers(1, 1_000_000))
 def test_nnodes_keeps_every_sound_range(first: int, second: int) -> None:
     low, high = sorted((first, second))
-    assert parse_nnodes(f"{low}:{high}") == (low, high)
+    assert NNODES.parse(f"{low}:{high}") == (low, high)
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinator.core.membership.leases import Membership
 from coordinator.core.model import Assignment, Exit, Standby, Stop, Verdict, VerdictCause
+from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.rendezvous import Wait
-from coordinator.core.run.desired_state import desired_state
+from coordinator.core.policy import Policy
 from coordinator.core.run.records import EndingStarted, RunEnded
 from coordinator.core.run.state import RunState
 from tests.unit.coordinator.test_run_state import started, state_of
 
 
 def desire(state: RunState, who: str = "a.1", wait: Wait | None = None) -> object:
-    return desired_state(state, who, wait=wait, present=2, now=10.0)
+    members = Membership(Policy())
+    for member in state.members:
+        members.attach(member, f"session of {member}", now=10.0)
+    return RunContext(state, members, Policy()).desired_state(who, wait, now=10.0)
 
 
 def test_a_gathering_run_tells_what_it_waits_for_and_how_long() -> None:

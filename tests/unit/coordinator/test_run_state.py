@@ -47,8 +47,8 @@ def started(round_id: int = 0, names: str = "ab", port: int = 1) -> RoundStarted
     )
 
 
-def ended(round_id: int = 0) -> RoundEnded:
-    return RoundEnded(round_id=round_id, cause=RoundEnd.WORKER_FAILED, reason="failed")
+def ended() -> RoundEnded:
+    return RoundEnded(cause=RoundEnd.WORKER_FAILED, reason="failed")
 
 
 FAILED = RunEnded(
@@ -153,7 +153,7 @@ def test_failures_are_counted_all_and_kept_up_to_a_limit() -> None:
 
 def test_history_and_spent_addresses_are_bounded() -> None:
     rounds = 2 * MASTERS_SPENT_MAX
-    records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended(n))]
+    records = [r for n in range(rounds) for r in (started(n, port=n + 1), ended())]
     state = state_of(*records, history_max=5)
     assert len(state.masters_spent) == MASTERS_SPENT_MAX
     assert state.masters_spent[-1] == ("10.a", rounds)
@@ -177,7 +177,7 @@ def test_every_decision_is_in_the_history_with_its_time_and_round() -> None:
         AgentRemoved(incarnation="d.1", reason="nobody knows it", at_s=2.5),
         GroupSucceeded(round_id=0, incarnation="a.1"),
         started(),
-        RoundEnded(round_id=0, cause=RoundEnd.AGENT_LOST, reason="lost b", at_s=3.0),
+        RoundEnded(cause=RoundEnd.AGENT_LOST, reason="lost b", at_s=3.0),
         started(4),
         EndingStarted(reason="spent", at_s=5.0),
         RunEnded(verdict=failed, at_s=6.0),
@@ -206,7 +206,7 @@ def test_a_reason_in_the_history_is_bounded() -> None:
 
 
 def test_a_broken_transition_tells_the_latest_decisions() -> None:
-    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended(n))]
+    rounds = [r for n in range(TRANSITION_HISTORY_MAX) for r in (started(n), ended())]
     state = state_of(*rounds)
     with pytest.raises(InvalidTransition) as caught:
         state.apply(ended())

@@ -1,11 +1,20 @@
-"""Shell. What installed packages offer to an agent, by name."""
+"""Shell. Where our packages are, for processes of our own, and what others offer by name."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+_STARTER = Path(__file__).resolve().parents[2] / "drumbeat_commands.py"
+
+
+def own_process(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a module of ours, whatever is called ``agent`` here."""
+    return [sys.executable, "-P", str(_STARTER), module, *arguments]
 
 
 def installed(*groups: str) -> dict[str, EntryPoint]:
