@@ -15,12 +15,7 @@ import structlog
 
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
-from agent.core.events import (
-    DeadlineReached,
-    Event,
-    PortReserved,
-    WorkerStep,
-)
+from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
 from agent.core.model import Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import OutcomeRecorder
