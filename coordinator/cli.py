@@ -1,7 +1,7 @@
 """Shell. The command line of ``coordinator``: options to a checked configuration."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 from coordinator.config import CoordinatorConfig, ResetLimits, default_state_dir
 from coordinator.errors import CommandFailed, InvalidConfiguration
 from drumbeat.command import options
+from drumbeat.command.console import open_missing
 from drumbeat.command.settings import QUIET, by_option, settings_of
 from drumbeat.format import count
 
@@ -80,9 +81,12 @@ def serve(*, quiet: bool, **params: Any) -> CoordinatorConfig:
 
 
 @coordinator.command(
-    cls=options.SectionedCommand, epilog=_RESET_EPILOG, params=options.options_of(RESET_SETTINGS)
+    "reset-limits",
+    cls=options.SectionedCommand,
+    epilog=_RESET_EPILOG,
+    params=options.options_of(RESET_SETTINGS),
 )
-def reset_limits(**params: Any) -> ResetLimits:
+def reset(**params: Any) -> ResetLimits:
     """Forget what was learned of how long things take in a run.
 
     Sections and heartbeats whose timeout is "auto" have no limit from then on,
@@ -91,25 +95,22 @@ def reset_limits(**params: Any) -> ResetLimits:
     return ResetLimits(**params)
 
 
-def main(
-    argv: Sequence[str] | None = None,
-    *,
-    run: Callable[[CoordinatorConfig], int],
-    reset: Callable[[ResetLimits], int],
-) -> int:
-    """Read the command line, do what it says, and return the exit code.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the command line, do what it says, and return the exit code."""
+    open_missing()
+    return options.run(coordinator, argv, _do, program="coordinator", errors=CommandFailed)
 
-    ``run`` serves until it is told to end; ``reset`` returns how many limits were forgotten.
-    """
 
-    def do(asked: CoordinatorConfig | ResetLimits) -> int:
-        if isinstance(asked, ResetLimits):
-            click.echo(f"coordinator: run {asked.run_id}: {count(reset(asked), 'limit')} forgotten")
-            return 0
-        # Imported here: it costs more than all of --help, which needs no log.
-        from drumbeat.command.logs import configure_logs  # noqa: PLC0415
+def _do(asked: CoordinatorConfig | ResetLimits) -> int:
+    # Imported late: neither --help nor a command line that is wrong needs grpc or a log.
+    if isinstance(asked, ResetLimits):
+        from coordinator.client import reset_limits  # noqa: PLC0415
 
-        configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
-        return run(asked)
+        forgotten = count(reset_limits(asked), "limit")
+        click.echo(f"coordinator: run {asked.run_id}: {forgotten} forgotten")
+        return 0
+    from coordinator.shell.server import run  # noqa: PLC0415
+    from drumbeat.command.logs import configure_logs  # noqa: PLC0415
 
-    return options.run(coordinator, argv, do, program="coordinator", errors=CommandFailed)
+    configure_logs(asked.log_format, level=asked.log_level, program="coordinator")
+    return run(asked)

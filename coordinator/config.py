@@ -106,11 +106,6 @@ class CoordinatorConfig:
     log_level: str = declare(LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)
 
-    @property
-    def address(self) -> str:
-        """Where the coordinator listens, as gRPC takes it, IPv6 in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
         found = read_settings(self)[1]

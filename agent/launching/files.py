@@ -5,17 +5,13 @@ ended, and ``values/<round>/<rank>`` what a worker has returned. Only this user 
 there, so all of it is pickled.
 """
 
-from __future__ import annotations
-
 import pickle
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from agent.launching.outcome import Outcome
+from agent.launching.outcome import Outcome
 
 AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 

@@ -4,41 +4,35 @@ The agent runs in a process of its own. So nothing of the program that launches 
 changed or waited for: its signal handlers, its event loop, its other children.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import cloudpickle
 
 from agent import errors
 from agent.launching import files
+from agent.launching.outcome import Outcome
 from agent.runtime import preflight
 from agent.runtime.installation import own_process
 from agent.runtime.private_directory import PrivateDirectory
-from agent.settings.config import Program
+from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
 from agent.workers.output import logs_specs
+from agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
 from worker_sdk.errors import error_file
 from worker_sdk.interpreter.signal_wakeup import wait_readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from agent.launching.outcome import Outcome
-    from agent.settings.config import AgentConfig, LaunchConfig
-    from agent.workers.output.logs import LogsSpecs
 
 WORKER = Path(__file__).with_name("worker.py")
 NAME_LENGTH_MAX = 128

@@ -1,7 +1,5 @@
 """Pure. How an agent ended, for the program that launched it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 It ends its agent, and so the workers, when the program that launched it has gone.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil
@@ -13,17 +11,14 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.__main__ import run
 from agent.errors import AgentError
 from agent.launching import files
 from agent.launching.outcome import Outcome
+from agent.settings.config import AgentConfig
 from drumbeat.command.console import close_console, open_missing
 from drumbeat.command.logs import configure_logs
-
-if TYPE_CHECKING:
-    from agent.settings.config import AgentConfig
 
 
 def watch_launcher(lifeline: int, pid: int) -> threading.Event:

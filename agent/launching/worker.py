@@ -4,8 +4,6 @@ Run by its path and never imported as a part of ``agent``: what the function imp
 its launcher finds it, and a folder of the user's may be called ``agent`` too.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -3,9 +3,8 @@
 Takes the place of ``torch.distributed.elastic.multiprocessing``: same names, same arguments.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from agent.errors import ProcessFailure
 from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext, check_ranks
@@ -13,9 +12,6 @@ from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
 from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from agent.workers.output.std import Std, to_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "DefaultLogsSpecs",
@@ -50,22 +46,18 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
     Args:
         name: What the workers are; part of the prefix of their lines.
         entrypoint: A function, or a program by name or path.
-        args: Arguments by local rank, which goes from 0 without a gap; of a program as
-            ``str(argument)``.
+        args: Arguments by local rank, from 0 without a gap; of a program as ``str(argument)``.
         envs: Environment variables by local rank, on top of this process's.
         logs_specs: Where output goes.
-        log_line_prefixes: What a line on the console begins with, by local rank; if not given,
-            ``[<name><local_rank>]:``.
+        log_line_prefixes: By local rank; if not given, ``[<name><local_rank>]:``.
         start_method: For a function: ``spawn`` or ``forkserver``, the same here, or ``fork``.
         numa_options: Must be None.
         duplicate_stdout_filters: Lines on the console that contain one of these are also written
             to one file for all workers.
         duplicate_stderr_filters: The same for the standard error.
 
-    Raises:
-        RuntimeError: `args` or `envs` lack a local rank.
-        ValueError: The start method or the arguments are impossible.
-        OSError: The program cannot be started; the message names what is wrong.
+    Raises ``RuntimeError`` if a local rank is missing, ``ValueError`` for impossible arguments and
+    ``OSError``, which names what is wrong, if a program cannot be started.
     """
     check_ranks(args, len(args), "args")
     check_ranks(envs, len(args), "envs")

@@ -5,8 +5,6 @@ supervisor turns itself into: an interpreter of its own that unpacks it (``spawn
 ``forkserver``, which means the same here), or a fork of this process (``fork``).
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import multiprocessing
@@ -18,27 +16,24 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import popen_spawn_posix, reduction, resource_tracker, spawn, util
 from multiprocessing.context import set_spawning_popen
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.signals import HANDLERS
+from agent.workers.output.logs import LogsSpecs
 from agent.workers.supervisor.client import launch_supervisor
+from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 from agent.workers.supervisor.process import SpawnError, opened_outputs, serve
 from agent.workers.supervisor.process_tree import die_with
 from worker_sdk import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from multiprocessing.process import BaseProcess
-
-    from agent.workers.output.logs import LogsSpecs
-    from agent.workers.supervisor.messages import StartWorkers, WorkerStart
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,17 +1,12 @@
 """Shell. Turns a signal to end into an exception of the main thread."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from types import FrameType
 
 _LOGGER = logging.getLogger(__name__)
 

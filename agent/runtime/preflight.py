@@ -3,8 +3,6 @@
 A mistake found here costs a second; found by the workers, a round of the whole run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
@@ -14,16 +12,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.errors import EventLogUnusable, LogDirectoryUnusable, ScriptNotFound, UsageError
+from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
 from agent.workers.output import logs_specs
-
-if TYPE_CHECKING:
-    from agent.settings.config import AgentConfig
 
 OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"

@@ -5,8 +5,6 @@ a lock on it (flock on the directory itself, which also tells systemd-tmpfiles t
 One that has no lock is what a dead process left, and goes with the next agent of this user.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -15,15 +13,12 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.errors import PrivateDirectoryUnusable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 SOCKET_PATH_BYTES_MAX = 107  # of a unix socket on Linux
 SOCKET_NAME_BYTES_MAX = 8  # of those in a private directory
@@ -163,10 +158,10 @@ def _hold(path: Path, *, is_own: bool) -> int | None:
     with suppress(OSError):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = True
         except OSError as error:
-            is_held = is_own and error.errno != errno.EWOULDBLOCK
-        if is_held and (is_own or _is_ours(path)) and _is_locked_there(path, lock):
+            if not is_own or error.errno == errno.EWOULDBLOCK:
+                raise
+        if (is_own or _is_ours(path)) and _is_locked_there(path, lock):
             return lock
     os.close(lock)
     return None

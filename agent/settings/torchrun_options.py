@@ -4,19 +4,15 @@ A command line of torchrun shall run as it is. What has no meaning here is ignor
 that does no harm, and said in a line.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+import click
 
 from agent.errors import UsageError
 from drumbeat.command.options import Source, source_of
 from drumbeat.command.settings import FLAG, Kind, Setting, named, parse_host_port
 from drumbeat.durations import parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import click
 
 _SAME = frozenset((
     "duplicate_stderr_filters", "duplicate_stdout_filters", "event_log_handler", "local_addr",

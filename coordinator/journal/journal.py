@@ -97,9 +97,8 @@ class JournaledRuns:
 class Journal(Protocol):
     """Where records are kept. One owner; calls never overlap.
 
-    Small on purpose, so that a replicated store can take its place. All methods raise
-    ``JournalOutage`` for what may pass, and end a coordinator with any other ``CommandFailed``:
-    ``LostLeadership`` if another one has taken over.
+    Methods raise ``JournalOutage`` for what may pass, and end a coordinator with any other
+    ``CommandFailed``: ``LostLeadership`` if another one has taken over.
     """
 
     runs: JournaledRuns
@@ -107,17 +106,11 @@ class Journal(Protocol):
     """Of the leadership under which it is written; 1 for a coordinator that is alone."""
 
     async def load(self) -> float:
-        """Read every run into ``runs``, which is empty before.
-
-        Returns what to add to the monotonic clock so that it never runs backwards.
-        """
+        """Read every run; return what to add to the monotonic clock so that it never goes back."""
         ...
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        """Make durable those effects that are to be kept, all or none, and show them in ``runs``.
-
-        ``now`` is the coordinator's clock.
-        """
+        """Make durable what is to be kept of these, all or none, and show it in ``runs``."""
         ...
 
     async def close(self) -> None:

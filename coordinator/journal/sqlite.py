@@ -49,8 +49,16 @@ _SNAPSHOT = "Snapshot"
 _SNAPSHOT_PART = "SnapshotPart"  # the snapshot goes on in the run's next row
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Record)}
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS by_run ON records (run_id);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+PRAGMA user_version={SCHEMA_VERSION};
+"""
 # The number None stands for the next one.
 _INSERT = "INSERT INTO records (number, run_id, kind, body) VALUES (?, ?, ?, ?)"
+_ERASE = "DELETE FROM records WHERE run_id = ?"
 _REMEMBER = "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
@@ -59,9 +67,9 @@ class SqliteFile:
 
     Every ``write`` is one transaction with ``synchronous=EXTRA``: it has reached the
     disk when the call returns. On a local disk it goes to a write-ahead log. That needs
-    memory that all who open the file share, which a network file system does not have:
-    there SQLite keeps a rollback journal, and each transaction first makes sure that no
-    coordinator on another host has taken the file over, whatever its locks are worth.
+    shared memory, which a network file system does not have: there SQLite keeps a rollback
+    journal. Each transaction makes sure that no coordinator on another host has taken the
+    file over, whatever the locks of the file system are worth.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -121,10 +129,10 @@ class SqliteFile:
                         row = (None, key, type(record).__name__, msgspec.json.encode(record))
                         self._database.execute(_INSERT, row)
                     case Forget(run_id=key):
-                        self._erase(key)
+                        self._database.execute(_ERASE, (key,))
                     case Compact(state):
                         self._compact(state)
-            self._remember("clock", str(now))
+            self._database.execute(_REMEMBER, ("clock", str(now)))
 
     def clock_offset(self) -> float:
         """Return what to add to the monotonic clock so that it never runs backwards.
@@ -144,8 +152,8 @@ class SqliteFile:
         if boot_id != known.get("boot_id", boot_id):
             offset = max(0.0, clock - time.monotonic())
         with self._transaction():
-            self._remember("boot_id", boot_id)
-            self._remember("clock_offset", str(offset))
+            facts = (("boot_id", boot_id), ("clock_offset", str(offset)))
+            self._database.executemany(_REMEMBER, facts)
         return offset
 
     def close(self) -> None:
@@ -159,21 +167,12 @@ class SqliteFile:
         database.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
         database.execute("PRAGMA synchronous=EXTRA")
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
-            raise self._corrupt(
-                f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
-            )
+        if version == 0:
+            database.executescript(_SCHEMA)
+        elif version != SCHEMA_VERSION:
+            why = f"it has version {version}, this coordinator reads {SCHEMA_VERSION}"
+            raise self._corrupt(why)
         with database:
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT,"
-                " run_id TEXT NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL)"
-            )
-            database.execute("CREATE INDEX IF NOT EXISTS by_run ON records (run_id)")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
-            )
-            if version != SCHEMA_VERSION:
-                database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             database.execute(_REMEMBER, ("owner", self._owner))
 
     def _corrupt(self, why: str) -> JournalCorrupt:
@@ -204,19 +203,13 @@ class SqliteFile:
         """
         query = "SELECT MIN(number) FROM records WHERE run_id = ?"
         number = self._database.execute(query, (state.key,)).fetchone()[0]
-        self._erase(state.key)
+        self._database.execute(_ERASE, (state.key,))
         body = memoryview(msgspec.json.encode(state))
         while body:
             part, body = body[:SNAPSHOT_PART_BYTES], body[SNAPSHOT_PART_BYTES:]
             kind = _SNAPSHOT_PART if body else _SNAPSHOT
             self._database.execute(_INSERT, (number, state.key, kind, part))
             number = None
-
-    def _erase(self, run_id: str) -> None:
-        self._database.execute("DELETE FROM records WHERE run_id = ?", (run_id,))
-
-    def _remember(self, name: str, value: str) -> None:
-        self._database.execute(_REMEMBER, (name, value))
 
 
 class SqliteJournal:

@@ -58,7 +58,7 @@ class Writer:
         journal: Journal,
         *,
         on_outage: Callable[[str], None],
-        on_serving: Callable[[bool], Awaitable[None]],
+        on_serving: Callable[[bool], Awaitable[None]] | None,
     ) -> None:
         self._journal = journal
         self._on_outage, self._on_serving = on_outage, on_serving
@@ -85,14 +85,16 @@ class Writer:
         if self._outage is not None:
             lasted_s = round(time.monotonic() - self._outage.began_at, 1)
             self._outage = None
-            await self._on_serving(True)
+            if self._on_serving is not None:
+                await self._on_serving(True)
             log.warning("the journal can be written again", after_s=lasted_s)
 
     async def _note(self, reason: str, **details: str) -> Outage:
         now = time.monotonic()
         if self._outage is None:
             self._outage = Outage(now=now)
-            await self._on_serving(False)
+            if self._on_serving is not None:
+                await self._on_serving(False)
         self._on_outage(reason)
         if self._outage.failed(reason, now=now):
             since_s = round(now - self._outage.began_at, 1)

@@ -66,10 +66,6 @@ class Outbox:
         raise self.error
 
 
-async def ignore(is_serving: bool) -> None:
-    """Tell no one."""
-
-
 class Driver:
     """Runs a registry. Everything that reaches it comes through ``submit``.
 
@@ -87,7 +83,7 @@ class Driver:
         limits: Limits,
         *,
         is_embedded: bool = False,
-        on_serving: Callable[[bool], Awaitable[None]] = ignore,
+        on_serving: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.registry, self.journal, self.limits = registry, journal, limits
         # Streams are not read beyond it: gRPC then holds the rest back on the agents.
@@ -125,7 +121,7 @@ class Driver:
     def open(self, opened: SessionOpened) -> Outbox:
         """Let a session begin, and return what it is sent. As ``submit``."""
         outbox = Outbox()
-        self._turns.open(opened, outbox, now=self.now())
+        self._turns.open(opened, outbox.put, now=self.now())
         return outbox
 
     def close(self, opened: SessionOpened) -> None:
@@ -200,13 +196,11 @@ class Driver:
         return self.journal.runs.copy(key)
 
     def _log(self, effect: fx.Decided | fx.ReadRun) -> None:
+        where: dict[str, object] = {"run.id": effect.run_id}
         if isinstance(effect, fx.ReadRun):
-            log.error("run broken", exc_info=effect.error, **{"run.id": effect.run_id})
+            log.error("run broken", exc_info=effect.error, **where)
             return
+        where["run.round"] = effect.round_id
         write = log.debug if self._is_embedded else log.info
-        write(
-            effect.decision,
-            message=self._history.line(effect),
-            reason=effect.reason,
-            **{"run.id": effect.run_id, "run.round": effect.round_id},
-        )
+        line = self._history.line(effect)
+        write(effect.decision, message=line, reason=effect.reason, **where)

@@ -31,6 +31,7 @@ from coordinator.shell.driver import Driver
 from coordinator.shell.service import ControlService, QueryService
 from coordinator.shell.sessions import Sessions
 from coordinator.wire.session import error_detail
+from drumbeat.command.settings import HostPort
 from drumbeat.v1 import (
     control_pb2,
     control_pb2_grpc,
@@ -65,6 +66,16 @@ SERVICES = tuple(
 
 def run(config: CoordinatorConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises ``CommandFailed``."""
+
+    async def serve(journal: SqliteJournal) -> None:
+        stopped = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+        async with serving(config, journal) as port:
+            print(f"coordinator ready at {HostPort(config.host, port)}", flush=True)
+            await stopped.wait()
+            log.info("coordinator stopping", reason="it was told to by a signal")
+
     with ExitStack() as stack:
         directory = config.state_dir or stack.enter_context(
             tempfile.TemporaryDirectory(prefix="drumbeat-coordinator-")
@@ -74,19 +85,7 @@ def run(config: CoordinatorConfig) -> int:
         if not journal.is_local:
             reason = "its file system may be a network's, so each decision takes longer to write"
             log.info("state directory", path=directory, reason=reason)
-        return asyncio.run(_serve(config, journal))
-
-
-async def _serve(config: CoordinatorConfig, journal: SqliteJournal) -> int:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stopped.set)
-    async with serving(config, journal) as port:
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        print(f"coordinator ready at {host}:{port}", flush=True)
-        await stopped.wait()
-        log.info("coordinator stopping", reason="it was told to by a signal")
+        asyncio.run(serve(journal))
     return 0
 
 
@@ -164,7 +163,7 @@ async def _start(
     reflection.enable_server_reflection(names, server)
     try:
         _probe(config)
-        port = server.add_insecure_port(config.address)
+        port = server.add_insecure_port(str(HostPort(config.host, config.port)))
     except (OSError, RuntimeError) as error:
         raise bind_error(config.host, config.port, error) from error
     await server.start()

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
 from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
-from coordinator.shell.driver import Driver, Outbox
+from coordinator.shell.driver import Driver
 from coordinator.wire.failure import failure_reported
 from coordinator.wire.session import (
     directive_message,
@@ -39,8 +39,7 @@ RECORDS_IN_FLIGHT_MAX = 64
 # Fields of one stream that may be reported as not understood.
 FIELDS_REPORTED_MAX = 32
 
-_Asked = tuple[FailureRecord, asyncio.Future[int | None]]
-_Pending = asyncio.Queue[_Asked | CoordinatorError | None]
+_Pending = asyncio.Queue[tuple[FailureRecord, asyncio.Future[int | None]]]
 
 
 class Sessions:
@@ -57,13 +56,15 @@ class Sessions:
     ) -> None:
         """Hold one session until either side ends it. Raises ``CoordinatorError``."""
         opened = await self._hello(requests)
-        outbox = self._driver.open(opened)
+        outbox, term = self._driver.open(opened), self._driver.journal.term
+
+        async def write() -> None:
+            while True:
+                effect = await outbox.next()
+                await send(directive_message(effect, run_id=opened.run_id, term=term))
+
         try:
-            await until_one_ends(
-                self._read(requests, opened),
-                self._write(outbox, send, opened.run_id),
-                outbox.ended(),
-            )
+            await until_one_ends(self._read(requests, opened), write(), outbox.ended())
         finally:
             self._driver.close(opened)
 
@@ -74,10 +75,7 @@ class Sessions:
     ) -> None:
         """Journal failure records and acknowledge them in order. Raises ``CoordinatorError``."""
         pending: _Pending = asyncio.Queue(RECORDS_IN_FLIGHT_MAX)
-        await until_one_ends(
-            _acknowledge(pending, send),
-            self._read_records(requests, pending),
-        )
+        await until_one_ends(_acknowledge(pending, send), self._read_records(requests, pending))
 
     async def _hello(self, requests: AsyncIterator[session_pb2.AgentReport]) -> SessionOpened:
         timeout = self._driver.limits.hello_timeout_s
@@ -105,71 +103,55 @@ class Sessions:
     ) -> None:
         """Submit what the agent says, up to its end; what can't be read is passed over."""
         noted = _note_once(opened.run_id, opened.agent.name)
-        messages = aiter(requests)
         while True:
             try:
-                message = await anext(messages)
+                message = await anext(requests)
             except StopAsyncIteration:
                 return
             except DecodeError as error:
                 noted(_undecodable(error))
                 continue
-            event = session_event(message, opened, noted)
-            if event is not None:
+            if (event := session_event(message, opened, noted)) is not None:
                 self._driver.submit(event)
 
-    async def _write(
-        self, outbox: Outbox, send: Callable[[session_pb2.Directive], Awaitable[None]], run_id: str
-    ) -> None:
-        while True:
-            effect, term = await outbox.next(), self._driver.journal.term
-            await send(directive_message(effect, run_id=run_id, term=term))
-
     async def _read_records(
-        self,
-        requests: AsyncIterator[session_pb2.ReportFailuresRequest],
-        pending: _Pending,
+        self, requests: AsyncIterator[session_pb2.ReportFailuresRequest], pending: _Pending
     ) -> None:
         """Submit records in order, up to the first that can't be; then wait for their answers.
 
         One accepted behind that would make it look like one that was counted before.
         """
         noted = _note_once("failure records", "an agent")
-        end: CoordinatorError | None = None
+        limits, error = self._driver.limits, None
         try:
             async for message in requests:
                 with refusing():
                     event = failure_reported(
                         message,
                         request_id=next(self._request_ids),
-                        record_bytes_max=self._driver.limits.failure_record_bytes_max,
-                        text_characters_max=self._driver.limits.failure_message_bytes_max,
+                        record_bytes_max=limits.failure_record_bytes_max,
+                        text_characters_max=limits.failure_message_bytes_max,
                         on_problem=noted,
                     )
                 await pending.put((event.record, await self._driver.submit_failure(event)))
-        except CoordinatorError as error:
-            end = error
-        except DecodeError as error:
-            end = _undecodable(error)
-        await pending.put(end)
-        await asyncio.get_running_loop().create_future()
+        except (CoordinatorError, DecodeError) as refused:
+            error = refused
+        await pending.join()
+        if error is not None:
+            raise _undecodable(error) if isinstance(error, DecodeError) else error
 
 
 async def _acknowledge(
-    pending: _Pending,
-    send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]],
+    pending: _Pending, send: Callable[[session_pb2.ReportFailuresResponse], Awaitable[None]]
 ) -> None:
-    """Answer records in order, up to the end; raise it if it is an error."""
-    while (item := await pending.get()) is not None:
-        if isinstance(item, CoordinatorError):
-            raise item
-        record, answer = item
-        is_kept = bool(await answer)
-        await send(
-            session_pb2.ReportFailuresResponse(
-                incarnation=record.incarnation, sequence=record.sequence, kept=is_kept
-            )
+    """Answer records in order."""
+    while True:
+        record, answer = await pending.get()
+        response = session_pb2.ReportFailuresResponse(
+            incarnation=record.incarnation, sequence=record.sequence, kept=bool(await answer)
         )
+        await send(response)
+        pending.task_done()
 
 
 def _undecodable(error: DecodeError) -> InvalidRequest:
@@ -182,10 +164,9 @@ def _note_once(run_id: str, agent: str) -> OnProblem:
 
     def note(problem: InvalidField) -> None:
         field = re.sub(r"\[\d+\]", "", problem.field)
-        if field in noted or len(noted) >= FIELDS_REPORTED_MAX:
-            return
-        noted.add(field)
-        text = f"{run_id}: passed over what {agent} says: {problem}"
-        log.warning("field not understood", message=text, field=field, **{"run.id": run_id})
+        if field not in noted and len(noted) < FIELDS_REPORTED_MAX:
+            noted.add(field)
+            text = f"{run_id}: passed over what {agent} says: {problem}"
+            log.warning("field not understood", message=text, field=field, **{"run.id": run_id})
 
     return note

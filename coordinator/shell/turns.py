@@ -9,22 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from coordinator.core import effects as fx
-from coordinator.core.events import (
-    AgentLeft,
-    BeatReceived,
-    DeadlineReached,
-    Event,
-    FailureReported,
-    LimitsReset,
-    OutageEnded,
-    RunRead,
-    SessionClosed,
-    SessionEvent,
-    SessionOpened,
-)
+from coordinator.core import events as ev
 from coordinator.core.model import GroupState
 from coordinator.core.registry.registry import Registry
 from coordinator.core.run.state import RunState
@@ -50,18 +37,18 @@ class Inbox:
     even if its agent leaves at once.
     """
 
-    opened: SessionOpened | None = None
-    concluded: BeatReceived | None = None
-    beat: BeatReceived | None = None
-    left: AgentLeft | None = None
-    closed: SessionClosed | None = None
+    opened: ev.SessionOpened | None = None
+    concluded: ev.BeatReceived | None = None
+    beat: ev.BeatReceived | None = None
+    left: ev.AgentLeft | None = None
+    closed: ev.SessionClosed | None = None
 
-    def put(self, event: SessionEvent) -> None:
+    def put(self, event: ev.SessionEvent) -> None:
         """Take an event in."""
         match event:
-            case SessionOpened():
+            case ev.SessionOpened():
                 self.opened = event
-            case BeatReceived(beat=beat):
+            case ev.BeatReceived(beat=beat):
                 if (before := self.beat) is not None:
                     was = before.beat
                     is_as_before = (beat.state, beat.round_id) == (was.state, was.round_id)
@@ -69,23 +56,19 @@ class Inbox:
                         self.concluded = before
                     event = replace(event, beat=beat.after(was))
                 self.beat = event
-            case AgentLeft():
+            case ev.AgentLeft():
                 self.left = event
-            case SessionClosed():
+            case ev.SessionClosed():
                 self.closed = event
 
-    def events(self) -> list[SessionEvent]:
+    def events(self) -> list[ev.SessionEvent]:
         """Return what there is, oldest first."""
         slots = (self.opened, self.concluded, self.beat, self.left, self.closed)
         return [event for event in slots if event is not None]
 
 
-class Recipient(Protocol):
-    """The sending side of one session."""
-
-    def put(self, effect: fx.Push | fx.Reject) -> None:
-        """Take in what is to be sent."""
-        ...
+Send = Callable[[fx.Push | fx.Reject], None]
+"""Takes in what is to be sent in a session."""
 
 
 class Turns:
@@ -106,17 +89,16 @@ class Turns:
         queue_max: int,
         failure_taken: Callable[[], None],
     ) -> None:
-        self.outboxes: dict[str, Recipient] = {}
+        self.outboxes: dict[str, Send] = {}
         self.answers: dict[int, Callable[[fx.Answer], None]] = {}
         self.outage = ""
-        self._registry = registry
-        self._read_run, self._log, self._wake = read_run, log, wake
-        self._queue_max = queue_max
-        self._failure_taken = failure_taken
+        self._registry, self._queue_max = registry, queue_max
+        self._read_run, self._log = read_run, log
+        self._wake, self._failure_taken = wake, failure_taken
         # What waits for a turn. A session is in there once at most, with its inbox.
-        self._queue: deque[Inbox | Event] = deque()
+        self._queue: deque[Inbox | ev.Event] = deque()
         self._inboxes: dict[str, Inbox] = {}
-        self._failures: deque[FailureReported] = deque()
+        self._failures: deque[ev.FailureReported] = deque()
         self._taken = 0
         self._overdue_from: int | None = None
         self._is_stopping = False
@@ -126,31 +108,31 @@ class Turns:
         """Whether nothing waits."""
         return not self._queue and not self._failures
 
-    def open(self, opened: SessionOpened, outbox: Recipient, *, now: float) -> None:
+    def open(self, opened: ev.SessionOpened, send: Send, *, now: float) -> None:
         """Let a session begin. As ``submit``; one that is refused leaves nothing behind."""
         self.submit(opened, now=now)
-        self.outboxes[opened.session_id] = outbox
+        self.outboxes[opened.session_id] = send
 
-    def close(self, opened: SessionOpened, *, now: float) -> None:
+    def close(self, opened: ev.SessionOpened, *, now: float) -> None:
         """Take in that a session ended; what was not sent yet is dropped."""
         self.outboxes.pop(opened.session_id, None)
-        closed = SessionClosed(
+        closed = ev.SessionClosed(
             run_id=opened.run_id,
             session_id=opened.session_id,
             incarnation=opened.agent.incarnation,
         )
         self._put(closed, now)
 
-    def submit(self, event: Event, *, now: float) -> None:
+    def submit(self, event: ev.Event, *, now: float) -> None:
         """Take an event in.
 
         What a session says takes no more room than the session has: the latest counts.
         Raises ``LimitReached`` if too many events wait, and ``Unavailable`` for what needs
         an answer before long, while the journal can't be written.
         """
-        if self.outage and isinstance(event, SessionOpened | LimitsReset):
+        if self.outage and isinstance(event, ev.SessionOpened | ev.LimitsReset):
             raise Unavailable(self.outage)
-        is_told_anew = isinstance(event, BeatReceived | AgentLeft)
+        is_told_anew = isinstance(event, ev.BeatReceived | ev.AgentLeft)
         if not is_told_anew and len(self._queue) >= self._queue_max:
             raise LimitReached("event_queue_max", self._queue_max)
         self._put(event, now)
@@ -167,8 +149,8 @@ class Turns:
         while self._failures:
             self._failures.popleft()
             self._failure_taken()
-        for session_id, outbox in self.outboxes.items():
-            outbox.put(fx.Reject(session_id=session_id, error=error))
+        for session_id, send in self.outboxes.items():
+            send(fx.Reject(session_id=session_id, error=error))
 
     def next_deadline(self) -> float | None:
         """Return when the next turn is due if nothing happens before."""
@@ -182,10 +164,17 @@ class Turns:
         handle = self._registry.handle
         effects: list[fx.Effect] = []
         for _ in range(min(len(self._queue), BATCH_MAX)):
-            for event in self._take():
-                effects += handle(event, now=now)
+            self._taken += 1
+            item = self._queue.popleft()
+            if isinstance(item, Inbox):
+                events = item.events()
+                del self._inboxes[events[0].session_id]
+                for event in events:
+                    effects += handle(event, now=now)
+            else:
+                effects += handle(item, now=now)
         if self._is_overdue(now):
-            effects += handle(DeadlineReached(), now=now)
+            effects += handle(ev.DeadlineReached(), now=now)
         size = 0
         for _ in range(0 if self._queue else min(len(self._failures), FAILURES_MAX)):
             if size >= FAILURES_BYTES_MAX:
@@ -206,29 +195,31 @@ class Turns:
                     self._log(effect)
                 case fx.ReadRun(run_id=key):
                     self._log(effect)
-                    self._queue.append(RunRead(run_id=key, state=self._read_run(key)))
+                    self._queue.append(ev.RunRead(run_id=key, state=self._read_run(key)))
                 case fx.Answer():
                     if (answer := self.answers.pop(effect.request_id, None)) is not None:
                         answer(effect)
                 case _:
-                    if (outbox := self.outboxes.get(effect.session_id)) is not None:
-                        outbox.put(effect)
+                    if (send := self.outboxes.get(effect.session_id)) is not None:
+                        send(effect)
         if self.outage:
             self.outage = ""
-            self._queue.append(OutageEnded())
+            self._queue.append(ev.OutageEnded())
 
-    def _put(self, event: Event, now: float) -> None:
+    def _put(self, event: ev.Event, now: float) -> None:
         if self._is_stopping:
             return
-        if isinstance(event, FailureReported):
+        if isinstance(event, ev.FailureReported):
             self._failures.append(event)
-        elif isinstance(event, SessionOpened | BeatReceived | AgentLeft | SessionClosed):
+        elif isinstance(
+            event, ev.SessionOpened | ev.BeatReceived | ev.AgentLeft | ev.SessionClosed
+        ):
             inbox = self._inboxes.get(event.session_id)
             if inbox is not None:
                 inbox.put(event)
                 return
             # Most beats say nothing new, and need no turn.
-            if isinstance(event, BeatReceived) and self._registry.take_quietly(event, now=now):
+            if isinstance(event, ev.BeatReceived) and self._registry.take_quietly(event, now=now):
                 return
             inbox = self._inboxes[event.session_id] = Inbox()
             inbox.put(event)
@@ -236,15 +227,6 @@ class Turns:
         else:
             self._queue.append(event)
         self._wake()
-
-    def _take(self) -> Sequence[Event]:
-        self._taken += 1
-        item = self._queue.popleft()
-        if not isinstance(item, Inbox):
-            return (item,)
-        events = item.events()
-        del self._inboxes[events[0].session_id]
-        return events
 
     def _is_overdue(self, now: float) -> bool:
         """Return whether a deadline is over and all that waited by then was handled.
@@ -254,10 +236,9 @@ class Turns:
         due = self._registry.next_deadline()
         if due is None or due > now:
             self._overdue_from = None
-            return False
-        if self._overdue_from is None:
+        elif self._overdue_from is None:
             self._overdue_from = self._taken + len(self._queue)
-        if self._taken < self._overdue_from:
-            return False
-        self._overdue_from = None
-        return True
+        is_overdue = self._overdue_from is not None and self._taken >= self._overdue_from
+        if is_overdue:
+            self._overdue_from = None
+        return is_overdue

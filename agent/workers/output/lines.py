@@ -1,7 +1,6 @@
 """Pure. A stream of bytes, cut into whole lines; and the last ones of it, fit for a report.
 
-Works on blocks of many lines at once, because work for each single line is what makes following
-a busy log slow. Bytes are passed on as they are.
+Works on blocks of many lines at once: work for each single line makes following a busy log slow.
 """
 
 import re

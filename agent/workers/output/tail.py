@@ -136,7 +136,7 @@ class Tail:
             for sink in self._sinks.values():
                 sink.close()
             if self._inotify is not None:
-                self._inotify.close()
+                os.close(self._inotify.fd)
             os.close(self._wakeup_fd)
             os.close(self._done_fd)
         return self._is_complete
@@ -227,8 +227,11 @@ class Tail:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
         if self._inotify is not None:
-            # Before the files are read, so that no write goes unnoticed.
-            self._inotify.drain()
+            # All notices, and before the files are read, so that no write goes unnoticed. Which
+            # files they name is not looked at: asking every file costs less.
+            with suppress(BlockingIOError):
+                while os.read(self._inotify.fd, _NOTICES_BYTES):
+                    pass
 
     def _drop_ended(self) -> None:
         with self._lock:
@@ -330,50 +333,31 @@ class _File:
 class Inotify:
     """Watches open files for writes. Its descriptor is readable after one; see inotify(7).
 
-    Raises ``OSError`` if the system has no watcher left (``fs.inotify.max_user_instances``).
+    Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
     """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._watchers: dict[int, int] = {}
-        self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self.fd < 0:
-            raise _last_error()
+        self._watches: list[int] = []
+        self.fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def watch(self, fd: int) -> Callable[[], None]:
-        """Watch the file open as `fd`; return what undoes that.
-
-        Raises ``OSError`` if the system has no watch left (``fs.inotify.max_user_watches``).
-        """
+        """Watch the file open as `fd`; return what undoes that."""
         # By this path it is the very file that is open, whatever has its name meanwhile.
         path = f"/proc/self/fd/{fd}".encode()
-        watch: int = self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY)
-        if watch < 0:
-            raise _last_error()
-        # The system knows one watch per file, however often it is asked for.
-        self._watchers[watch] = self._watchers.get(watch, 0) + 1
+        watch = _checked(self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY))
+        self._watches.append(watch)
         return partial(self._unwatch, watch)
 
     def _unwatch(self, watch: int) -> None:
-        self._watchers[watch] -= 1
-        if not self._watchers[watch]:
-            del self._watchers[watch]
+        self._watches.remove(watch)
+        # The system knows one watch per file, however often it is asked for.
+        if watch not in self._watches:
             self._libc.inotify_rm_watch(self.fd, watch)
 
-    def drain(self) -> None:
-        """Take all notices, so that the descriptor is readable again only after a new write.
 
-        Which files they name is not looked at: asking every file costs less.
-        """
-        with suppress(BlockingIOError):
-            while os.read(self.fd, _NOTICES_BYTES):
-                pass
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.fd)
-
-
-def _last_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"inotify: {os.strerror(number)}")
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"inotify: {os.strerror(number)}")
+    return result

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator import __main__ as entry
+from coordinator import cli as entry
 from coordinator.client import reset_limits
 from coordinator.config import ResetLimits
 from coordinator.errors import CallFailed

@@ -69,7 +69,7 @@ class Session:
         try:
             if self._opened is None:
                 opened = convert.session_opened(message, session_id=self.session_id)
-                turns.open(opened, self, now=life.clock.now)
+                turns.open(opened, self.put, now=life.clock.now)
                 self._opened = opened
             else:
                 event = convert.session_event(message, self._opened, self._on_problem)

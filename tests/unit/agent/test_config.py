@@ -34,7 +34,6 @@ def test_the_least_configuration_is_sound() -> None:
     [
         ({"coordinator": ""}, "coordinator"),
         ({"coordinator": None, "max_nodes": 2}, "max_nodes"),
-        ({"program": Program("script", "")}, "program"),
         ({"run_id": ""}, "run_id"),
         ({"run_id": "a/b"}, "run_id"),
         ({"run_id": "a\n"}, "run_id"),

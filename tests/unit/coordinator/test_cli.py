@@ -11,7 +11,7 @@ import structlog
 
 from coordinator import cli
 from coordinator.config import CoordinatorConfig, ResetLimits
-from coordinator.errors import CallFailed, PortInUse
+from coordinator.errors import CallFailed, CommandFailed, PortInUse
 
 
 @pytest.fixture(autouse=True)
@@ -27,32 +27,43 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 class Server:
-    """Stands for the server: keeps what it was told, answers with an exit code."""
+    """Stands for the server and its client: keeps what it was told, and answers."""
 
-    def __init__(self, exit_code: int = 0) -> None:
-        self.exit_code = exit_code
+    def __init__(self, exit_code: int = 0, error: CommandFailed | None = None) -> None:
+        self.exit_code, self.error = exit_code, error
         self.configs: list[CoordinatorConfig] = []
         self.resets: list[ResetLimits] = []
 
     def run(self, config: CoordinatorConfig) -> int:
         self.configs.append(config)
+        if self.error is not None:
+            raise self.error
         return self.exit_code
 
     def reset(self, asked: ResetLimits) -> int:
         self.resets.append(asked)
+        if self.error is not None:
+            raise self.error
         return 3
+
+    def main(self, *argv: str) -> int:
+        """Run the command, with this object in the place of what it calls."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("coordinator.shell.server.run", self.run)
+            patch.setattr("coordinator.client.reset_limits", self.reset)
+            return cli.main(argv)
 
 
 def serve(*argv: str) -> CoordinatorConfig:
     server = Server()
-    assert cli.main(["serve", *argv], run=server.run, reset=server.reset) == 0
+    assert server.main("serve", *argv) == 0
     (config,) = server.configs
     return config
 
 
 def refuse(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     server = Server()
-    assert cli.main(["serve", *argv], run=server.run, reset=server.reset) == 2
+    assert server.main("serve", *argv) == 2
     assert server.configs == []
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -139,14 +150,12 @@ def test_wrong_usage_is_one_line_and_a_hint(
 
 
 def test_exit_code_is_the_servers() -> None:
-    assert cli.main(["serve"], run=Server(exit_code=1).run, reset=Server().reset) == 1
+    assert Server(exit_code=1).main("serve") == 1
 
 
 def test_a_startup_error_is_shown_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    def run(config: CoordinatorConfig) -> int:
-        raise PortInUse(config.host, config.port, "Address already in use")
-
-    assert cli.main(["serve"], run=run, reset=Server().reset) == 2
+    server = Server(error=PortInUse("127.0.0.1", 29400, "Address already in use"))
+    assert server.main("serve") == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error == (
         "coordinator: error: cannot listen on port 29400 of 127.0.0.1: Address already in use"
@@ -159,7 +168,7 @@ def test_help_and_version_serve_nothing(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
-    assert cli.main(argv, run=server.run, reset=server.reset) == 0
+    assert server.main(*argv) == 0
     assert server.configs == []
     assert capsys.readouterr().out
 
@@ -177,7 +186,7 @@ def test_limits_are_reset_where_the_coordinator_is(
 ) -> None:
     server = Server()
     line = ["reset-limits", "--run-id", "mt5", *argv]
-    assert cli.main(line, run=server.run, reset=server.reset) == 0
+    assert server.main(*line) == 0
     assert server.resets == [ResetLimits(run_id="mt5", coordinator=address)]
     assert capsys.readouterr().out == "coordinator: run mt5: 3 limits forgotten\n"
 
@@ -187,7 +196,7 @@ def test_a_reset_without_a_run_or_with_a_wrong_address_is_refused(
     argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = Server()
-    assert cli.main(["reset-limits", *argv], run=server.run, reset=server.reset) == 2
+    assert server.main("reset-limits", *argv) == 2
     assert server.resets == []
     assert "coordinator reset-limits --help" in capsys.readouterr().err
 
@@ -195,10 +204,8 @@ def test_a_reset_without_a_run_or_with_a_wrong_address_is_refused(
 def test_a_reset_that_fails_says_why_and_ends_with_its_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def reset(_asked: ResetLimits) -> int:
-        raise CallFailed("there is no run 'r'", 2, "look")
-
-    assert cli.main(["reset-limits", "--run-id", "r"], run=Server().run, reset=reset) == 2
+    server = Server(error=CallFailed("there is no run 'r'", 2, "look"))
+    assert server.main("reset-limits", "--run-id", "r") == 2
     assert capsys.readouterr().err.splitlines() == [
         "coordinator: error: there is no run 'r'",
         "coordinator: hint: look",

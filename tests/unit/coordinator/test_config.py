@@ -73,11 +73,6 @@ def test_a_record_fits_a_message_and_holds_its_own() -> None:
     assert limits.failure_record_bytes_max < limits.failure_queue_bytes_max
 
 
-def test_address_is_written_as_grpc_takes_it() -> None:
-    assert CoordinatorConfig(port=1).address == "127.0.0.1:1"
-    assert CoordinatorConfig(host="::1", port=1).address == "[::1]:1"
-
-
 @pytest.mark.parametrize(
     ("port", "state_home", "path"),
     [
