@@ -25,10 +25,9 @@ from agent.core.model import AgentPolicy, Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.parent_error_file import cause_of, tell_launcher
+from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
-from agent.runtime.signals import take_signals
 from agent.session.convert import Identity, failure_message
 from agent.session.session import Session
 from agent.session.spool import Reporter, Spool, Spooled
