@@ -22,7 +22,7 @@ from coordinator.core.effects import Effect, Forget, Persist
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
 from coordinator.errors import JournalCorrupt, LostLeadership
-from coordinator.journal.journal import Change, Compact, JournaledRuns
+from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
 from coordinator.journal.storage import (
     LOCAL_KINDS,
     journal_error,
@@ -212,13 +212,11 @@ class SqliteFile:
             number = None
 
 
-class SqliteJournal:
+class SqliteJournal(Journal):
     """A ``SqliteFile`` behind a thread: SQLite waits for the disk, the event loop does not."""
 
-    term = 1
-
     def __init__(self, directory: Path) -> None:
-        self.runs = JournaledRuns()
+        super().__init__()
         self._file = SqliteFile(directory)
         self.is_local = self._file.is_local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")

@@ -27,7 +27,7 @@ from coordinator.errors import (
     Unavailable,
 )
 from coordinator.journal import writer as writer_module
-from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import _crash_if_failed
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 20_000 * MS
 
 
-class FlakyJournal(MemoryJournal):
+class FlakyJournal(Journal):
     """Keeps what is written, but while it has an ``error`` or its gate is shut."""
 
     def __init__(self) -> None:
@@ -401,7 +401,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
-    driver = Driver(Registry(Policy()), MemoryJournal(), Limits())
+    driver = Driver(Registry(Policy()), Journal(), Limits())
     task = asyncio.create_task(driver.run())
     outbox = open_session(driver)
     await take(outbox, 2)
