@@ -15,11 +15,7 @@ class Deadlines(Generic[K]):
 
     Postponing costs O(1) and adds nothing to the heap, because a lease is
     postponed at every heartbeat: an entry that comes up early is put back.
-    The heap is made anew when most of it is out of date, so its size stays
-    within a constant factor of the deadlines.
     """
-
-    _REBUILD_AT_MIN = 64
 
     def __init__(self) -> None:
         self._instants: dict[K, float] = {}
@@ -28,9 +24,6 @@ class Deadlines(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._instants)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._instants
 
     def get(self, key: K) -> float | None:
         """Return the instant of ``key``, ``None`` if it has none."""
@@ -51,8 +44,7 @@ class Deadlines(Generic[K]):
         """Return the earliest instant, ``None`` if there is none."""
         while self._heap:
             queued, _, key = self._heap[0]
-            instant = self._instants.get(key)
-            if instant == queued:
+            if (instant := self._instants.get(key)) == queued:
                 return queued
             heapq.heappop(self._heap)
             if instant is not None:
@@ -70,7 +62,7 @@ class Deadlines(Generic[K]):
 
     def _push(self, key: K, instant: float) -> None:
         heapq.heappush(self._heap, (instant, next(self._counter), key))
-        if len(self._heap) > max(self._REBUILD_AT_MIN, 2 * len(self._instants)):
-            # Linear, but at most once per as many pushes.
+        if len(self._heap) > max(64, 2 * len(self._instants)):
+            # Most of it is out of date. Linear, but at most once per as many pushes.
             self._heap = [(at, next(self._counter), key) for key, at in self._instants.items()]
             heapq.heapify(self._heap)

@@ -13,8 +13,7 @@ from typing import NamedTuple, Self
 class InterruptionKind(StrEnum):
     """What ended an iteration for a worker. The values are those of the protocol."""
 
-    label: str
-    """What happened, as a report has it."""
+    label: str  # what happened, as a report has it
 
     def __new__(cls, value: str, label: str) -> Self:
         """Make a member whose value is the first of the two."""
@@ -43,16 +42,11 @@ class InterruptionKind(StrEnum):
 class InprocessStep(StrEnum):
     """How far all workers of a host are in an iteration. The values are those of the protocol."""
 
-    ENTERED = "ENTERED"
-    """They wait for it to begin."""
+    ENTERED = "ENTERED"  # they wait for it to begin
     RUNNING = "RUNNING"
-    """It runs."""
-    INTERRUPTED = "INTERRUPTED"
-    """At least one was interrupted; they clean up."""
+    INTERRUPTED = "INTERRUPTED"  # at least one was; they clean up
     COMPLETED = "COMPLETED"
-    """All have completed it."""
-    OUTSIDE = "OUTSIDE"
-    """Not all have entered the first one of the round."""
+    OUTSIDE = "OUTSIDE"  # not all have entered the first one of the round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +63,8 @@ class Interruption:
 class HostReport:
     """What a host's workers do in the iterations of a round: all of it, the latest wins.
 
-    ``terminated`` only grows. ``groups`` are by local rank, empty if no rule asks for them.
-    ``ahead`` are local ranks: of those that have completed what still runs, or wait for the
-    next iteration.
+    ``terminated`` only grows. ``groups`` are by local rank, empty if no rule asks for them,
+    ``ahead`` the local ranks that have completed what still runs, or wait for the next one.
     """
 
     iteration: int
@@ -85,9 +78,8 @@ class HostReport:
 class InprocessSeat(NamedTuple):
     """A worker's place in an iteration; ``active_rank`` is ``None`` if it stands by.
 
-    A named tuple: a begin makes one for each worker of the fleet.
-    Those of its role are counted as those in its rank are: active ones, if it is.
-    ``role_world_size`` is 0 if the coordinator does not tell places within a role.
+    A named tuple, because a begin makes one for each worker of the fleet. The role's are
+    active ones, if it is; ``role_world_size`` 0: the coordinator tells no places in roles.
     """
 
     local_rank: int

@@ -45,11 +45,13 @@ def seconds_of(message: Duration) -> float:
     return message.seconds + message.nanos / 1e9
 
 
-def between(least: float, most: float, unit: str = "") -> Check:
-    """Return a check for numbers."""
+def between(
+    least: float, most: float, unit: str = "", measure: Callable[[Any], float] | None = None
+) -> Check:
+    """Return a check for numbers, or for what is measured of a value."""
 
-    def check(path: str, value: float) -> float:
-        if not least <= value <= most:
+    def check(path: str, value: Any) -> Any:
+        if not least <= (value if measure is None else measure(value)) <= most:
             raise InvalidField(path, value, f"{least:.17g} to {most:.17g} {unit}".rstrip())
         return value
 
@@ -58,13 +60,7 @@ def between(least: float, most: float, unit: str = "") -> Check:
 
 def text(least: int, most: int) -> Check:
     """Return a check for the number of characters of a text."""
-
-    def check(path: str, value: str) -> str:
-        if not least <= len(value) <= most:
-            raise InvalidField(path, value, f"{least} to {most} characters")
-        return value
-
-    return check
+    return between(least, most, "characters", len)
 
 
 def cut(most: int) -> Check:
@@ -96,8 +92,8 @@ class MessageMapping(Generic[V]):
         value: Callable[..., V],
         message: type[Message],
         *,
-        parts: Mapping[str, MessageMapping[Any] | type[StrEnum]] | None = None,
-        checks: Mapping[str, Check] | None = None,
+        parts: Mapping[str, MessageMapping[Any] | type[StrEnum]] = {},
+        checks: Mapping[str, Check] = {},
         given: Collection[str] = (),
     ) -> None:
         self._value, self._message = value, message
@@ -107,8 +103,7 @@ class MessageMapping(Generic[V]):
         for each in fields(value):  # type: ignore[arg-type]
             if each.name not in given:
                 name = each.name if each.name in described else each.name.removesuffix("_s")
-                part, check = (parts or {}).get(each.name), (checks or {}).get(each.name)
-                field = _field(each, described[name], part, check)
+                field = _field(each, described[name], parts.get(each.name), checks.get(each.name))
                 if field.read_part or field.read or field.has_presence:
                     self._fields.append(field)
                 else:
@@ -167,38 +162,38 @@ class _Field(NamedTuple):
     name: str
     attribute: str
     has_presence: bool
-    read: Check | None = None
-    read_part: Callable[[Any, str, OnProblem], Any] | None = None
-    write: Callable[[Any], Any] | None = None
-    absent: Any = None
+    read: Check | None
+    read_part: Callable[[Any, str, OnProblem], Any] | None
+    write: Callable[[Any], Any] | None
+    absent: Any
 
 
 def _field(
     field: Field[Any],
     described: Any,
     part: MessageMapping[Any] | type[StrEnum] | None,
-    check: Check | None,
+    read: Check | None,
 ) -> _Field:
     is_optional = "None" in str(field.type)
-    found = _Field(described.name, field.name, is_optional and described.has_presence, check)
+    read_part: Any = None
+    write: Callable[[Any], Any] | None = None
     absent: Any = None if is_optional else MISSING
-    if isinstance(part, MessageMapping):
-        if described.default_value == []:
-            write_all = partial(map, part.write)
-            return found._replace(read_part=part.read_all, write=write_all, absent=())
-        return found._replace(read_part=part.read, write=part.write, absent=absent)
-    if part is not None:
+    if isinstance(part, MessageMapping) and described.default_value == []:
+        read_part, write, absent = part.read_all, partial(map, part.write), ()
+    elif isinstance(part, MessageMapping):
+        read_part, write = part.read, part.write
+    elif part is not None:
         members: dict[int, Any] = enum_table(described.enum_type, part)
         write = {member: number for number, member in members.items()}.__getitem__
         read = partial(_read_member, {0: None, **members} if is_optional else members)
-        return found._replace(read=read, write=write, absent=absent)
-    if described.message_type is not None:
-        return found._replace(read=_read_duration, write=duration, absent=absent)
-    if not is_optional:
+    elif described.message_type is not None:
+        read, write = _read_duration, duration
+    elif not is_optional:
         with suppress(InvalidField):
             default = described.default_value
-            absent = default if check is None else check(described.name, default)
-    return found._replace(absent=absent)
+            absent = default if read is None else read(described.name, default)
+    has_presence = is_optional and described.has_presence
+    return _Field(described.name, field.name, has_presence, read, read_part, write, absent)
 
 
 def _read_member(members: dict[int, Any], path: str, raw: int) -> Any:

@@ -6,13 +6,11 @@ _SHOWN_LENGTH_MAX = 100  # a message stays one readable line, whatever a peer se
 
 
 class Violation(NamedTuple):
-    """A field whose value is not allowed, alone or together with others."""
+    """A field, as its owner calls it, whose value is not allowed; what would be, as a phrase."""
 
     field: str
-    """Name of the field, as its owner calls it."""
     value: object
     allowed: str
-    """What would have been accepted, as a phrase."""
 
     def __str__(self) -> str:
         return f"{self.field}: {show_value(self.value)} is given, allowed is {self.allowed}"

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from agent.runtime.driver import drive
-from agent.session.transport import TransportError
+from agent.session.transport import Failures, Reports, TakeDirective, TakeReceipt, TransportError
 from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.policy import Policy
@@ -22,7 +22,7 @@ from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
 from coordinator.shell.service import QueryService
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -61,19 +61,11 @@ class EmbeddedConnection:
         """Return the loopback address: all workers are here."""
         return "127.0.0.1"
 
-    async def open(
-        self,
-        requests: AsyncGenerator[session_pb2.AgentReport, None],
-        take: Callable[[session_pb2.Directive], None],
-    ) -> None:
+    async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Hold one session."""
         await _converse(self._sessions.open, requests, take)
 
-    async def report(
-        self,
-        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
-        take: Callable[[session_pb2.ReportFailuresResponse], None],
-    ) -> None:
+    async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
 

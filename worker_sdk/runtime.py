@@ -64,15 +64,13 @@ def start() -> Board:
         if STATE.board is not None:
             return STATE.board
         if STATE.is_starting:  # a signal handler has interrupted the code below
-            return Board(bytearray(layout.BOARD_BYTES))
+            return Board()
         STATE.is_starting = True
         try:
             is_exiting = _register_hooks()
             directory = os.environ.get(context.WORKER_DIR, "")
             board = _claimed(directory)
-            if board is None:
-                board = Board(bytearray(layout.BOARD_BYTES))
-            else:
+            if board.is_watched:
                 _come_alive(board, directory)
             STATE.board = board
             if is_exiting:
@@ -115,8 +113,8 @@ def clear_scopes() -> None:
         STATE.board.words[layout.PROGRESS_SINCE] = 0
 
 
-def _claimed(directory: str) -> Board | None:
-    """Return the worker's board; ``None`` if it is not for this process, and log why once."""
+def _claimed(directory: str) -> Board:
+    """Return the worker's board, or say why it is not for this process and return one unread."""
     # Loaded, with a parent, in the processes that it made.
     multiprocessing = sys.modules.get("multiprocessing.process")
     if not directory:
@@ -130,7 +128,7 @@ def _claimed(directory: str) -> Board | None:
             log.info("another process of this worker is watched, this one is not")
         except BoardUnusable as error:
             log.warning("timers, sections and heartbeats are not watched: %s", error)
-    return None
+    return Board()
 
 
 def _come_alive(board: Board, directory: str) -> None:

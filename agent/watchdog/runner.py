@@ -7,10 +7,10 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -28,7 +28,7 @@ from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.command.console import write_text
-from drumbeat.format import printable
+from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self._forget()
+        self.ended()
+        self._workers.clear()
         keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
@@ -134,7 +135,8 @@ class Watchdog:
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
-            self._forget()
+            self.ended()
+            self._workers.clear()
             return {key.local_rank: {} for key in keys}
         shared = self._serve_file_timers(directory)
         return {
@@ -210,7 +212,7 @@ class Watchdog:
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
-        self._forget()
+        self.ended()
         if self._alarm is not None:
             self._alarm.cancel()
         for task in self._tasks:
@@ -284,8 +286,7 @@ class Watchdog:
             case msg.AnnounceLook():
                 worker.board.announce(effect.look_at)
             case msg.TakeEvidence():
-                task = asyncio.get_running_loop().create_task(self._take_evidence(effect, worker))
-                self._own(task)
+                self._spawn(self._take_evidence(effect, worker))
             case msg.Signal():
                 self._on_event(effect)
                 worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
@@ -315,7 +316,7 @@ class Watchdog:
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
-            evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
+            evidence = Evidence(notes=f"no stacks: {describe(error)}")
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
@@ -328,25 +329,16 @@ class Watchdog:
             worker.hang, worker.signalled = effect.hang, None
         elif effect.hang.evidence.stacks:
             # No failure record will have them.
-            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
+            write_text(f"{effect.hang.evidence.stacks}\n")
 
-    def _own(self, task: asyncio.Task[None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it beside; the loop's exception handler is told of an error when it has ended."""
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # As the loop does with what a reader or a timer of ours raises.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "the watchdog failed", "exception": error, "task": task}
-            )
-
-    # Kicks.
+        task.add_done_callback(self._tasks.discard)
 
     def _listen(self, worker: _Worker) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(worker.board.kick_fd, self._on_kick, worker)
+        asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, worker)
 
     def _on_kick(self, worker: _Worker) -> None:
         loop = asyncio.get_running_loop()
@@ -379,10 +371,6 @@ class Watchdog:
         worker.is_gone = True
         worker.board.close()
 
-    def _forget(self) -> None:
-        self.ended()
-        self._workers.clear()
-
     @property
     def _service(self) -> WorkerService | None:
         return None if self._listener is None else self._listener.service
@@ -390,7 +378,7 @@ class Watchdog:
     def _ensured_listener(self, directory: Path) -> Listener:
         if self._listener is not None and not self._listener.is_in(directory):
             # A cleaner took its socket away, and no worker is left that is connected.
-            self._own(asyncio.get_running_loop().create_task(self._listener.close()))
+            self._spawn(self._listener.close())
             self._listener = None
         if self._listener is None:
             calls = Calls(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from coordinator.core.membership.leases import Presence
-from coordinator.core.model import Seat
+from coordinator.core.model import AgentIdentity, Round, Seat
 from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
@@ -27,7 +26,10 @@ PAGE_BYTES_MAX = 3 * 1024 * 1024
 # Where standbys are listed: behind all that have a rank.
 _STANDBY_RANK = 2**32
 
+_ROUND = MessageMapping(Round, query_pb2.Round, given=("seats",))
 _SEAT = MessageMapping(Seat, query_pb2.Seat, given=("agent",))
+_AGENT = MessageMapping(AgentIdentity, query_pb2.Agent, given=("address",))
+_EVENT = MessageMapping(HistoryEntry, query_pb2.RunEvent, given=("at_s", "decision"))
 
 
 def run_message(
@@ -38,36 +40,34 @@ def run_message(
     ``state`` is what is journaled, ``run`` the core, for what is not: who is connected,
     and what agents say of themselves.
     """
-    verdict = state.verdict
-    message = query_pb2.Run(
+    verdict, iterations, reason, full = state.verdict, state.iterations, state.reason, {}
+    if run and (run.state.phase, run.state.round_id) == (state.phase, state.round_id):
+        reason = run.reason()  # what it waits for: it has decided nothing that is not journaled
+    if view == query_pb2.VIEW_FULL:
+        full = {
+            "spec": SPEC.write(state.spec),
+            "round": None if state.round is None else _ROUND.write(state.round),
+            "verdict": None if verdict is None else verdict_message(verdict),
+            "limits": None if state.limits is None else limits_message(state.limits),
+            "iterations_restarted": state.iterations_restarted,
+            "failures_kept": len(state.failures),
+            "event_sequence": state.events_count,
+        }
+        if iterations is not None and iterations.iteration >= 0:
+            full["iteration"] = iterations.iteration
+    return query_pb2.Run(
         run_id=state.run_id,
         generation=state.generation,
         phase=query_pb2.RunPhase.Value(f"RUN_PHASE_{state.phase}"),
-        reason=_reason(state, run),
+        reason=reason,
         cause=None if verdict is None else cause_value(verdict.cause),  # type: ignore[arg-type]
         round_id=state.round_id,
         restart_count=state.restart_count,
         agents_count=len(state.members),
         failures_count=state.failures_count,
         ended_age=None if state.ended_at is None else _age(state.ended_at, now),
+        **full,
     )
-    if view != query_pb2.VIEW_FULL:
-        return message
-    iterations = state.iterations
-    has_iteration = iterations is not None and iterations.iteration >= 0
-    message.MergeFrom(
-        query_pb2.Run(
-            spec=SPEC.write(state.spec),
-            round=_round(state),
-            verdict=None if verdict is None else verdict_message(verdict),
-            limits=None if state.limits is None else limits_message(state.limits),
-            iteration=iterations.iteration if iterations is not None and has_iteration else None,
-            iterations_restarted=state.iterations_restarted,
-            failures_kept=len(state.failures),
-            event_sequence=state.events_count,
-        )
-    )
-    return message
 
 
 def runs_page(
@@ -82,38 +82,28 @@ def runs_page(
         (row for row in runs if (row[0].run_id, row[0].generation) > (run_id, generation)),
         key=lambda row: (row[0].run_id, row[0].generation),
     )
-    response = query_pb2.ListRunsResponse()
-    last = _fill(
-        response.runs,
-        rows,
-        lambda row: run_message(row[0], row[1], request.view, now=now),
-        request.page_size,
+    found = _page(
+        rows, lambda row: run_message(row[0], row[1], request.view, now=now), request.page_size
     )
-    if last is not None:
-        response.next_page_token = f"{last[0].generation}:{last[0].run_id}"
+    response = query_pb2.ListRunsResponse(runs=found)
+    if len(found) < len(rows):
+        last = rows[len(found) - 1][0]
+        response.next_page_token = f"{last.generation}:{last.run_id}"
     return response
 
 
 def agents_page(
-    request: query_pb2.ListAgentsRequest,
-    state: RunState,
-    run: AnyRun | None,
-    *,
-    now: float,
+    request: query_pb2.ListAgentsRequest, state: RunState, run: AnyRun | None, *, now: float
 ) -> query_pb2.ListAgentsResponse:
     """Write a page of a run's agents. Raises ``InvalidRequest``. Linear in agents."""
-    after = _position(request.page_token)
-    ranks = state.group_ranks()
+    after, ranks = _position(request.page_token), state.group_ranks()
     rows = sorted((ranks.get(i, _STANDBY_RANK), i) for i in state.members)
-    response = query_pb2.ListAgentsResponse()
-    last = _fill(
-        response.agents,
-        [row for row in rows if row > after],
-        lambda row: _agent(state, run, row[1], request.view, now=now),
-        request.page_size,
-    )
-    if last is not None:
-        response.next_page_token = f"{last[0]}:{last[1]}"
+    rows, is_full = [row for row in rows if row > after], request.view == query_pb2.VIEW_FULL
+    found = _page(rows, lambda row: _agent(state, run, row[1], is_full, now), request.page_size)
+    response = query_pb2.ListAgentsResponse(agents=found)
+    if len(found) < len(rows):
+        rank, incarnation = rows[len(found) - 1]
+        response.next_page_token = f"{rank}:{incarnation}"
     return response
 
 
@@ -121,100 +111,51 @@ def events_page(
     request: query_pb2.ListEventsRequest, state: RunState, *, now: float
 ) -> query_pb2.ListEventsResponse:
     """Write a page of what was decided on a run."""
-    response = query_pb2.ListEventsResponse()
+
+    def event(entry: HistoryEntry) -> query_pb2.RunEvent:
+        kind = f"RUN_EVENT_KIND_{entry.decision.upper().replace(' ', '_')}"
+        message: query_pb2.RunEvent = _EVENT.write(entry, kind=kind, age=_age(entry.at_s, now))
+        return message
+
     rows = [entry for entry in state.history if entry.sequence > request.after_sequence]
-    last = _fill(response.events, rows, lambda entry: _event(entry, now), request.page_size)
-    response.has_more = last is not None
-    return response
+    found = _page(rows, event, request.page_size)
+    return query_pb2.ListEventsResponse(events=found, has_more=len(found) < len(rows))
 
 
-def _fill(
-    answer: Any, rows: Sequence[Row], write: Callable[[Row], Any], page_size: int
-) -> Row | None:
-    """Add as many rows as a page holds, at least one; return its last if more follow."""
+def _page(rows: Sequence[Row], write: Callable[[Row], Any], page_size: int) -> list[Any]:
+    """Write as many rows as a page holds, at least one."""
+    page: list[Any] = []
     size, room = min(page_size or PAGE_SIZE_MAX, PAGE_SIZE_MAX), PAGE_BYTES_MAX
-    for index, row in enumerate(rows):
-        message = write(row) if index < size else None
-        room -= 0 if message is None else message.ByteSize()
-        if message is None or (room < 0 and index):
-            return rows[index - 1]
-        answer.append(message)
-    return None
-
-
-def _round(state: RunState) -> query_pb2.Round | None:
-    current = state.round
-    if current is None:
-        return None
-    return query_pb2.Round(
-        round_id=current.round_id,
-        master_addr=current.master_addr,
-        master_port=current.master_port,
-        world_size=current.world_size,
-        group_world_size=current.group_world_size,
-        restart_count=current.restart_count,
-        reason=current.reason,
-    )
-
-
-def _reason(state: RunState, run: AnyRun | None) -> str:
-    """Return what a run waits for, unless its core has decided what is not journaled yet."""
-    if run is None:
-        return state.reason
-    if run.state.phase is not state.phase or run.state.round_id != state.round_id:
-        return state.reason
-    return run.reason()
-
-
-def _event(entry: HistoryEntry, now: float) -> query_pb2.RunEvent:
-    name = entry.decision.upper().replace(" ", "_")
-    return query_pb2.RunEvent(
-        sequence=entry.sequence,
-        age=_age(entry.at_s, now),
-        kind=query_pb2.RunEventKind.Value(f"RUN_EVENT_KIND_{name}"),
-        reason=entry.reason,
-        round_id=entry.round_id,
-    )
+    for row in rows[:size]:
+        message = write(row)
+        room -= message.ByteSize()
+        if room < 0 and page:
+            break
+        page.append(message)
+    return page
 
 
 def _agent(
-    state: RunState,
-    run: AnyRun | None,
-    incarnation: str,
-    view: query_pb2.View.ValueType,
-    *,
-    now: float,
+    state: RunState, run: AnyRun | None, incarnation: str, is_full: bool, now: float
 ) -> query_pb2.Agent:
-    identity = state.members[incarnation]
-    message = query_pb2.Agent(
-        incarnation=incarnation,
-        host=identity.host,
-        name=identity.name,
-        role=identity.role,
-        local_world_size=identity.local_world_size,
-        is_connected=run is not None and incarnation in run.members.connected,
-    )
+    message: query_pb2.Agent = _AGENT.write(state.members[incarnation])
     # Of an ended run only group rank 0 is known; half a list would mislead.
-    if state.phase is not Phase.ENDED and state.is_seated(incarnation):
-        assert state.round is not None, "seated in no round"
-        message.seat.CopyFrom(_SEAT.write(state.round.seats[incarnation]))
+    if state.round is not None and state.phase is not Phase.ENDED and state.is_seated(incarnation):
+        message.seat.MergeFrom(_SEAT.write(state.round.seats[incarnation]))
     presence = run.members.presences.get(incarnation) if run is not None else None
-    if presence is not None and presence.session_id is not None:
+    if run is None or presence is None:
+        return message
+    message.is_connected = incarnation in run.members.connected
+    if presence.session_id is not None:
         message.version = presence.version
         message.labels.update(presence.labels)
-    if presence is not None and presence.heard_at is not None:
+    if presence.heard_at is not None:
         message.state = session_pb2.GroupState.Value(f"GROUP_STATE_{presence.beat.state}")
-        message.silence.CopyFrom(_age(presence.heard_at, now))
-    if presence is not None and state.round is not None and view == query_pb2.VIEW_FULL:
-        _add_workers(message, state.round.round_id, presence, now=now)
+        message.silence.MergeFrom(_age(presence.heard_at, now))
+    if is_full and state.round is not None:
+        workers = presence.whereabouts.in_round(state.round.round_id, now=now)
+        message.workers.extend(map(PROGRESS.write, workers))
     return message
-
-
-def _add_workers(
-    message: query_pb2.Agent, round_id: int, presence: Presence, *, now: float
-) -> None:
-    workers = presence.whereabouts.in_round(round_id, now=now)
-    message.workers.extend(map(PROGRESS.write, workers))
 
 
 def _age(instant: float, now: float) -> Any:

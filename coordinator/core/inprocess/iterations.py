@@ -28,11 +28,10 @@ from coordinator.core.inprocess.roster import (
     Barrier,
     Entry,
     Fault,
-    Host,
     Roster,
     faults_named,
 )
-from coordinator.core.model import Round
+from coordinator.core.model import Round, Seat
 from coordinator.core.phases.rendezvous import GiveUp, Wait
 from coordinator.core.run.reasons import NAMES_SHOWN_MAX, listed
 from drumbeat.format import count
@@ -99,15 +98,18 @@ class Iterations:
         if incarnation not in self.roster.live:
             self._entry.is_deserted = True
         elif iteration > state.next_iteration or not is_expected:
-            where = f"{host.name} is {step} in iteration {iteration}, but the next one to begin is"
-            why = f"{where} {state.next_iteration}: the round's state was lost"
+            where = f"{host.agent.name} is {step} in iteration {iteration}, but the next one"
+            why = f"{where} to begin is {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
         elif self._entry.early is None:
             found = islice(self._workers_in(host, report.interruptions), FAULTS_NAMED_MAX)
-            named = faults_named([self._fault_of(*each) for each in found])
-            self._entry.early = iteration, named or f"{host.name} did not wait for it to begin"
+            named = faults_named([self.roster.fault_of(w, i.kind, i.message) for w, i in found])
+            self._entry.early = (
+                iteration,
+                named or f"{host.agent.name} did not wait for it to begin",
+            )
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
@@ -177,16 +179,16 @@ class Iterations:
 
     # Reports.
 
-    def _note_progress(self, host: Host, report: InprocessReport, now: float) -> None:
+    def _note_progress(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in what a report says of the iteration that began last."""
         phase, done = self.state.phase, self._completion
         if phase is IterationPhase.RUNNING:
             found = self._add_faults(host, report.interruptions)
             if report.step is InprocessStep.INTERRUPTED:
                 if not found and not self._faults:
-                    self._cause = self._cause or f"{host.name} did not say why"
+                    self._cause = self._cause or f"{host.agent.name} did not say why"
             elif report.step is InprocessStep.COMPLETED:
-                done.missing.pop(host.incarnation, None)
+                done.missing.pop(host.agent.incarnation, None)
                 # A host of spares has only heard that it began.
                 active = range(self.state.active_world_size)
                 if done.since is None and any(r in active for r in self.roster.ranks_of(host)):
@@ -195,30 +197,29 @@ class Iterations:
             self._add_faults(host, report.interruptions)
 
     def _workers_in(
-        self, host: Host, interruptions: Iterable[Interruption]
+        self, host: Seat, interruptions: Iterable[Interruption]
     ) -> Iterator[tuple[int, Interruption]]:
         return (
-            (host.first + each.local_rank, each)
+            (host.rank_first + each.local_rank, each)
             for each in interruptions
-            if each.local_rank < host.size
+            if each.local_rank < host.agent.local_world_size
         )
 
-    def _fault_of(self, worker: int, interruption: Interruption) -> Fault:
-        return self.roster.fault_of(worker, interruption.kind, interruption.message)
-
-    def _add_faults(self, host: Host, interruptions: Iterable[Interruption]) -> bool:
+    def _add_faults(self, host: Seat, interruptions: Iterable[Interruption]) -> bool:
         """Keep what is new of workers with a rank; tell whether there was any."""
         found = False
         for worker, interruption in self._workers_in(host, interruptions):
             if self.roster.ranks[worker] >= 0:
                 found = True
                 if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
-                    self._faults[worker] = self._fault_of(worker, interruption)
+                    self._faults[worker] = self.roster.fault_of(
+                        worker, interruption.kind, interruption.message
+                    )
         return found
 
-    def _note_ahead(self, host: Host, report: InprocessReport, now: float) -> None:
+    def _note_ahead(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
-        state, who, done = self.state, host.incarnation, self._completion
+        state, who, done = self.state, host.agent.incarnation, self._completion
         if not report.ahead or who not in self.roster.live:
             return
         if report.step is InprocessStep.RUNNING:
@@ -232,52 +233,54 @@ class Iterations:
             self._take_entry(host, report, now)
             self._entry.ahead[who] = frozenset(report.ahead)
 
-    def _take_terminated(self, host: Host, terminated: Iterable[Interruption], now: float) -> None:
+    def _take_terminated(self, host: Seat, terminated: Iterable[Interruption], now: float) -> None:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
         for worker, interruption in self._workers_in(host, terminated):
             if worker in self.roster.gone:
                 continue
-            self._leavers[worker] = self._fault_of(worker, interruption)
+            self._leavers[worker] = self.roster.fault_of(
+                worker, interruption.kind, interruption.message
+            )
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
                 self._add_faults(host, (interruption,))
                 if self._exited_since is None and interruption.kind is InterruptionKind.EXITED:
                     self._exited_since = now
 
-    def _enter(self, host: Host, report: InprocessReport, now: float) -> None:
+    def _enter(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Count a host that waits for the next iteration."""
         self._take_entry(host, report, now)
-        self._entry.ahead.pop(host.incarnation, None)
-        if self._entry.missing.pop(host.incarnation, None) is not None:  # else repeated
+        self._entry.ahead.pop(host.agent.incarnation, None)
+        if self._entry.missing.pop(host.agent.incarnation, None) is not None:  # else repeated
             self._note_overtaken(host)
 
-    def _take_entry(self, host: Host, report: InprocessReport, now: float) -> None:
+    def _take_entry(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take what a host brings to the next iteration; the first one starts the barrier."""
         if not self._is_any_entered():
             self._entry.since, self._entry.spec = now, None
         if report.spec is not None:
             self._agree(host, report.spec)
-        if report.groups and host.incarnation in self._entry.missing:
-            groups = report.groups[: host.size]
-            self._groups[host.first : host.first + len(groups)] = groups
+        if report.groups and host.agent.incarnation in self._entry.missing:
+            groups = report.groups[: host.agent.local_world_size]
+            self._groups[host.rank_first : host.rank_first + len(groups)] = groups
 
-    def _note_overtaken(self, host: Host) -> None:
+    def _note_overtaken(self, host: Seat) -> None:
         """End an iteration that a host has left: its later report overtook the one that said so."""
         if self.state.phase is IterationPhase.RUNNING:
-            self._cause = self._cause or f"{host.name} entered the next one"
+            self._cause = self._cause or f"{host.agent.name} entered the next one"
 
-    def _agree(self, host: Host, spec: InprocessSpec) -> None:
+    def _agree(self, host: Seat, spec: InprocessSpec) -> None:
         """Hold a host's spec against that of the call."""
         if self._is_in_call() and self.state.spec is not None:
             expected, whose = self.state.spec, "in the iteration before"
         elif self._entry.spec is not None:
             expected, whose = self._entry.spec[0], f"on {self._entry.spec[1]}"
         else:
-            self._entry.spec = (spec, host.name)
+            self._entry.spec = (spec, host.agent.name)
             return
         if spec != expected and self._give_up is None:
             differing = [
-                f"{field.name} {_value(one)} on {host.name}, {_value(other)} {whose}"
+                f"{field.name} {_value(one)} on {host.agent.name}, {_value(other)} {whose}"
                 for field in fields(spec)
                 if (one := getattr(spec, field.name)) != (other := getattr(expected, field.name))
             ]
@@ -287,10 +290,10 @@ class Iterations:
     # Workers that leave.
 
     def _retire(
-        self, host: Host, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
+        self, host: Seat, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
     ) -> None:
         """Go on without a host's workers ``but`` some; if an iteration runs, it is over."""
-        left = [w for w in self.roster.left_of(host) if w - host.first not in but]
+        left = [w for w in self.roster.left_of(host) if w - host.rank_first not in but]
         if not left:
             return
         fault = self.roster.fault_of(left[0], kind, why, workers=len(left))
@@ -299,14 +302,14 @@ class Iterations:
         if self.state.phase is IterationPhase.RUNNING and len(self._faults) < FAULTS_KEPT_MAX:
             self._faults.setdefault(left[0], fault)
 
-    def _remove(self, host: Host, workers: Iterable[int]) -> None:
+    def _remove(self, host: Seat, workers: Iterable[int]) -> None:
         for worker in workers:
             self.roster.remove(host, worker)
         self._ready = None
-        if not host.alive:
+        if host.agent.incarnation not in self.roster.live:
             for barrier in (self._completion, self._entry):
-                barrier.missing.pop(host.incarnation, None)
-                barrier.ahead.pop(host.incarnation, None)
+                barrier.missing.pop(host.agent.incarnation, None)
+                barrier.ahead.pop(host.agent.incarnation, None)
 
     def _expect_all(self) -> None:
         """Wait for every host that has workers left: to complete the iteration, then to enter."""
@@ -363,9 +366,9 @@ class Iterations:
             return self._wait_at(entry, "entered", iteration, until=until, now=now)
         for host in list(entry.missing.values()):
             why = f"did not enter iteration {iteration} within {limit_s:g} s"
-            entered = entry.ahead.get(host.incarnation, ())
+            entered = entry.ahead.get(host.agent.incarnation, ())
             self._retire(host, InterruptionKind.BARRIER_TIMEOUT, why, but=entered)
-            entry.missing.pop(host.incarnation, None)
+            entry.missing.pop(host.agent.incarnation, None)
         if self._ready is None:
             self._ready = self._rank_all()
         if isinstance(self._ready, GiveUp):
@@ -411,7 +414,7 @@ class Iterations:
             reason = f"{reason}; without {listed(names, gone, most=FAULTS_NAMED_MAX)}"
         if isinstance(found, str):
             return GiveUp(reason=f"{reason}; {found}")
-        return roster.host_of(found.order[0]).incarnation, IterationBegan(
+        return roster.host_of(found.order[0]).agent.incarnation, IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
             active_world_size=found.active_world_size,

@@ -77,7 +77,7 @@ class InProcessRestarts:
             iterations.noted(decision, now=now)
             self._untold.update(self._round.seats)
             if isinstance(decision, IterationBegan):
-                leader = iterations.roster.host_of(iterations.state.order[0]).incarnation
+                leader = iterations.roster.host_of(iterations.state.order[0]).agent.incarnation
                 self._run.members.presences[leader].master_port_spent = decision.master_port
                 self._run.tell([leader])
                 self._leader_port = LeaderPort(self._run.state)

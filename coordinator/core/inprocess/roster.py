@@ -1,4 +1,7 @@
-"""Pure. Whose workers take part in a round's iterations, with which ranks, and their faults."""
+"""Pure. Whose workers take part in a round's iterations, with which ranks, and their faults.
+
+A host is its agent's seat in the round, a worker its rank at the start of the round.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinator.core.inprocess.records import InprocessSpec, IterationPhase, IterationState
-from coordinator.core.model import Round
+from coordinator.core.model import Round, Seat
 from coordinator.core.phases.rendezvous import Wait
 from coordinator.core.run.reasons import listed
 from drumbeat.inprocess import (
@@ -27,34 +31,20 @@ FAULT_CHARACTERS_MAX = 300
 FAULTS_NAMED_MAX = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """What ended an iteration for one worker, or for ``workers`` of a host at once.
+class Fault(NamedTuple):
+    """What ended an iteration for one worker, or for several of a host at once."""
 
-    ``rank`` is the lowest one's in that iteration, or at the start of the round if
-    it had none.
-    """
-
-    rank: int
-    host: str
+    who: str
     kind: InterruptionKind
     message: str
-    workers: int = 1
 
     @property
     def is_exit(self) -> bool:
         """Whether the worker has ended having failed at nothing."""
         return self.kind is InterruptionKind.EXITED
 
-    @property
-    def who(self) -> str:
-        """The worker, or the host."""
-        one = f"rank {self.rank} on {self.host}"
-        return one if self.workers == 1 else f"{self.workers} workers on {self.host}"
-
     def __str__(self) -> str:
-        first = self.message.partition("\n")[0]
-        return f"{self.who}: {self.kind}{f': {first}' if first else ''}"
+        return f"{self.who}: {self.kind}{f': {self.message}' if self.message else ''}"
 
 
 def faults_named(faults: Collection[Fault]) -> str:
@@ -62,65 +52,47 @@ def faults_named(faults: Collection[Fault]) -> str:
     return listed(map(str, faults), len(faults), most=FAULTS_NAMED_MAX, sep="; ")
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Host:
-    """One agent's workers; those from ``first`` on, of which ``alive`` still take part."""
-
-    incarnation: str
-    name: str
-    first: int
-    size: int
-    alive: int
-
-
 @dataclass(slots=True)
 class Barrier:
     """Hosts that have yet to do something; of those ``ahead``, some workers have."""
 
-    missing: dict[str, Host] = field(default_factory=dict)
+    missing: dict[str, Seat] = field(default_factory=dict)
     ahead: dict[str, Collection[int]] = field(default_factory=dict)
-    since: float | None = None
-    """When the first one did it."""
+    since: float | None = None  # when the first one did it
+    # The sentence on those that are missing, and when it was made.
     wait: Wait | None = None
-    """The sentence on those that are missing, as of ``worded_at``."""
     worded_at: float = 0.0
 
 
 @dataclass(slots=True)
 class Entry(Barrier):
-    """The barrier of an iteration that has not begun, and what is known of that."""
+    """The barrier of an iteration that has not begun.
+
+    ``spec`` is what the first host that entered brought, and its name, ``early`` the
+    iteration and what interrupts it before it begins. ``is_deserted``: a host has lost all
+    of its workers in it.
+    """
 
     spec: tuple[InprocessSpec, str] | None = None
-    """What the first host that entered brought, and which one it was."""
     early: tuple[int, str] | None = None
-    """The iteration, and what interrupts it before it begins."""
     is_deserted: bool = False
-    """Whether a host has lost all of its workers in it."""
 
 
 class Roster:
-    """Hosts and workers of a round; a worker is its rank at the start of the round.
+    """Hosts and workers of a round.
 
     ``live`` are hosts with workers that still take part, ``gone`` the workers that
     do not, ``ranks`` those of the latest iteration by worker, -1 if it had none.
     """
 
     def __init__(self, current: Round, order: Sequence[int], active_world_size: int) -> None:
-        self.hosts = {
-            i: Host(
-                incarnation=i,
-                name=seat.agent.name,
-                first=seat.rank_first,
-                size=seat.agent.local_world_size,
-                alive=seat.agent.local_world_size,
-            )
-            for i, seat in current.seats.items()
-        }
-        self._all = list(self.hosts.values())
+        self.hosts = current.seats
         self.live = dict(self.hosts)
         self.gone: set[int] = set()
         self.ranks = [-1] * current.world_size
-        agents = [seat.agent for seat in current.seats.values()]
+        self._all = list(self.hosts.values())
+        agents = [seat.agent for seat in self._all]
+        self._alive = {agent.incarnation: agent.local_world_size for agent in agents}
         # By worker; empty if all have the same, so that role ranks are ranks.
         self._roles: list[str] = []
         if len({agent.role for agent in agents}) > 1:
@@ -150,24 +122,25 @@ class Roster:
             self._role_seats[worker] = seen[role], sizes[role]
             seen[role] += 1
 
-    def remove(self, host: Host, worker: int) -> None:
+    def remove(self, host: Seat, worker: int) -> None:
         """Let a worker, who still takes part, take part no more."""
         self.gone.add(worker)
-        host.alive -= 1
-        if not host.alive:
-            del self.live[host.incarnation]
+        self._alive[host.agent.incarnation] -= 1
+        if not self._alive[host.agent.incarnation]:
+            del self.live[host.agent.incarnation]
 
-    def left_of(self, host: Host) -> list[int]:
+    def left_of(self, host: Seat) -> list[int]:
         """Return the workers of a host that still take part."""
-        return [w for w in range(host.first, host.first + host.size) if w not in self.gone]
+        end = host.rank_first + host.agent.local_world_size
+        return [worker for worker in range(host.rank_first, end) if worker not in self.gone]
 
-    def host_of(self, worker: int) -> Host:
+    def host_of(self, worker: int) -> Seat:
         """Return whose worker it is."""
-        return self._all[bisect_right(self._all, worker, key=lambda host: host.first) - 1]
+        return self._all[bisect_right(self._all, worker, key=lambda host: host.rank_first) - 1]
 
-    def ranks_of(self, host: Host) -> list[int]:
+    def ranks_of(self, host: Seat) -> list[int]:
         """Return the ranks of a host's workers in the latest iteration, -1 for none."""
-        return self.ranks[host.first : host.first + host.size]
+        return self.ranks[host.rank_first : host.rank_first + host.agent.local_world_size]
 
     def rank_of(self, incarnation: str, local_rank: int) -> int | None:
         """Return a worker's rank in the latest iteration, ``None`` if it had none."""
@@ -202,46 +175,39 @@ class Roster:
             terminated=tuple(i for i, rank in enumerate(ranks) if rank < 0) if -1 in ranks else (),
         )
 
-    def seats_of(self, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+    def seats_of(self, host: Seat, state: IterationState) -> tuple[InprocessSeat, ...]:
         """Return the places of a host's workers in the latest iteration."""
         seats, active, world = [], state.active_world_size, len(state.order)
         for local_rank, rank in enumerate(self.ranks_of(host)):
-            if rank < 0:
-                continue
-            is_active = rank < active
-            seat = self._role_seats.get(host.first + local_rank)
-            role_rank, role_size = seat or (rank, active if is_active else world)
-            seats.append(
-                InprocessSeat(local_rank, rank, rank if is_active else None, role_rank, role_size)
-            )
+            if rank >= 0:
+                active_rank = rank if rank < active else None
+                role = self._role_seats.get(host.rank_first + local_rank)
+                role_rank, role_size = role or (rank, world if active_rank is None else active)
+                seats.append(InprocessSeat(local_rank, rank, active_rank, role_rank, role_size))
         return tuple(seats)
 
     def fault_of(
         self, worker: int, kind: InterruptionKind, message: str, *, workers: int = 1
     ) -> Fault:
         """Return a fault of a worker, and of ``workers`` of its host in all."""
-        return Fault(
-            rank=self._rank_of(worker),
-            host=self.host_of(worker).name,
-            kind=kind,
-            message=message[:FAULT_CHARACTERS_MAX],
-            workers=workers,
-        )
+        who = f"rank {self._rank_of(worker)}" if workers == 1 else f"{workers} workers"
+        first = message[:FAULT_CHARACTERS_MAX].partition("\n")[0]
+        return Fault(f"{who} on {self.host_of(worker).agent.name}", kind, first)
 
     def late(self, barrier: Barrier) -> Iterator[str]:
         """Name the hosts that are missing; of one with workers ``ahead`` the others."""
         for incarnation, host in barrier.missing.items():
-            others = barrier.ahead.get(incarnation, ())
-            late = [w for w in self.left_of(host) if w - host.first not in others] if others else ()
+            name, others = host.agent.name, barrier.ahead.get(incarnation)
+            late = [w for w in self.left_of(host) if others and w - host.rank_first not in others]
             ranks = ", ".join(str(self._rank_of(worker)) for worker in late)
-            yield f"rank{'s' * (len(late) > 1)} {ranks} on {host.name}" if late else host.name
+            yield f"rank{'s' * (len(late) > 1)} {ranks} on {name}" if late else name
 
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in workers; for tests."""
-        for host in self._all:
+        for incarnation, host in self.hosts.items():
             alive = len(self.left_of(host))
-            assert host.alive == alive, f"{host.name} has {alive} workers left"
-            assert (host.incarnation in self.live) == (alive > 0), "who is live is not noted"
+            assert self._alive[incarnation] == alive, f"{alive} workers left of {incarnation}"
+            assert (incarnation in self.live) == (alive > 0), "who is live is not noted"
 
     def _rank_of(self, worker: int) -> int:
         """Return a worker's rank in the latest iteration, or at the start of the round."""

@@ -52,12 +52,13 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | N
     return errors.InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
-def spec_error(spec: RunSpec) -> errors.InvalidRequest | None:
+def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
     barrier = spec.exit_barrier_timeout_s
     rules = [
         ("agents_min", least, least >= 1, "at least 1"),
+        ("agents_min", least, least <= agents_max, f"at most {agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),

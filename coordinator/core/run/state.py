@@ -56,17 +56,13 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One decision on a run, taken at ``at_s`` on the coordinator's clock.
+    """One decision on a run."""
 
-    ``sequence`` counts the decisions of the run from 1; ``decision`` is a fixed phrase;
-    ``round_id`` the current or last round then.
-    """
-
-    at_s: float
-    decision: str
+    at_s: float  # on the coordinator's clock
+    decision: str  # a fixed phrase
     reason: str
-    round_id: int | None
-    sequence: int = 0
+    round_id: int | None  # of the current or last round then
+    sequence: int = 0  # counts the decisions of the run, from 1
 
 
 class InvalidTransition(Exception):

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from agent.core.inprocess.worker import Worker
     from coordinator.core.effects import Effect
     from coordinator.core.inprocess.records import InprocessReport, IterationState
-    from coordinator.core.inprocess.roster import Host
-    from coordinator.core.model import FailureRecord
+    from coordinator.core.model import FailureRecord, Seat
     from coordinator.core.phases.phase import Transition
     from coordinator.core.run.records import Record
     from drumbeat.inprocess import InprocessSeat
@@ -194,7 +193,7 @@ def speaks_before_it_writes(patch: pytest.MonkeyPatch) -> None:
 def begins_without_the_late(patch: pytest.MonkeyPatch) -> None:
     """The first host at a barrier speaks for all."""
 
-    def enter(self: Iterations, host: Host, report: InprocessReport, now: float) -> None:
+    def enter(self: Iterations, host: Seat, report: InprocessReport, now: float) -> None:
         original(self, host, report, now)
         self._entry.missing = {}
 
@@ -241,7 +240,7 @@ def leads_where_the_round_did(patch: pytest.MonkeyPatch) -> None:
 def deals_ranks_twice(patch: pytest.MonkeyPatch) -> None:
     """A host's workers all get the rank of the first."""
 
-    def seats_of(self: Roster, host: Host, state: IterationState) -> tuple[InprocessSeat, ...]:
+    def seats_of(self: Roster, host: Seat, state: IterationState) -> tuple[InprocessSeat, ...]:
         seats = original(self, host, state)
         return tuple(seat._replace(rank=seats[0].rank) for seat in seats)
 

@@ -186,7 +186,9 @@ def test_ranks_of_a_role_are_counted_within_it() -> None:
     roster = Roster(current, [2, 1, 0], 2)
     state = replace(story.state, order=[2, 1, 0], active_world_size=2)
     found = {
-        host.name: [(s.rank, s.role_rank, s.role_world_size) for s in roster.seats_of(host, state)]
+        host.agent.host: [
+            (s.rank, s.role_rank, s.role_world_size) for s in roster.seats_of(host, state)
+        ]
         for host in roster.hosts.values()
     }
     assert found == {"c": [(0, 0, 1)], "b": [(1, 0, 1)], "a": [(2, 1, 2)]}
