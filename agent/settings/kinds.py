@@ -153,6 +153,7 @@ AGENT_NAME = text(
 HOST = text("a host name or an IP address", _is_address, metavar="ADDR")
 HOST_OR_EMPTY = HOST._replace(read=lambda value: value and HOST.read(value))
 PATH = text("a path", lambda value: value, metavar="PATH")
+FILE = PATH._replace(metavar="FILE")
 TEXT = text("a text", lambda _: True, metavar="TEXT")
 STREAMS = Kind(
     "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "

@@ -1,9 +1,8 @@
 """Pure. Workers as training code thinks of them: spec, worker, group, state and result.
 
-The names, fields and meanings are those of ``torch.distributed.elastic.agent.server.api``
-(2.13.0), so that what was written against them reads the same here. They describe;
-what this host really does is decided in ``agent.core.agent``. Left out of ``WorkerSpec`` is
-``rdzv_handler``: no host takes part in a rendezvous by itself, the coordinator assigns.
+Names, fields and meanings are those of ``torch.distributed.elastic.agent.server.api`` (2.13.0).
+They describe; what this host really does is decided in ``agent.core.agent``. Left out of
+``WorkerSpec`` is ``rdzv_handler``: the coordinator assigns.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ class WorkerState(StrEnum):
 class WorkerSpec:
     """What the workers of one role are; the same on all hosts of that role.
 
-    ``entrypoint`` is a function, or the program, script or module to run; ``fn`` is
-    its older name. ``args`` are its arguments. ``max_restarts`` is the budget of the
-    whole run. ``monitor_interval`` (seconds) is checked and has no effect: the end of
-    a worker is told, not looked for. ``master_addr`` and ``master_port`` are None
-    unless fixed; ``local_addr`` is None unless given.
+    ``entrypoint`` is a function, or the program, script or module to run; ``fn`` is its older
+    name. ``max_restarts`` is the budget of the whole run. ``monitor_interval`` (seconds) is checked
+    and has no effect: the end of a worker is told, not looked for. ``master_addr``, ``master_port``
+    and ``local_addr`` are None unless given.
 
     Raises ``InvalidConfiguration``, which names every field that is impossible.
     """

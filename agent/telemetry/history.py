@@ -95,10 +95,9 @@ class History:
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
-        if not is_final:
-            wait = wait_of(situation, self._kill_at, self._standby_until, now=now)
-            if text := self._notices.review(wait, now=now):
-                self._say("waiting", text)
+        wait = wait_of(situation, self._kill_at, self._standby_until, now=now)
+        if not is_final and (text := self._notices.review(wait, now=now)):
+            self._say("waiting", text)
         done, self._lines = self._lines, []
         return done
 
@@ -166,7 +165,7 @@ class History:
                 self._on_start(assignment)
             case fx.StopWorkers(timeout_s=timeout_s):
                 self._kill_at = self._now + timeout_s
-                self._note_broken()
+                self._broken_at = self._broken_at or self._now
             case fx.KillWorkers():
                 self._kill_at = self._now
             case fx.Tell(what=what, why=why, round_id=round_id, details=traceback):
@@ -196,9 +195,6 @@ class History:
         }
         self._say("round started", text, "info", **details)
 
-    def _note_broken(self) -> None:
-        self._broken_at = self._now if self._broken_at is None else self._broken_at
-
     # Failed workers.
 
     def _on_failure(self, failure: Failure) -> None:
@@ -212,7 +208,7 @@ class History:
             text = f"{who} left iteration {failure.iteration}: {_how(failure)}"
             self._say("worker failed", text, "warning", **_place(failure))
         else:
-            self._note_broken()
+            self._broken_at = self._broken_at or self._now
             if not self._held:
                 self._held_since = self._now
             self._held.append(failure)

@@ -37,12 +37,8 @@ class Situation:
     is_gpu_memory_awaited: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """One wait. Two with the same ``what`` are the same one."""
-
-    what: str
-    text: str
+Wait = tuple[str, str]
+"""Which wait it is, and what is said of it."""
 
 
 class WaitNotices:
@@ -63,8 +59,9 @@ class WaitNotices:
         if wait is None:
             self.due_at, self.has_told, self._what = None, False, ""
             return ""
-        if wait.what != self._what:
-            self.has_told, self._what = False, wait.what
+        what, text = wait
+        if what != self._what:
+            self.has_told, self._what = False, what
             rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
             self._schedule = (now + after_s for after_s in itertools.chain(TOLD_AFTER_S, rest))
             self.due_at = next(self._schedule)
@@ -72,7 +69,7 @@ class WaitNotices:
             return ""
         self.has_told = True
         self.due_at = next(due_at for due_at in self._schedule if due_at > now)
-        return wait.text
+        return text
 
 
 def wait_of(
@@ -90,7 +87,7 @@ def wait_of(
     if not situation.is_connected:
         return _for_coordinator(situation, _left(situation.until, now))
     if situation.is_gpu_memory_awaited:
-        return Wait("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
+        return ("GPU memory", f"waiting for the GPU memory of the workers before; {_ENDS}")
     return _for_others(situation, _left(standby_until, now))
 
 
@@ -98,24 +95,24 @@ def _for_others(situation: Situation, left: str) -> Wait | None:
     match situation.desired, situation.group:
         case Standby(reason=reason), _:
             until = f", up to {left} more" if left else ""
-            return Wait("other agents", f"standing by: {one_line(reason)}{until}; {_ENDS}")
+            return ("other agents", f"standing by: {one_line(reason)}{until}; {_ENDS}")
         case Assignment(), GroupState.STARTING:
-            return Wait("start", f"waiting for the workers to start; {_ENDS}")
+            return ("start", f"waiting for the workers to start; {_ENDS}")
         case Assignment(), GroupState.SUCCEEDED:
             text = "all workers here succeeded; waiting for those of the other agents"
-            return Wait("barrier", f"{text}; {_ENDS}")
+            return ("barrier", f"{text}; {_ENDS}")
         case (Assignment(), GroupState.FAILED) | (Stop(), _):
             text = "all workers here are stopped; waiting for the coordinator and the other agents"
-            return Wait("verdict", f"{text}; {_ENDS}")
+            return ("verdict", f"{text}; {_ENDS}")
     return None
 
 
 def _for_workers(situation: Situation, left: str) -> Wait:
     text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
     if not left:
-        return Wait("kill", f"{text} that got SIGKILL; the kernel holds processes of theirs")
+        return ("kill", f"{text} that got SIGKILL; the kernel holds processes of theirs")
     again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
-    return Wait("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
+    return ("workers", f"{text}, SIGKILL in {left}; {again} kills at once")
 
 
 def _for_coordinator(situation: Situation, left: str) -> Wait:
@@ -129,7 +126,7 @@ def _for_coordinator(situation: Situation, left: str) -> Wait:
     if alive:
         go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
         ends = f"{go_on}; Ctrl-C stops them and ends this agent"
-    return Wait("coordinator", f"{text}; {ends}")
+    return ("coordinator", f"{text}; {ends}")
 
 
 def _left(until: float | None, now: float) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent.watchdog.core.model import AUTO, Slot, Snapshot, Tally, WorkerKey
 from agent.watchdog.hang import Purpose
+from drumbeat.format import one_line
 from worker_sdk.board import layout
 from worker_sdk.interpreter.signal_numbers import is_signal
 
@@ -79,15 +80,12 @@ class Board:
 
     def read(self) -> Snapshot | None:
         """Return what it says; None if it has no owner yet, or is a board no more."""
-        raw = self._read(0, _HEADER.size)
-        if raw is None:
-            return None
-        header = _HEADER.unpack(raw)
+        rows = self._read(0, 1, _HEADER.size)
+        header = _HEADER.unpack(rows[0]) if rows else (0,) * layout.HEADER_WORDS
         owner = header[layout.OWNER_PID]
         if not 0 < owner <= PID_MAX:
             return None
-        step = header[layout.STEP]
-        heartbeats = max(0, header[layout.HEARTBEATS])
+        step, heartbeats = header[layout.STEP], max(0, header[layout.HEARTBEATS])
         return Snapshot(
             owner_pid=owner,
             stack_signal=max(0, header[layout.STACK_SIGNAL]),
@@ -101,10 +99,8 @@ class Board:
             step_time_s=_seconds(header[layout.STEP_TIME]),
             gap_max_s=_seconds(header[layout.GAP_MAX]) or 0.0,
             gaps=max(0, header[layout.GAPS]),
-            slots=self._read_slots(max(0, min(header[layout.SLOTS_USED], layout.SLOTS_MAX))),
-            sections=self._read_sections(
-                max(0, min(header[layout.SECTIONS_USED], layout.SECTIONS_MAX))
-            ),
+            slots=self._read_slots(header[layout.SLOTS_USED]),
+            sections=self._read_sections(header[layout.SECTIONS_USED]),
         )
 
     def close(self) -> None:
@@ -115,46 +111,42 @@ class Board:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _read_slots(self, used: int) -> tuple[Slot, ...]:
+        used = max(0, min(used, layout.SLOTS_MAX))
         first_byte = layout.SLOTS_FROM * layout.WORD_BYTES
-        before = self._read(first_byte, used * _SLOT.size)
-        names = self._read(layout.NAMES_FROM_BYTE, used * layout.NAME_BYTES)
-        after = self._read(first_byte, used * _SLOT.size)
-        if before is None or names is None or after is None:
-            return ()
+        before = self._read(first_byte, used, _SLOT.size)
+        names = self._read(layout.NAMES_FROM_BYTE, used, layout.NAME_BYTES)
+        after = self._read(first_byte, used, _SLOT.size)
         known, self._known = self._known, {}
-        for index in range(used):
-            row = _item(before, index, _SLOT.size)
+        for index, (row, name, again) in enumerate(zip(before, names, after, strict=False)):
             # What changed in between may be half of one timer and half of another.
-            if row.startswith(_CLOSED) or row != _item(after, index, _SLOT.size):
+            if row.startswith(_CLOSED) or row != again:
                 continue
-            name = _item(names, index, layout.NAME_BYTES)
             entry = known.get(index)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
-                entry = (row, name, _slot(index, row, _name(name)))
+                entry = (row, name, _slot(index, row, one_line(layout.decode_name(name))))
             self._known[index] = entry
         return tuple(slot for _, _, slot in self._known.values() if slot is not None)
 
     def _read_sections(self, used: int) -> dict[str, Tally]:
-        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used * _SECTION.size)
-        names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
-        if rows is None or names is None:
-            return {}
-        found = {
-            _name(_item(names, index, layout.NAME_BYTES)): (count, longest / _SECOND_NS)
-            for index, (count, longest) in enumerate(_SECTION.iter_unpack(rows))
-            if count > 0 and longest > 0
-        }
-        found.pop("", None)
+        used = max(0, min(used, layout.SECTIONS_MAX))
+        rows = self._read(layout.SECTIONS_FROM * layout.WORD_BYTES, used, _SECTION.size)
+        names = self._read(layout.SECTION_NAMES_FROM_BYTE, used, layout.NAME_BYTES)
+        found: dict[str, Tally] = {}
+        for row, raw in zip(rows, names, strict=False):
+            count, longest = _SECTION.unpack(row)
+            name = one_line(layout.decode_name(raw))
+            if name and count > 0 and longest > 0:
+                found[name] = (count, longest / _SECOND_NS)
         return found
 
-    def _read(self, first_byte: int, count: int) -> bytes | None:
-        """Return exactly so many bytes; None if the file does not have them any more."""
+    def _read(self, first_byte: int, count: int, size: int) -> list[bytes]:
+        """Return so many rows of a size; none if the file does not have them any more."""
         with suppress(OSError):
-            data = os.pread(self._fd, count, first_byte)
-            if len(data) == count:
-                return data
-        return None
+            data = os.pread(self._fd, count * size, first_byte)
+            if len(data) == count * size:
+                return [data[at : at + size] for at in range(0, len(data), size)]
+        return []
 
     def _write(self, word: int, value: int) -> None:
         os.pwrite(self._fd, _WORD.pack(value), word * layout.WORD_BYTES)
@@ -183,16 +175,6 @@ def _slot(index: int, row: bytes, name: str) -> Slot | None:
         purpose=_PURPOSES[kind],
         grace_s=_seconds(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
     )
-
-
-def _item(raw: bytes, index: int, size: int) -> bytes:
-    return raw[index * size : (index + 1) * size]
-
-
-def _name(raw: bytes) -> str:
-    """Return a name without control characters, which would act on a terminal."""
-    text = layout.decode_name(raw)
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _seconds(word: int) -> float | None:

@@ -7,10 +7,10 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -28,7 +28,7 @@ from agent.watchdog.hang import Evidence, Hang, Standing, describe_hang
 from agent.watchdog.listener import Listener
 from agent.watchdog.stacks import is_below, signal_below, take_evidence
 from drumbeat.command.console import write_text
-from drumbeat.format import printable
+from drumbeat.format import describe
 from worker_sdk import context
 
 if TYPE_CHECKING:
@@ -51,23 +51,24 @@ BLAMED_WITHIN_S = 30.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
-    """One worker of the latest round, from the making of its board on."""
+    """One worker of the latest round, from the making of its board on.
+
+    ``begun`` is set once it is known whether it runs; ``known`` is what the core knows, or knew,
+    of it once it was watched; ``pause`` ends the pause after a kick. ``hang`` is the one it is
+    being ended for, or may be, ``signalled`` the latest signal it got for that and when; None if
+    a process below it got one.
+    """
 
     key: WorkerKey
     board: Board
     pid: int = 0
     begun: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it is known whether it runs."""
     known: Worker | None = None
-    """What the core knows, or knew, of it; once it was watched."""
     is_watched: bool = False
     is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
-    """Ends the pause after a kick."""
     hang: Hang | None = None
-    """The one it is being ended for, or may be."""
     signalled: tuple[int | None, float] | None = None
-    """Latest signal it got for that, None if a process below it got one, and when."""
 
     def is_ended_by_hang(self, exit_code: int) -> bool:
         """Whether it ended because of the hang that was found, and not long after it."""
@@ -113,14 +114,13 @@ class Watchdog:
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # The agent's side: rounds of workers.
-
     def prepare(self, round_id: int, local_ranks: Iterable[int]) -> dict[int, dict[str, str]]:
         """Make the boards of a round; return what each worker's environment says of them.
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self._forget()
+        self.ended()
+        self._workers.clear()
         keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
@@ -134,7 +134,8 @@ class Watchdog:
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
-            self._forget()
+            self.ended()
+            self._workers.clear()
             return {key.local_rank: {} for key in keys}
         shared = self._serve_file_timers(directory)
         return {
@@ -210,7 +211,7 @@ class Watchdog:
 
     async def close(self) -> None:
         """Watch no worker any more, and remove everything."""
-        self._forget()
+        self.ended()
         if self._alarm is not None:
             self._alarm.cancel()
         for task in self._tasks:
@@ -220,8 +221,6 @@ class Watchdog:
             await self._listener.close()
         if self._file_timers is not None:
             self._file_timers.close()
-
-    # The workers' side, by calls. Each raises ``Refusal``.
 
     async def _authenticate(self, token: str) -> WorkerKey:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
@@ -249,8 +248,6 @@ class Watchdog:
         if worker is None or not worker.is_watched:
             raise WorkerIsGone
         return worker
-
-    # The core.
 
     def _feed(self, *events: msg.Event) -> None:
         """Hand events to the core, and do what it wants until it wants nothing more."""
@@ -284,8 +281,7 @@ class Watchdog:
             case msg.AnnounceLook():
                 worker.board.announce(effect.look_at)
             case msg.TakeEvidence():
-                task = asyncio.get_running_loop().create_task(self._take_evidence(effect, worker))
-                self._own(task)
+                self._spawn(self._take_evidence(effect, worker))
             case msg.Signal():
                 self._on_event(effect)
                 worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
@@ -315,7 +311,7 @@ class Watchdog:
         except Exception as error:
             # In any case: a worker that hangs is ended, with its stacks or without.
             log.exception("stacks not taken", **_place(effect.worker))
-            evidence = Evidence(notes=f"no stacks: {type(error).__name__}: {error}")
+            evidence = Evidence(notes=f"no stacks: {describe(error)}")
         if effect.pid and not is_below(effect.pid, worker.pid):
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
@@ -328,25 +324,16 @@ class Watchdog:
             worker.hang, worker.signalled = effect.hang, None
         elif effect.hang.evidence.stacks:
             # No failure record will have them.
-            write_text(f"{printable(effect.hang.evidence.stacks)}\n")
+            write_text(f"{effect.hang.evidence.stacks}\n")
 
-    def _own(self, task: asyncio.Task[None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it beside; the loop's exception handler is told of an error when it has ended."""
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # As the loop does with what a reader or a timer of ours raises.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "the watchdog failed", "exception": error, "task": task}
-            )
-
-    # Kicks.
+        task.add_done_callback(self._tasks.discard)
 
     def _listen(self, worker: _Worker) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(worker.board.kick_fd, self._on_kick, worker)
+        asyncio.get_running_loop().add_reader(worker.board.kick_fd, self._on_kick, worker)
 
     def _on_kick(self, worker: _Worker) -> None:
         loop = asyncio.get_running_loop()
@@ -354,8 +341,6 @@ class Watchdog:
         worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, worker)
         worker.board.drain_kicks()
         self._read_board(worker)
-
-    # What is ours.
 
     def _workers_of(self, round_id: int | None) -> list[_Worker]:
         """Return the workers of a round; None: of any round."""
@@ -379,10 +364,6 @@ class Watchdog:
         worker.is_gone = True
         worker.board.close()
 
-    def _forget(self) -> None:
-        self.ended()
-        self._workers.clear()
-
     @property
     def _service(self) -> WorkerService | None:
         return None if self._listener is None else self._listener.service
@@ -390,7 +371,7 @@ class Watchdog:
     def _ensured_listener(self, directory: Path) -> Listener:
         if self._listener is not None and not self._listener.is_in(directory):
             # A cleaner took its socket away, and no worker is left that is connected.
-            self._own(asyncio.get_running_loop().create_task(self._listener.close()))
+            self._spawn(self._listener.close())
             self._listener = None
         if self._listener is None:
             calls = Calls(

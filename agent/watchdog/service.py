@@ -41,7 +41,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Stream:
-    """One worker's stream, read and written by one task.
+    """One worker's stream, read and written by one task; ``news`` has it look at what is new.
 
     ``order`` is what the worker has yet to be told, ``refusal`` what ends the stream.
     """
@@ -49,14 +49,9 @@ class _Stream:
     def __init__(self, context: Context) -> None:
         self.order: WorkerOrder | None = None
         self.refusal: Refusal | None = None
+        self.news = asyncio.Event()
         self._context = context
         self._reading: asyncio.Future[Any] | None = None
-        self._woken: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        """Have the task look at ``order`` and ``refusal``."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
 
     async def next(self, *, is_greeted: bool = True) -> worker_pb2.AttachRequest | None:
         """Return the next message, None at the end; raises the refusal.
@@ -65,7 +60,9 @@ class _Stream:
         """
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._context.read())
+            self._reading.add_done_callback(lambda _: self.news.set())
         while True:
+            self.news.clear()
             if self.refusal is not None:
                 raise self.refusal
             if is_greeted and self.order is not None:
@@ -75,9 +72,7 @@ class _Stream:
                 message, self._reading = self._reading.result(), None
                 return message if isinstance(message, worker_pb2.AttachRequest) else None
             else:
-                self._woken = asyncio.get_running_loop().create_future()
-                awaited = {self._reading, self._woken}
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                await self.news.wait()
 
     async def write(self, **answer: Any) -> None:
         await self._context.write(worker_pb2.AttachResponse(**answer))
@@ -121,7 +116,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._orders[order.worker] = order
         if (stream := self._streams.get(order.worker)) is not None:
             stream.order = order
-            stream.wake()
+            stream.news.set()
 
     async def AcquireTimer(
         self, request: worker_pb2.AcquireTimerRequest, context: Context
@@ -177,7 +172,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def _end(self, key: WorkerKey, refusal: Refusal) -> None:
         if (stream := self._streams.get(key)) is not None:
             stream.refusal = refusal
-            stream.wake()
+            stream.news.set()
 
     async def _greet(self, key: WorkerKey, stream: _Stream) -> None:
         try:

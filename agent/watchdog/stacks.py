@@ -12,12 +12,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from agent.watchdog.hang import Evidence
+from drumbeat.format import count, printable
 
 log = structlog.get_logger()
 
@@ -36,23 +37,18 @@ ANCESTORS_MAX = 64
 _KERNEL_STACK_LINES_MAX = 12
 _READ_BYTES = 65536
 _PROC = Path("/proc")
-_STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"} | {
-    "T": "stopped",
-    "t": "stopped by a debugger",
-    "Z": "ended",
-}
+_STATES = {"R": "running", "S": "sleeping", "D": "in the kernel, not to be interrupted"}
+_STATES |= {"T": "stopped", "t": "stopped by a debugger", "Z": "ended"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Status:
-    """What the kernel says of a process."""
+class _Status(NamedTuple):
+    """What the kernel says of a process; ``blocked`` is of its first thread."""
 
     state: str
     threads: int
     tracer_pid: int
     caught: int
     blocked: int
-    """Of its first thread."""
     pending: int
 
     @property
@@ -164,9 +160,8 @@ async def _collect(fd: int, timeout_s: float, is_writing: Callable[[], bool]) ->
     text = data.decode("utf-8", "replace")
     if heard > len(data):
         text = "(cut)\n" + text.partition("\n")[2]
-    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
     # Users look for the main thread, which is written last.
-    threads = [block.strip("\n") for block in text.split("\n\n") if block.strip()]
+    threads = [block.strip("\n") for block in printable(text).split("\n\n") if block.strip()]
     return "\n\n".join(reversed(threads)) + "\n" if threads else ""
 
 
@@ -176,10 +171,8 @@ def _is_writing(pid: int, number: int, before: _Status) -> bool:
     A handler's own signal is blocked meanwhile. It runs in the first thread, unless
     that one blocks it anyway.
     """
-    now = _status(pid)
-    if now is None or before.blocked >> (number - 1) & 1:
-        return False
-    return bool((now.blocked | now.pending) >> (number - 1) & 1)
+    now, bit = _status(pid), 1 << (number - 1)
+    return now is not None and not before.blocked & bit and bool((now.blocked | now.pending) & bit)
 
 
 def lineage(pid: int) -> Iterator[int]:
@@ -241,8 +234,8 @@ def _status(pid: int) -> _Status | None:
 
 
 def _describe(pid: int, status: _Status) -> str:
-    threads = "1 thread" if status.threads == 1 else f"{status.threads} threads"
-    text = f"process {pid}: {_STATES.get(status.state, status.state)}, {threads}"
+    state = _STATES.get(status.state, status.state)
+    text = f"process {pid}: {state}, {count(status.threads, 'thread')}"
     if status.tracer_pid:
         text += f", traced by process {status.tracer_pid}"
     with suppress(OSError):  # what follows may not be for us to read

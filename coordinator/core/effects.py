@@ -52,15 +52,11 @@ class TellLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """Push the desired state of one agent; a newer one replaces it unsent.
-
-    ``master_port_spent`` is a port of this agent that a round has used; if it
-    still holds it for the next round, it has to reserve another. 0: none.
-    """
+    """Push the desired state of one agent; a newer one replaces it unsent."""
 
     session_id: str
     state: Desired
-    master_port_spent: int = 0
+    master_port_spent: int = 0  # of this agent, by a round: if it still holds it, it takes another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +77,16 @@ class Reject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answer a failure record or a reset.
-
-    ``result`` is whether the record is kept, all that is to be kept being journaled; or how
-    many limits were forgotten, ``None`` if there is no such run; or an error: it has to be
-    asked again.
-    """
+    """Answer a failure record or a reset: it is journaled, or has to be asked again."""
 
     request_id: int
+    # Whether the record is kept; how many limits were forgotten, `None` if there is no such run.
     result: int | CoordinatorError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRun:
-    """A run's core raised ``error``: log it, and answer with ``RunRead``.
-
-    Comes after what the run decided before has been journaled.
-    """
+    """A run's core raised: once what it decided before is journaled, answer with ``RunRead``."""
 
     run_id: str
     error: Exception

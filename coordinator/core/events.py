@@ -10,10 +10,7 @@ from coordinator.core.run.state import RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened:
-    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell.
-
-    By ``version`` and ``labels`` nothing is decided; readers are told.
-    """
+    """An agent sent its ``Hello``; ``session_id`` was made for it by the shell."""
 
     session_id: str
     run_id: str
@@ -21,7 +18,7 @@ class SessionOpened:
     agent: AgentIdentity
     beat: Beat
     uptime_s: float | None = None
-    version: str = ""
+    version: str = ""  # for readers, as the labels
     labels: dict[str, str] = field(default_factory=dict)
 
 
@@ -57,15 +54,12 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReported:
-    """A failure record arrived; the shell holds its answer under ``request_id``.
-
-    ``uptime_s`` is how long its agent had been running when it was sent, if known.
-    """
+    """A failure record arrived; the shell holds its answer under ``request_id``."""
 
     run_id: str
     request_id: int
     record: FailureRecord
-    uptime_s: float | None = None
+    uptime_s: float | None = None  # of its agent when it was sent, if known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +98,5 @@ class RunRead:
 
 SessionEvent = SessionOpened | BeatReceived | AgentLeft | SessionClosed
 FromOutside = SessionEvent | FailureReported | LimitsReset
-RunEvent = FromOutside | RunSuperseded
-CoreEvent = RunEvent | DeadlineReached | OutageEnded
+CoreEvent = FromOutside | RunSuperseded | DeadlineReached | OutageEnded
 Event = FromOutside | DeadlineReached | OutageEnded | RunRead

@@ -36,7 +36,6 @@ from worker_sdk.board.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from weakref import ref
 
 log = logging.getLogger("worker_sdk")
@@ -54,7 +53,7 @@ class BoardUnusable(Exception):
     """There is no board this process could use; the message says why."""
 
 
-class BoardTaken(BoardUnusable):
+class BoardTaken(Exception):
     """Another process of the worker has the board."""
 
 
@@ -76,9 +75,9 @@ class _Threads(threading.local):
 class Board:
     """A board, and what of it is in use."""
 
-    def __init__(self, page: mmap.mmap | bytearray, files: tuple[int, ...] = ()) -> None:
-        """Take over an empty page; ``files``: of it and its kicks, if an agent reads it."""
-        self.raw = memoryview(page)
+    def __init__(self, page: mmap.mmap | None = None, files: tuple[int, ...] = ()) -> None:
+        """Take over an empty page that an agent reads, with the ``files`` of it and its kicks."""
+        self.raw = memoryview(bytearray(layout.BOARD_BYTES) if page is None else page)
         self.words = self.raw.cast("q")
         self._files = files
         self.is_watched = bool(files)
@@ -121,9 +120,8 @@ class Board:
         except IndexError:
             if self.is_watched and not self._is_refusal_logged:
                 self._is_refusal_logged = True
-                log.warning(
-                    "%d timers and sections are open: more are not watched", layout.SLOTS_MAX
-                )
+                most = layout.SLOTS_MAX
+                log.warning("%d timers and sections are open: more are not watched", most)
             return REFUSED
         at = SLOTS_FROM + slot * SLOT_WORDS
         try:
@@ -210,13 +208,11 @@ class Board:
 
     def renewed(self) -> Board:
         """Return a board on the same page, with all slots closed; this one is given up."""
-        words, page, files, is_watched = self.words, self.raw.obj, self._files, self.is_watched
+        words, page, files = self.words, self.raw.obj, self._files
         self._files = ()
         self.give_up()
-        assert isinstance(page, mmap.mmap | bytearray)
         _close_slots(words)
-        renewed = Board(page, files)
-        renewed.is_watched = is_watched
+        renewed = Board(page if isinstance(page, mmap.mmap) else None, files)
         renewed._section_numbers = self._section_numbers
         renewed._fresh_sections = self._fresh_sections
         return renewed
@@ -237,8 +233,7 @@ class Board:
 
 def has_lock() -> bool:
     """Return whether one thread runs Python code at a time; once it is so, it stays so."""
-    is_enabled: Callable[[], bool] | None = getattr(sys, "_is_gil_enabled", None)
-    return is_enabled is None or is_enabled()
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def claim(directory: str) -> Board:
@@ -267,11 +262,10 @@ def claim(directory: str) -> Board:
     # What an earlier owner left, its name first.
     words[layout.OWNER_PID] = 0
     _close_slots(words)
-    for word in range(layout.OWNER_PID, layout.HEADER_WORDS):
+    of_sections = range(layout.SECTIONS_FROM, layout.section_word(layout.SECTIONS_MAX, 0))
+    for word in (*range(layout.OWNER_PID, layout.HEADER_WORDS), *of_sections):
         words[word] = 0
     words[layout.STEP] = layout.NO_STEP
-    for word in range(layout.SECTIONS_FROM, layout.section_word(layout.SECTIONS_MAX, 0)):
-        words[word] = 0
     return Board(page, (board, kick))
 
 

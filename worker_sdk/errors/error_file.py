@@ -1,12 +1,7 @@
 """Shell. Error files in torch's format: made from an error, written and read.
 
-``{"message": {"message": …, "extraInfo": {"py_callstack": …, "timestamp": …}}}``,
-the timestamp in whole seconds as a text; beside the inner message ``errorCode``
-if the error is that of another process.
 Source: ``torch/distributed/elastic/multiprocessing/errors/error_handler.py`` (2.13.0).
 """
-
-from __future__ import annotations
 
 import errno
 import json
@@ -32,7 +27,7 @@ Content = dict[str, Any]
 
 
 def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:
-    """Return the content of an error file, its texts cut to their limits."""
+    """Return the content of an error file, its texts cut; a code is that of another process."""
     code = {} if error_code is None else {"errorCode": error_code}
     callstack = bounded(stack, STACK_BYTES_MAX)
     extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
@@ -55,10 +50,9 @@ def describe(error: BaseException) -> Content:
 
 
 def first_failure(error: BaseException) -> Any | None:
-    """Return the failure that a launcher's error stands for, ``None`` for any other error.
+    """Return the failure that a launcher's error stands for, torch's or the agent's, if it is one.
 
-    Known by what it offers: torch's ``ChildFailedError`` and the agent's are the
-    same here, and neither package is imported for it.
+    Known by what it offers: neither package is imported for it.
     """
     try:
         return error.get_first_failure()[1]  # type: ignore[attr-defined]
@@ -67,10 +61,7 @@ def first_failure(error: BaseException) -> Any | None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return up to one byte more than ``FILE_BYTES_MAX`` of a file, never waiting for one.
-
-    Raises ``OSError``, or ``ValueError`` if it is no plain file.
-    """
+    """Return a file, cut a byte beyond ``FILE_BYTES_MAX``. Raises ``OSError``, ``ValueError``."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -92,10 +83,9 @@ def parse(text: bytes) -> Content:
 
 
 def write(path: str, content: Content) -> None:
-    """Put ``content`` into the file at ``path``, whole or not at all where that can be.
+    """Put ``content`` into a file, whole or not at all unless it cannot be replaced, say a mount.
 
-    A file that cannot be replaced, say one that is mounted, is overwritten in place. A directory
-    that a cleaner has removed meanwhile is made again. Raises ``OSError`` if it can't be done.
+    A directory that a cleaner has removed is made again. Raises ``OSError`` if it can't be done.
     """
     text = json.dumps(content).encode()
     path = os.path.realpath(path)

@@ -1,22 +1,17 @@
 """Shell. Records what ends training code, for the agent it runs under.
 
-The names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``,
-so that a program changes an import and nothing else. What differs: nothing here
-raises into training, and a KeyboardInterrupt is recorded as well.
+Names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``. What differs:
+nothing here raises into training, and a KeyboardInterrupt is recorded as well.
 """
-
-from __future__ import annotations
 
 import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, overload
 
 from worker_sdk.context import ERROR_FILE
 from worker_sdk.errors import error_file, faults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger("worker_sdk")
 
@@ -30,18 +25,14 @@ _owners: dict[str, int] = {}
 class ErrorHandler:
     """Writes what went wrong into the file that ``TORCHELASTIC_ERROR_FILE`` names.
 
-    Without that variable, nothing is written. May be subclassed: ``initialize`` and
-    ``record_exception`` are made for it.
+    Without that variable, nothing. May be subclassed, for ``initialize`` and ``record_exception``.
     """
 
     def _get_error_file_path(self) -> str | None:
         return os.environ.get(ERROR_FILE) or None
 
     def initialize(self) -> None:
-        """Prepare this process; called before the code whose errors are recorded.
-
-        From here on a fatal signal leaves the stacks of all threads. Never raises.
-        """
+        """Have a fatal signal leave the stacks of all threads from here on. Never raises."""
         path = self._get_error_file_path()
         is_ours = path is not None and _owners.setdefault(path, os.getpid()) == os.getpid()
         faults.enable(path if is_ours else None)
@@ -65,8 +56,7 @@ class ErrorHandler:
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Make another process's error file this one's own. Never raises.
 
-        ``error_code`` is the exit code of that process, 0 if unknown. A code that the file
-        holds already is that of a process further in, and stays.
+        ``error_code`` is its exit code, 0: unknown. One in the file is of a process further in.
         """
         try:
             content = error_file.parse(error_file.read_bytes(rootcause_error_file))
@@ -110,11 +100,9 @@ def record(
 def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
     """Record what ends a function; for the entry point of a program, once per process.
 
-    Used as ``@record``, ``@record(error_handler)`` or ``record(fn, error_handler)``.
-    The result passes through, and so do all errors after they were recorded. Only
-    ``SystemExit(0)`` ends here, with ``None`` as the result; another exit is no error to
-    be recorded. An error that a launcher raises for a failed child is replaced, in the
-    file, by the child's own.
+    Used as ``@record``, ``@record(error_handler)`` or ``record(fn, error_handler)``. The result
+    passes through, and so do all errors, but ``SystemExit(0)``, which becomes ``None``; no exit is
+    recorded. An error that a launcher raises for a failed child is recorded as the child's own.
     """
     if fn is None or hasattr(fn, "record_exception"):
         return functools.partial(record, error_handler=error_handler or fn)

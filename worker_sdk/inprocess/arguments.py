@@ -1,14 +1,10 @@
 """Shell. What a callable of the user's wants to be given."""
 
-from __future__ import annotations
-
 import inspect
 import typing
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -1,7 +1,5 @@
 """Pure. What in-process restart raises."""
 
-from __future__ import annotations
-
 
 class RestartError(Exception):
     """Base of the errors of in-process restart."""

@@ -3,11 +3,10 @@
 The exception that a hook is called with is what the function raised here, or ``None``.
 """
 
-from __future__ import annotations
-
 import abc
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,11 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from worker_sdk.inprocess import environment, errors
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.settings import Duration, count, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from worker_sdk.inprocess.state import State
+from worker_sdk.inprocess.state import State
 
 _SUBCLASSABLE = 1 << 10
 """``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""
@@ -35,42 +30,32 @@ class Hook(abc.ABC):
 
 
 class Initialize(Hook):
-    """Runs before the function, in every iteration.
-
-    An ``Exception`` from it interrupts the iteration like one from the function;
-    another ``BaseException`` ends the worker.
-    """
+    """Runs before the function, in every iteration; what it raises counts as the function's."""
 
 
 class Abort(Hook):
     """Frees the main thread from what it may be stuck in, once an iteration is interrupted.
 
-    Runs on another thread while the main thread may still be in the function. An
-    exception from it is logged, and the restart goes on.
+    Runs on another thread. An exception from it is logged, and the restart goes on.
     """
 
 
 class Finalize(Hook):
-    """Cleans up after an interrupted iteration, when the main thread has left the function.
-
-    An exception from it ends the worker.
-    """
+    """Cleans up once the main thread has left the function; an exception ends the worker."""
 
 
 class HealthCheck(Hook):
     """Says whether the worker can go on, by raising if it can't.
 
-    Runs before the function, where an exception interrupts the iteration, and after
-    an interrupted iteration, where an exception ends the worker.
+    Runs before the function, and after an interruption, where an exception ends the worker.
     """
 
 
 class Composed:
     """Calls several callables as one, the last first.
 
-    ``Compose(a, b)(x)`` is ``a(b(x))``; what returns ``None`` hands on what it was
-    given, and a tuple is handed on as several arguments. It is an instance of the nearest
-    class that all of them have in common, so hooks of one kind make a hook of that kind.
+    What returns ``None`` hands on what it was given, a tuple is handed on as several arguments.
+    It is an instance of the nearest class that all of them have in common.
     """
 
     instances: tuple[Any, ...]
@@ -129,9 +114,8 @@ def flattened(hook: object) -> Iterator[object]:
 class RetryController(Initialize):
     """Says when a restart in process is no longer worth it.
 
-    Under an agent the limits are kept before an iteration begins: it then does not
-    begin, and the round ends as if a worker had failed. Elsewhere an iteration beyond
-    the limits raises ``RestartAbort``. Iterations are those of one call, the first included.
+    Under an agent an iteration beyond the limits does not begin, and the round ends as if a worker
+    had failed. Iterations are those of one call, the first included.
     """
 
     max_iterations: int | None = None

@@ -1,27 +1,21 @@
 """Shell. Rules by which the workers that are left get their ranks.
 
-They are data: the coordinator, which knows all workers, applies them. That is why
-a ``RankAssignment`` of the user's own is refused: it would have to be evaluated by
-each worker on what only all of them know together.
+They are data: the coordinator, which knows all workers, applies them. So a ``RankAssignment`` of
+the user's own is refused: each worker would have to evaluate it on what only all of them know.
 """
 
-from __future__ import annotations
-
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.settings import count
 from worker_sdk.inprocess.state import Mode, State
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-GROUP_SIZE_MAX = 2048 * 8 - 1
-"""The largest group a rule can speak of."""
-GROUP_BYTES_MAX = 128
+GROUP_SIZE_MAX, GROUP_BYTES_MAX = 2048 * 8 - 1, 128
+"""The largest group a rule can speak of, and the longest name of one."""
 
 
 class RankAssignment(abc.ABC):  # noqa: B024 - its kinds share no method
@@ -40,14 +34,12 @@ class FillGaps(RankAssignment):
 class FilterCountGroupedByKey(RankAssignment):
     """Ends workers whose group has lost others of it.
 
-    Composed to the right of ``ShiftRanks`` or ``FillGaps``, which close the gaps. ``timeout``
-    has no meaning here: no worker waits for it.
+    Composed to the right of ``ShiftRanks`` or ``FillGaps``, which close the gaps. The condition
+    says whether a group of a size may stay, once for each; the timeout is unused: no worker waits.
     """
 
     key_or_fn: str | Callable[[State], str]
-    """Names the worker's group; or returns the name, given the state."""
     condition: Callable[[int], bool]
-    """Whether a group of a size may stay; it is asked once for every size."""
     timeout: object = None
 
     def __post_init__(self) -> None:
@@ -71,10 +63,9 @@ class FilterCountGroupedByKey(RankAssignment):
 class RankFilter(RankAssignment):
     """Says which workers call the function and which stand by.
 
-    Those below are rules like the others, and may be composed with them to their
-    left. One of the user's own overrides ``__call__`` and is evaluated by each worker
-    on its own state; it must come to the same end on all of them, and leave active
-    rank 0 to rank 0, for whom the master address was chosen.
+    Those below are rules like the others. One of the user's own is evaluated by each worker on its
+    own state: it must come to the same end on all of them, and leave active rank 0 to rank 0, for
+    whom the master address was chosen.
     """
 
     @abc.abstractmethod

@@ -1,13 +1,9 @@
 """Pure. The durations and counts that a user gives, checked."""
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 Duration = timedelta | float
 """A ``timedelta``, or seconds."""

@@ -1,7 +1,5 @@
 """Pure. What a worker knows of its place in an iteration."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

@@ -1,37 +1,24 @@
 """Shell. ``Wrapper``: restarts a function on all workers, within their processes."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from worker_sdk import runtime
-from worker_sdk.inprocess import ranks
+from worker_sdk.inprocess import hooks, ranks
 from worker_sdk.inprocess.errors import RestartError
-from worker_sdk.inprocess.hooks import (
-    Abort,
-    Finalize,
-    HealthCheck,
-    Initialize,
-    RetryController,
-    flattened,
-)
+from worker_sdk.inprocess.hooks import RetryController, flattened
 from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
-from worker_sdk.inprocess.settings import timing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from worker_sdk.inprocess.settings import Duration
+from worker_sdk.inprocess.settings import Duration, timing
 
 log = logging.getLogger("worker_sdk")
 
@@ -58,11 +45,9 @@ _CONTINUED = (
 )
 """Functions that only return something which runs later, outside of the wrapper."""
 _HOOKS: dict[str, Any] = {
-    "initialize": Initialize,
-    "abort": Abort,
-    "finalize": Finalize,
-    "health_check": HealthCheck,
-}
+    "initialize": hooks.Initialize, "abort": hooks.Abort,
+    "finalize": hooks.Finalize, "health_check": hooks.HealthCheck,
+}  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,10 +64,10 @@ class Wrapper:
     at, not to change.
     """
 
-    initialize: Initialize | None = None
-    abort: Abort | None = AbortTorchDistributed()  # noqa: RUF009 - it has no state
-    finalize: Finalize | None = None
-    health_check: HealthCheck | None = None
+    initialize: hooks.Initialize | None = None
+    abort: hooks.Abort | None = AbortTorchDistributed()  # noqa: RUF009 - it has no state
+    finalize: hooks.Finalize | None = None
+    health_check: hooks.HealthCheck | None = None
     rank_assignment: RankAssignment = ShiftRanks()  # noqa: RUF009
     rank_filter: RankFilter | None = None
     monitor_thread_interval: Duration = timedelta(seconds=1)
@@ -109,8 +94,8 @@ class Wrapper:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        hooks = {name: getattr(self, name) for name in _HOOKS}
-        for name, hook in hooks.items():
+        given = {name: getattr(self, name) for name in _HOOKS}
+        for name, hook in given.items():
             if hook is not None and not isinstance(hook, _HOOKS[name]):
                 kind = _HOOKS[name].__name__
                 raise TypeError(f"{name} must be an instance of {kind}, not {hook!r}")
@@ -121,22 +106,17 @@ class Wrapper:
             raise TypeError(f"monitor_process_logfile must be a path, not {logfile!r}")
         if logfile is not None and not os.path.isabs(logfile):  # noqa: PTH117
             raise ValueError(f"monitor_process_logfile must be an absolute path, not {logfile!r}")
-        limits = [
+        parts = [
             RetryController(self.max_iterations, self.min_world_size, self.min_active_world_size),
             *(part for part in flattened(self.initialize) if isinstance(part, RetryController)),
         ]
-        rules, local_filter = ranks.rules_of(self.rank_assignment, self.rank_filter)
-        self._plan = Plan(
-            timing=timing(vars(self)),
-            limits=RetryController(
-                min((n for each in limits if (n := each.max_iterations) is not None), default=None),
-                max(each.min_world_size for each in limits),
-                max(each.min_active_world_size for each in limits),
-            ),
-            rules=rules,
-            local_filter=local_filter,
-            **hooks,
+        limits = RetryController(
+            min((n for part in parts if (n := part.max_iterations) is not None), default=None),
+            max(part.min_world_size for part in parts),
+            max(part.min_active_world_size for part in parts),
         )
+        rules, own = ranks.rules_of(self.rank_assignment, self.rank_filter)
+        self._plan = Plan(timing(vars(self)), limits, rules, own, **given)
 
     def __call__(self, fn: Callable[..., R]) -> Callable[..., R | None]:
         """Wrap ``fn``; a worker that stands by to the end returns ``None``.
@@ -164,10 +144,8 @@ class Wrapper:
 
 
 # What help() shows, instead of that of `__new__`.
-_SIGNATURE = inspect.signature(Wrapper.__init__)
-Wrapper.__signature__ = _SIGNATURE.replace(  # type: ignore[attr-defined]
-    parameters=list(_SIGNATURE.parameters.values())[1:]
-)
+_INIT: Any = functools.partial(Wrapper.__init__, None)  # type: ignore[arg-type]
+Wrapper.__signature__ = inspect.signature(_INIT)  # type: ignore[attr-defined]
 
 
 def _run(plan: Plan, function: functools.partial[Any]) -> Any:

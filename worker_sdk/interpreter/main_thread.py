@@ -1,11 +1,8 @@
 """Shell. Where the main thread stands, and whether that is the prompt of a debugger.
 
-Frame objects of a thread that runs are not safe: CPython 3.11 has crashed in ``f_back``
-while the other thread left the frame (python/cpython#111363, still open; seen here with
-3.11.7, walking them once a second). The fault handler reads in C, in one piece.
+Its frames are not walked: CPython 3.11 has crashed in ``f_back`` while the thread left the frame
+(python/cpython#111363, still open; seen with 3.11.7). The fault handler reads in C, in one piece.
 """
-
-from __future__ import annotations
 
 import faulthandler
 import linecache

@@ -1,12 +1,9 @@
 """Shell. A wait of the main thread that a signal ends, whichever thread the signal met.
 
-The interpreter runs a signal's handler in the main thread only, between two of its
-instructions. A signal that another thread takes, or that comes just before a system
-call, would wait there for as long as the call does. So while the main thread waits, the
-interpreter writes each signal to a descriptor that the wait looks at as well.
+Its handler runs in the main thread only, between two instructions. If another thread takes it, or
+it comes just before a system call, it would wait as long as the call does. So the interpreter
+writes signals to a descriptor meanwhile, which the wait looks at as well.
 """
-
-from __future__ import annotations
 
 import os
 import select
@@ -51,10 +48,9 @@ os.register_at_fork(after_in_child=_leave_waits)
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
     """Wait until a descriptor is readable; return whether it is. None: as long as it takes.
 
-    In the main thread the wait ends early, with False, after any signal that has a
-    handler in Python. What the handler raises comes out of the call. The wakeup
-    descriptor of an event loop, or of the program, gets what it would have got, and is
-    set again afterwards.
+    In the main thread it ends early, with False, after any signal that has a handler in Python.
+    What that raises comes out of the call. The wakeup descriptor of an event loop, or of the
+    program, gets what it would have got, and is set again afterwards.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)

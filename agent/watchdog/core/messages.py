@@ -116,10 +116,7 @@ class Signal(_OfProcess):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(_OfProcess):
-    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends.
-
-    ``signal`` as in ``Slot``.
-    """
+    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends."""
 
     hang: Hang
     is_ending: bool

@@ -37,8 +37,6 @@ class WatchdogCore:
         self._awake_at = float("-inf")
         self._effects: list[msg.Effect] = []
 
-    # The interface of every core.
-
     def handle(self, event: msg.Event, *, now: float) -> list[msg.Effect]:
         """Take one event in at ``now`` (monotonic seconds)."""
         self._notice_stall(now)
@@ -47,8 +45,7 @@ class WatchdogCore:
                 if key not in self.workers:
                     worker = self.workers[key] = Worker(key, self._policy, now=now)
                     worker.learn(self._learned)
-                    self._look(worker, now)
-                    self._settle(worker, now)
+                    self._settle(worker, now, first=now)
             case msg.WorkerGone():
                 self._drop(event.worker)
             case msg.LimitsLearned():
@@ -105,8 +102,6 @@ class WatchdogCore:
         self.workers.pop(key, None)
         self._due.clear(key)
 
-    # Time.
-
     def _notice_stall(self, now: float) -> None:
         """Give all workers the time during which this process or its host stood still."""
         due = self.next_deadline()
@@ -143,14 +138,14 @@ class WatchdogCore:
         self._announce(worker, pulse_at if now < pulse_at <= now + pulse_s else now + pulse_s)
         self._read(worker)
 
+    def _announce(self, worker: Worker, look_at: float) -> None:
+        worker.look_at = look_at
+        self._effects.append(msg.AnnounceLook(worker=worker.key, look_at=look_at))
+
     def _read(self, worker: Worker) -> None:
         if not worker.is_reading:
             worker.is_reading = True
             self._effects.append(msg.ReadBoard(worker=worker.key))
-
-    def _announce(self, worker: Worker, look_at: float) -> None:
-        worker.look_at = look_at
-        self._effects.append(msg.AnnounceLook(worker=worker.key, look_at=look_at))
 
     def _settle(self, worker: Worker, now: float, first: float | None = None) -> None:
         """Look as early as the limits want it, of which ``first`` is new if it is given.
@@ -168,8 +163,6 @@ class WatchdogCore:
             elif first < worker.look_at:
                 self._announce(worker, first)
         self._due.set(worker.key, worker.next())
-
-    # Hangs.
 
     def _judge(self, worker: Worker, now: float) -> None:
         """Go on with a worker whose board was just read."""

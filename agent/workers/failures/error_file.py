@@ -43,10 +43,9 @@ def read_error_file(path: str | PathLike[str]) -> WorkerError | None:
     The stacks of a crash come with the traceback.
     """
     content, stacks = load_error_file(path), read_faults(path)
-    if content is None and not stacks:
-        return None
     if content is None:
-        return WorkerError(message=stacks.partition("\n")[0], traceback=stacks)
+        first = stacks.partition("\n")[0]
+        return WorkerError(message=first, traceback=stacks) if stacks else None
     error = WorkerError(message=content) if isinstance(content, str) else _error_in(content)
     if not stacks or not error.traceback:
         return replace(error, traceback=error.traceback or stacks)

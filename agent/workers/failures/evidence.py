@@ -181,7 +181,8 @@ class KernelLog:
     def forget(self) -> None:
         """Pass over all that was said so far."""
         self._kept.clear()
-        self._skip()
+        with suppress(OSError):  # without a log, or of a pipe
+            os.lseek(self._fd, 0, os.SEEK_END)
 
     def lines(self) -> tuple[KernelLine, ...] | None:
         """Return what was said of processes since ``forget``; ``None`` if it can't be read."""
@@ -200,7 +201,8 @@ class KernelLog:
             read += len(data)
             self._take(data)
         else:
-            self._skip()
+            with suppress(OSError):
+                os.lseek(self._fd, 0, os.SEEK_END)
         return tuple(self._kept)
 
     def close(self) -> None:
@@ -208,10 +210,6 @@ class KernelLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _skip(self) -> None:
-        with suppress(OSError):  # without a log, or of a pipe
-            os.lseek(self._fd, 0, os.SEEK_END)
 
     def _take(self, data: bytes) -> None:
         for line in data.splitlines():

@@ -112,23 +112,19 @@ class DefaultLogsSpecs(LogsSpecs):
 
         Sets ``TORCHELASTIC_ERROR_FILE`` in each of `envs`.
         """
-        ranks = range(len(envs))
-        dest = LogsDest(
-            stdouts=dict.fromkeys(ranks, CONSOLE), stderrs=dict.fromkeys(ranks, CONSOLE)
-        )
+        shown = dict.fromkeys(range(len(envs)), CONSOLE)
         if self._log_dir == os.devnull:
-            nowhere = dict.fromkeys(ranks, os.devnull)
-            dest.tee_stdouts, dest.tee_stderrs = dict(nowhere), dict(nowhere)
-            dest.error_files = nowhere
-            dest.filtered_stdout = dest.filtered_stderr = os.devnull
             for env in envs.values():
                 env[context.ERROR_FILE] = ""
-            return dest
+            none = dict.fromkeys(shown, os.devnull)
+            both = (dict(none), dict(none))
+            return LogsDest(shown, dict(shown), *both, none, os.devnull, os.devnull)
+        dest = LogsDest(shown, dict(shown))
         attempt_dir = self._make_attempt_dir(envs.get(0, {}))
         dest.filtered_stdout = str(attempt_dir / "filtered_stdout.log")
         dest.filtered_stderr = str(attempt_dir / "filtered_stderr.log")
         redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
-        for rank in ranks:
+        for rank in shown:
             worker_dir = attempt_dir / str(rank)
             worker_dir.mkdir()
             stdout, stderr = str(worker_dir / "stdout.log"), str(worker_dir / "stderr.log")

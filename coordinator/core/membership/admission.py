@@ -28,10 +28,9 @@ def refusal(
     known = state.members.get(event.agent.incarnation)
     if known is not None:
         # Its name is as it was made unique when it came first.
-        is_same = known == replace(event.agent, name=known.name)
-        return (
-            None if is_same else errors.InvalidRequest("hello", event.agent, f"as before: {known}")
-        )
+        if known == replace(event.agent, name=known.name):
+            return None
+        return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
     if found := differences(theirs=event.spec, ours=state.spec):
@@ -52,12 +51,13 @@ def rounds_error(beat: Beat, *, next_round_id: int) -> errors.InvalidRequest | N
     return errors.InvalidRequest("fence.round_id", beat.round_id, f"less than {highest}")
 
 
-def spec_error(spec: RunSpec) -> errors.InvalidRequest | None:
+def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | None:
     """Return what is impossible about a spec, ``None`` if nothing is."""
     least, most, port = spec.agents_min, spec.agents_max, spec.master_port
     barrier = spec.exit_barrier_timeout_s
     rules = [
         ("agents_min", least, least >= 1, "at least 1"),
+        ("agents_min", least, least <= agents_max, f"at most {agents_max}"),
         ("agents_max", most, most >= least, f"at least agents_min ({least})"),
         ("master_port", port, 0 <= port <= 65535, "0 to 65535"),
         ("exit_barrier_timeout", barrier, barrier != 0, "above 0, or unset for no limit"),
@@ -67,21 +67,19 @@ def spec_error(spec: RunSpec) -> errors.InvalidRequest | None:
             is_possible = 0 <= value <= DURATION_MAX_S
             allowed = f"0 to {DURATION_MAX_S:g} seconds"
             rules.append((field.name.removesuffix("_s"), value, is_possible, allowed))
-    broken = (rule for rule in rules if not rule[2])
-    return next(
-        (errors.InvalidRequest(f"spec.{name}", v, allowed) for name, v, _, allowed in broken), None
-    )
+    for name, value, is_possible, allowed in rules:
+        if not is_possible:
+            return errors.InvalidRequest(f"spec.{name}", value, allowed)
+    return None
 
 
 def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None
-    if verdict is None:
-        return errors.RunClosed(
-            run_id, "after this agent began, and another one of that name runs now"
-        )
-    outcome = "succeeded" if verdict.is_success else "failed"
-    return errors.RunClosed(run_id, f"it {outcome}: {verdict.reason}")
+    why = "after this agent began, and another one of that name runs now"
+    if verdict is not None:
+        why = f"it {'succeeded' if verdict.is_success else 'failed'}: {verdict.reason}"
+    return errors.RunClosed(run_id, why)
 
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:

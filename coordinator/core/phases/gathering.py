@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.phases.phase import RunContext, RunPhase
 from coordinator.core.phases.ranks import next_order
-from coordinator.core.phases.rendezvous import (
-    GiveUp,
-    LeaderPort,
-    Rendezvous,
-    Wait,
-    close_round,
-)
+from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Rendezvous, Wait, close_round
 from coordinator.core.run.records import RoundStarted, RunEnded
 
 

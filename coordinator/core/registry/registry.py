@@ -16,23 +16,13 @@ from coordinator.core.run.records import RunCreated
 from coordinator.core.run.state import Phase, RunState
 from drumbeat.deadlines import Deadlines
 
-# What an ended run holds in memory, roughly: of every member, decision, victim and worker.
-_MEMBER_BYTES = 512
-_DECISION_BYTES = 256
-_VICTIM_BYTES = 2_048
-_STANDING_BYTES = 512
-
 
 class Registry:
-    """The core of a coordinator. Routes events to runs; a run never sees another.
-
-    ``runs`` are by ``RunState.key``. ``ended`` is roughly what ended ones hold in memory, in
-    bytes, in the order of their ends.
-    """
+    """The core of a coordinator. Routes events to runs; a run never sees another."""
 
     def __init__(self, policy: Policy) -> None:
-        self.runs: dict[str, IsolatedRun] = {}
-        self.ended: dict[str, int] = {}
+        self.runs: dict[str, IsolatedRun] = {}  # by `RunState.key`
+        self.ended: dict[str, int] = {}  # the bytes of each, in the order of their ends
         self._generations: dict[str, list[IsolatedRun]] = {}  # by run id, the latest last
         self._failures_bytes = 0  # of all runs
         self._policy = policy
@@ -68,11 +58,8 @@ class Registry:
         return effects
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
-        """Take in a beat that says nothing new, and return whether it was one.
-
-        Nothing follows from it, so it needs no turn. Its run may come up for a
-        deadline that has moved on, which does no harm.
-        """
+        """Take in a beat that says nothing new, so that it needs no turn; return whether it did."""
+        # Its run may come up for a deadline that has moved on, which does no harm.
         run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 
@@ -140,20 +127,13 @@ class Registry:
             earlier = self._generations[event.run_id][-2:-1]
             error = run_closed(event.run_id, earlier[0].state if earlier else None)
             return [fx.Reject(session_id=event.session_id, error=error)]
-        elif not run.members.connected and (
-            found := differences(theirs=event.spec, ours=state.spec)
-        ):
-            return self._supersede(run, found, event, now)
+        elif not run.members.connected and event.spec != state.spec:
+            return self._supersede(run, event, now)
         return self._deliver(run, event, now)
 
-    def _supersede(
-        self,
-        run: IsolatedRun,
-        found: tuple[errors.Difference, ...],
-        event: ev.SessionOpened,
-        now: float,
-    ) -> list[fx.Effect]:
+    def _supersede(self, run: IsolatedRun, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Start anew for an agent with other settings, in the place of a run all have left."""
+        found = differences(theirs=event.spec, ours=run.state.spec)
         error = self._create_error(event, freed=1)
         if error is None and run.state.members:
             error = errors.RunMissesAgents(event.run_id, found)
@@ -200,15 +180,12 @@ class Registry:
         self, event: ev.SessionOpened, *, freed: int = 0
     ) -> errors.CoordinatorError | None:
         """Return why there can't be such a run, once ``freed`` runs have ended."""
-        limit = self._policy.agents_max
-        error: errors.CoordinatorError | None = spec_error(event.spec)
-        if error is None and event.spec.agents_min > limit:
-            error = errors.InvalidRequest(
-                "spec.agents_min", event.spec.agents_min, f"at most {limit}"
-            )
-        if error is None and len(self.runs) - len(self.ended) - freed >= self._policy.runs_max:
-            error = errors.LimitReached("runs_max", self._policy.runs_max)
-        return error or rounds_error(event.beat, next_round_id=0)
+        policy = self._policy
+        if error := spec_error(event.spec, agents_max=policy.agents_max):
+            return error
+        if len(self.runs) - len(self.ended) - freed >= policy.runs_max:
+            return errors.LimitReached("runs_max", policy.runs_max)
+        return rounds_error(event.beat, next_round_id=0)
 
     def _add(self, state: RunState, now: float) -> list[fx.Effect]:
         """Take a run in, ended if it can't go on."""
@@ -267,9 +244,9 @@ class Registry:
 
 def _ended_bytes(state: RunState) -> int:
     """Return roughly what an ended run holds in memory."""
-    size = len(state.members) * _MEMBER_BYTES + len(state.history) * _DECISION_BYTES
+    size = 512 * len(state.members) + 256 * len(state.history)
     report = state.verdict.report if state.verdict is not None else None
     if report is not None:
         size += sum(record.size_bytes for record in report.root_causes)
-        size += len(report.victims) * _VICTIM_BYTES + len(report.standings) * _STANDING_BYTES
+        size += 2_048 * len(report.victims) + 512 * len(report.standings)
     return size

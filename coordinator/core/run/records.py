@@ -1,7 +1,6 @@
-"""Pure. What the journal keeps: every accepted change of a run, in order.
+"""Pure. What the journal keeps: every accepted change of a run; ``RunState`` is their fold.
 
-A run's durable state is their fold (see ``RunState``), both when they are written and when
-they are loaded. ``at_s`` is when a decision was taken, on the coordinator's clock.
+``at_s`` is when a decision was taken, on the coordinator's clock.
 """
 
 from __future__ import annotations
@@ -27,61 +26,48 @@ class RoundEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCreated:
-    """The first agent brought the spec. Limits are recorded so that replay keeps the same.
-
-    Agents that began before ``predecessor_ended_at`` belong to the run that had the id before.
-    """
+    """The first agent brought the spec. Limits are recorded so that replay keeps the same."""
 
     run_id: str
     spec: RunSpec
     failures_kept_max: int = 1_000
     history_max: int = 1_000
     generation: int = 1
-    predecessor_ended_at: float | None = None
+    predecessor_ended_at: float | None = None  # agents that began before belong to that run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAdmitted:
-    """An agent became a member of the run.
-
-    ``rounds_seen`` is above every round it has held: a coordinator that lost its
-    memory must not use their numbers again.
-    """
+    """An agent became a member of the run."""
 
     agent: AgentIdentity
+    # Above every round it has held: a coordinator that lost its memory must not use them again.
     rounds_seen: int = 0
     at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRemoved:
-    """A member left or was lost.
-
-    ``is_excused``: its round goes on without it. ``restarts_returned`` were charged
-    to failures elsewhere since it was last heard. Perhaps its own end was the cause,
-    so they are given back.
-    """
+    """A member left or was lost."""
 
     incarnation: str
     reason: str
     at_s: float = 0.0
-    is_excused: bool = False
+    is_excused: bool = False  # its round goes on without it
+    # Charged to failures elsewhere since it was last heard: perhaps its own end was the cause.
     restarts_returned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted:
-    """A round was assigned; ``participants`` are incarnations by group rank.
-
-    ``reason`` says why there had to be a round, ``closing`` why it closed now.
-    """
+    """A round was assigned."""
 
     round_id: int
-    participants: tuple[str, ...]
+    participants: tuple[str, ...]  # incarnations by group rank
     master_addr: str
     master_port: int
-    reason: str
-    closing: str = ""
+    reason: str  # why there had to be a round
+    closing: str = ""  # why it closed now
     at_s: float = 0.0
 
 
@@ -95,10 +81,7 @@ class GroupSucceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded:
-    """The run gathers for another round; a worker's failure is charged to the budget here.
-
-    ``where`` is who was where, if a worker failed.
-    """
+    """The run gathers for another round; a worker's failure is charged to the budget here."""
 
     cause: RoundEnd
     reason: str
@@ -126,12 +109,9 @@ class FailureRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailuresCounted:
-    """Failure records came that tell less than those kept: they are counted, and dropped.
+    """Failure records came that tell less than those kept: they are counted, and dropped."""
 
-    ``heard`` is the highest sequence of each incarnation among them.
-    """
-
-    heard: dict[str, int]
+    heard: dict[str, int]  # the highest sequence of each incarnation among them
     count: int
 
     @staticmethod

@@ -35,15 +35,12 @@ MASTERS_SPENT_MAX = 64
 class Phase(StrEnum):
     """What a run is doing."""
 
-    GATHERING = "GATHERING"
-    """No round; waits for agents."""
-    RUNNING = "RUNNING"
-    """A round is assigned; waits for it to succeed, fail or lose an agent."""
+    GATHERING = "GATHERING"  # no round; waits for agents
+    RUNNING = "RUNNING"  # a round is assigned; waits for it to succeed, fail or lose an agent
+    # Failed; waits for workers to stop and for failure records. Goes on after all if
+    # a participant turns out to have been lost before the failure.
     ENDING = "ENDING"
-    """Failed; waits for workers to stop and for failure records. Goes on after all if
-    a participant turns out to have been lost before the failure."""
-    ENDED = "ENDED"
-    """Has a verdict; waits for nothing."""
+    ENDED = "ENDED"  # has a verdict; waits for nothing
 
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
@@ -56,17 +53,13 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One decision on a run, taken at ``at_s`` on the coordinator's clock.
+    """One decision on a run."""
 
-    ``sequence`` counts the decisions of the run from 1; ``decision`` is a fixed phrase;
-    ``round_id`` the current or last round then.
-    """
-
-    at_s: float
-    decision: str
+    at_s: float  # on the coordinator's clock
+    decision: str  # a fixed phrase
     reason: str
-    round_id: int | None
-    sequence: int = 0
+    round_id: int | None  # of the current or last round then
+    sequence: int = 0  # counts the decisions of the run, from 1
 
 
 class InvalidTransition(Exception):

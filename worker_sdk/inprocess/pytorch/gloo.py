@@ -4,8 +4,6 @@ torch 2.13's gloo backend has no working abort: `abort`, `shutdown` and dropping
 group all leave a thread in a collective until its peer goes or its timeout is over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -15,11 +13,8 @@ import stat
 import sys
 import termios
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _SELF = Path("/proc/self")
 _LOOP_THREAD = "gloo_tcp_loop\n"
@@ -34,8 +29,7 @@ LIBRARIES = ("libtorch", "libgloo")
 QUIET_WITHIN_S = 0.5
 """How long messages may be under way. Those to a host that is gone are so for ever."""
 QUIET_CHECK_S = 0.001
-QUIET_CHECKS = 2
-"""In a row. The kernel does not tell when the last byte has gone."""
+QUIET_CHECKS = 2  # in a row: the kernel does not tell when the last byte has gone
 # Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
 _QUEUES = (termios.FIONREAD, 0x894B)
 
@@ -68,15 +62,14 @@ def shut_down_gloo() -> int:
     """
     if _LOOP_THREAD not in _texts(task / "comm" for task in (_SELF / "task").iterdir()):
         return 0
-    descriptors: set[int] = set()
-    with _objects_of_torch() as is_of_torch:
-        for told in _texts(_SELF / "fdinfo" / str(fd) for fd in _descriptors(_EVENTPOLL)):
-            flags = _FLAGS.search(told)
-            if flags and not int(flags[1], 8) & os.O_CLOEXEC:  # as gloo makes its own
-                watched = _WATCHED.findall(told)
-                descriptors.update(int(fd) for fd, data in watched if is_of_torch(int(data, 16)))
+    watched: set[tuple[int, int]] = set()
+    for told in _texts(_SELF / "fdinfo" / str(fd) for fd in _descriptors(_EVENTPOLL)):
+        flags = _FLAGS.search(told)
+        if flags and not int(flags[1], 8) & os.O_CLOEXEC:
+            watched.update((int(fd), int(address, 16)) for fd, address in _WATCHED.findall(told))
+    ours = _objects_of_torch({address for _, address in watched})
     found = []
-    for each in _tcp_sockets(descriptors):
+    for each in _tcp_sockets({fd for fd, address in watched if address in ours}):
         if _peer(each) is None:
             each.close()  # to end a listener would make gloo end all
         else:
@@ -89,8 +82,7 @@ def shut_down_gloo() -> int:
 def shut_down_to(host: str, port: int) -> int:
     """Shut all connections to a TCP port of a host down, from both sides; return how many.
 
-    Meant for a place that serves one purpose only: that of the store of an iteration,
-    where a thread may wait for a key that will never be set.
+    That of an iteration's store, where a thread may wait for a key that will never be set.
     """
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
@@ -110,34 +102,30 @@ def shut_down_to(host: str, port: int) -> int:
     return count
 
 
-@contextlib.contextmanager
-def _objects_of_torch() -> Iterator[Callable[[int], bool]]:
-    """Give a function that says whether the object at an address has its code in torch's library.
+def _objects_of_torch(addresses: set[int]) -> set[int]:
+    """Return the addresses of objects whose code is in torch's library.
 
-    Others that are watched so have not: those of MPI and UCX, and what stands there for libuv and
-    asyncio, the descriptor. Memory is read so that a wrong address does no harm; where that is not
-    allowed all count.
+    Others that are watched so are not: those of MPI and UCX, and what stands there for libuv and
+    asyncio, the descriptor. All count where memory may not be read.
     """
     code = [
         range(int(found[1], 16), int(found[2], 16))
         for found in map(_MAPPED.match, (_SELF / "maps").read_text().splitlines())
         if found is not None and Path(found[3]).name.startswith(LIBRARIES)
     ]
-
-    def is_of_torch(address: int) -> bool:
-        try:
-            word = int.from_bytes(os.pread(memory.fileno(), 8, address), sys.byteorder)
-        except (OSError, OverflowError):
-            return False
-        return any(word in each for each in code)
-
     try:
         memory = (_SELF / "mem").open("rb", buffering=0)
     except OSError:
-        yield lambda _: True
-        return
+        return addresses
+    ours = set()
     with memory:
-        yield is_of_torch
+        for address in addresses:
+            # Read so that a wrong address does no harm.
+            with contextlib.suppress(OSError, OverflowError):
+                word = int.from_bytes(os.pread(memory.fileno(), 8, address), sys.byteorder)
+                if any(word in each for each in code):
+                    ours.add(address)
+    return ours
 
 
 def _texts(paths: Iterable[Path]) -> Iterator[str]:
@@ -178,8 +166,7 @@ def _peer(connection: socket.socket) -> tuple[str, int] | None:
 
 
 def _plain(address: str) -> str:
-    """Return an address as it is without IPv6 around it."""
-    return address.removeprefix("::ffff:")
+    return address.removeprefix("::ffff:")  # as it is without IPv6 around it
 
 
 def _wait_until_quiet(connections: list[socket.socket]) -> None:

@@ -1,12 +1,4 @@
-"""Shell. Torch's process groups in a restart. Imports nothing: torch is used where it is imported.
-
-torch 2.13 looks for the store of a group in C++, again and again, and takes what a signal makes
-of it for one more failed attempt: a rank whose rank 0 never comes could only be killed. So ranks
-wait in Python until the store listens. That is quicker as well: torch waits 0.1 to 1 s between
-two attempts.
-"""
-
-from __future__ import annotations
+"""Shell. Torch's process groups in a restart, where the program has imported torch."""
 
 import contextlib
 import functools
@@ -15,17 +7,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.hooks import Abort
 from worker_sdk.inprocess.pytorch import gloo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worker_sdk.inprocess.state import State
+from worker_sdk.inprocess.state import State
 
 log = logging.getLogger("worker_sdk")
 
@@ -94,7 +83,12 @@ def let_go() -> None:
 
 @contextlib.contextmanager
 def store_awaited_in_python() -> Iterator[None]:
-    """Have ranks other than 0 wait here for their store; where torch has been imported."""
+    """Have ranks other than 0 wait here for their store.
+
+    torch 2.13 looks for it in C++, again and again, and takes what a signal makes of it for one
+    more failed attempt: a rank whose rank 0 never comes could only be killed. And it waits 0.1 to
+    1 s between two attempts.
+    """
     rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(rendezvous, "_create_c10d_store", None)
     if create is None:

@@ -1,43 +1,31 @@
 """Shell. One call of a wrapped function: its iterations, until all workers complete one."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.errors import error_file
-from worker_sdk.inprocess import environment, ranks
+from worker_sdk.inprocess import environment, errors, ranks
 from worker_sdk.inprocess.arguments import call_with
-from worker_sdk.inprocess.errors import (
-    HealthCheckError,
-    RankShouldRestart,
-    RestartAbort,
-    RestartError,
-)
 from worker_sdk.inprocess.hooks import flattened
 from worker_sdk.inprocess.pytorch import process_groups
-from worker_sdk.inprocess.restart import garbage, machine
-from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current
-from worker_sdk.inprocess.restart.machine import Word
+from worker_sdk.inprocess.restart import garbage
+from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current, Link, Plan
+from worker_sdk.inprocess.restart.machine import Enter, Left, Order, Word
 from worker_sdk.inprocess.restart.monitor import Monitor
 from worker_sdk.inprocess.restart.progress import Ticker
 from worker_sdk.inprocess.state import Mode
 from worker_sdk.interpreter.main_thread import main_stack
-
-if TYPE_CHECKING:
-    from functools import partial
-
-    from worker_sdk.inprocess.restart.call_wrapper import Link, Plan
 
 log = logging.getLogger("worker_sdk")
 
@@ -54,14 +42,19 @@ class Call:
     """The iterations of one call under an agent; made and run by the main thread."""
 
     def __init__(self, plan: Plan, link: Link, function: partial[Any]) -> None:
-        _check_may_start()
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a wrapped function can only be called in the main thread")
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            raise RuntimeError(
+                "torch.distributed is initialized already: initialize it in the wrapped function,"
+                " which is restarted with other ranks"
+            )
         link.begin()
-        self._plan = plan
-        self._link = link
-        self._function = function
+        self._plan, self._link, self._function = plan, link, function
         self._local_rank = environment.local_rank() or 0
         self._first = environment.initial_state()
-        self._spec = _spec(plan, self._first.world_size)
+        self._spec = spec(plan, self._first.world_size)
         self._aborts_torch = any(
             isinstance(part, process_groups.AbortTorchDistributed) for part in flattened(plan.abort)
         )
@@ -91,12 +84,10 @@ class Call:
     def _iterate(self) -> Any:
         count = 0
         while True:
-            number = self._link.iteration
             group = ranks.group_of(self._plan.rules, self._call.state)
             entered = worker_pb2.Entered(spec=self._spec, group=group)
-            answer = self._monitor.ask(machine.Enter(number, entered))
-            self._link.iteration = number + 1
-            _check_goes_on(answer)
+            number, self._link.iteration = self._link.iteration, self._link.iteration + 1
+            answer = self._monitor.ask(Enter(number, entered))
             if answer.word is Word.BEGIN:
                 assert isinstance(answer.content, worker_pb2.WorkerBegin)
                 is_completed, value = self._run_iteration(answer.content, count)
@@ -122,25 +113,20 @@ class Call:
         environment.apply(state, begin)
         self._call._state = state  # noqa: SLF001 - it is ours
         self._ticker.run(is_judging=True)
-        with (
-            process_groups.store_awaited_in_python()
-            if self._aborts_torch
-            else contextlib.nullcontext()
-        ):
+        awaited = process_groups.store_awaited_in_python
+        with awaited() if self._aborts_torch else contextlib.nullcontext():
             value, error = self._monitor.run_interruptibly(self._body)
         self._ticker.pause()
-        left = machine.Left()
+        left = Left()
         if error is not None:
             _drop_our_frames(error)
-            if not isinstance(error, Exception | RankShouldRestart):
+            if not isinstance(error, Exception | errors.RankShouldRestart):
                 raise error
-            kind = Kind.INTERRUPTION_KIND_EXCEPTION
-            cause = _interruption(kind, self._local_rank, error)
-            left = machine.Left(cause.message, worker_pb2.Interrupted(interruption=cause))
+            cause = interruption(self._local_rank, Kind.INTERRUPTION_KIND_EXCEPTION, error)
+            left = Left(cause.message, worker_pb2.Interrupted(interruption=cause))
         answer = self._monitor.ask(left)
         if answer.word is Word.COMPLETE:
             return True, value
-        _check_goes_on(answer)
         log.info("iteration %d is interrupted: %s", count, answer.reason)
         self._link.limits.clear()
         self._ticker.run(is_judging=False)
@@ -165,11 +151,10 @@ class Call:
         # Where the main thread is, without our own frames around the user's.
         entries = takewhile(lambda entry: not entry.path.startswith(_OUR_FOLDER), main_stack())
         stack = "".join(reversed([str(entry) for entry in entries]))
-        kind, text = Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, "no progress within the soft timeout"
-        cause = _interruption(kind, self._local_rank, text, stack)
+        text = "no progress within the soft timeout"
+        cause = interruption(self._local_rank, Kind.INTERRUPTION_KIND_SOFT_TIMEOUT, text, stack)
         content = worker_pb2.Interrupted(interruption=cause)
-        number = self._link.iteration - 1
-        self._monitor.tell(machine.Order(number, Word.INTERRUPT, text, content))
+        self._monitor.tell(Order(self._link.iteration - 1, Word.INTERRUPT, text, content))
 
     def _clean_up(self, error: Exception | None) -> None:
         """Run the hooks that come after an interruption; one that fails ends this worker."""
@@ -184,13 +169,13 @@ class Call:
             except Exception as failure:
                 if failure.__cause__ is None and failure is not error:
                     failure.__cause__ = error
-                raise HealthCheckError(f"{name} failed: {failure}") from failure
+                raise errors.HealthCheckError(f"{name} failed: {failure}") from failure
 
     def _end(self, error: BaseException) -> None:
         """Tell that this worker takes no part any more."""
         _drop_our_frames(error)
         match error:
-            case HealthCheckError():  # of the function's own it would have been interrupted
+            case errors.HealthCheckError():  # the function's own would have interrupted
                 kind = Kind.INTERRUPTION_KIND_UNHEALTHY
             case Exception():
                 kind = Kind.INTERRUPTION_KIND_EXCEPTION
@@ -198,17 +183,9 @@ class Call:
                 kind = Kind.INTERRUPTION_KIND_EXITED
             case _:
                 kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
-        cause = _interruption(kind, self._local_rank, error)
-        ended = worker_pb2.Terminated(interruption=cause)
+        ended = worker_pb2.Terminated(interruption=interruption(self._local_rank, kind, error))
         number = max(self._link.iteration - 1, 0)
         self._link.end(worker_pb2.WorkerStep(iteration=number, terminated=ended))
-
-
-def _check_goes_on(answer: machine.Order) -> None:
-    if answer.word is Word.LOST:
-        raise RestartError("the agent takes no more part in restarts of this worker")
-    if answer.word is Word.ABORT:
-        raise RestartAbort(answer.reason)
 
 
 def _drop_our_frames(error: BaseException) -> None:
@@ -220,18 +197,23 @@ def _drop_our_frames(error: BaseException) -> None:
         error.__traceback__ = trace
 
 
-def _check_may_start() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("a wrapped function can only be called in the main thread")
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        raise RuntimeError(
-            "torch.distributed is initialized already: initialize it in the wrapped function,"
-            " which is restarted with other ranks"
-        )
+def interruption(
+    local_rank: int, kind: Kind.ValueType, cause: BaseException | str, stack: str = ""
+) -> iteration_pb2.Interruption:
+    """Return what went wrong, as texts that fit on the wire."""
+    message = cause
+    if isinstance(message, BaseException):
+        inner = error_file.describe(message)["message"]
+        message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
+    return iteration_pb2.Interruption(
+        local_rank=local_rank,
+        kind=kind,
+        message=error_file.bounded(message, MESSAGE_BYTES_MAX),
+        traceback=error_file.bounded(stack, TRACEBACK_BYTES_MAX),
+    )
 
 
-def _spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
+def spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on; no group is larger than ``world_size``."""
     rules = (_rule(rule, world_size) for rule in plan.rules)
     return iteration_pb2.InprocessSpec(
@@ -242,22 +224,6 @@ def _spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
         last_call_wait=_duration(plan.timing["last_call_wait"]),
         barrier_timeout=_duration(plan.timing["barrier_timeout"]),
         completion_timeout=_duration(plan.timing["completion_timeout"]),
-    )
-
-
-def _interruption(
-    kind: Kind.ValueType, local_rank: int, cause: BaseException | str, stack: str = ""
-) -> iteration_pb2.Interruption:
-    """Return what went wrong, as a text that fits on the wire."""
-    message = cause
-    if isinstance(message, BaseException):
-        inner = error_file.describe(message)["message"]
-        message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
-    return iteration_pb2.Interruption(
-        local_rank=local_rank,
-        kind=kind,
-        message=error_file.bounded(message, MESSAGE_BYTES_MAX),
-        traceback=error_file.bounded(stack, TRACEBACK_BYTES_MAX),
     )
 
 

@@ -24,24 +24,19 @@ if TYPE_CHECKING:
     from worker_sdk.inprocess.ranks import RankAssignment, RankFilter
     from worker_sdk.inprocess.restart.progress import BoardLimits
 
+GREETING_TIMEOUT_S = 60.0
 FLUSH_TIMEOUT_S = 2.0
 """How long a worker that ends may try to tell why. The agent learns of its end anyway."""
 
-GREETING_TIMEOUT_S = 60.0
-"""How long the agent may take to answer a process that wants to take part."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a ``Wrapper`` was given, checked."""
 
     timing: dict[str, float]
-    """In seconds, under the names that users know."""
     limits: hooks.RetryController
     rules: list[RankAssignment]
-    """Those that the coordinator applies."""
     local_filter: RankFilter | None
-    """The user's own."""
     initialize: hooks.Initialize | None
     abort: hooks.Abort | None
     finalize: hooks.Finalize | None
@@ -62,8 +57,7 @@ class Link:
     """What this process has with its agent, over all its calls of wrappers."""
 
     def __init__(self, attachment: Attachment, limits: BoardLimits) -> None:
-        self.attachment = attachment
-        self.limits = limits
+        self.attachment, self.limits = attachment, limits
         self.iteration = 0
         """The next one; it goes on from call to call."""
         self.is_ended = False
@@ -72,10 +66,7 @@ class Link:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Learn where this process begins: it may not be the first one of its worker.
-
-        Raises ``RestartError`` if the agent does not answer, or the worker's part is over.
-        """
+        """Learn where this process begins: it may not be the first one of its worker."""
         if self.is_ended:
             raise RestartError("this worker has ended its part in this round")
         if self._is_greeted:
@@ -102,16 +93,12 @@ class Link:
 
 
 class CallWrapper:
-    """One call of a wrapped function, for the function itself.
-
-    Given to every parameter that is annotated with this class.
-    """
+    """One call of a wrapped function; given to its parameters annotated with this class."""
 
     __slots__ = ("_atomic", "_state")
 
     def __init__(self, state: State, atomic: Atomic) -> None:
-        self._state = state
-        self._atomic = atomic
+        self._state, self._atomic = state, atomic
 
     @property
     def iteration(self) -> int:
@@ -124,17 +111,13 @@ class CallWrapper:
         return self._state
 
     def ping(self) -> None:
-        """Tell that the function makes progress.
-
-        From the first one of an iteration on they must come within the wrapper's timeouts.
-        """
+        """Tell of progress; after an iteration's first, expected within the wrapper's timeouts."""
         PROGRESS.ping_at = monotonic()
 
     def atomic(self) -> Atomic:
         """Return a context manager for code that no interruption may cut in two.
 
-        An interruption waits until the block is left; a block that would begin during
-        one does not. Reentrant, and not limited to the main thread.
+        One waits until the block is left; no block begins during one. Reentrant, for any thread.
         """
         return self._atomic
 
@@ -167,5 +150,4 @@ def run_once(plan: Plan, function: partial[Any]) -> Any:
     size = first.world_size
     state = replace(first, active_rank=first.rank, active_world_size=size, mode=Mode.ACTIVE)
     plan.prepare(state)
-    never = Atomic(lambda _: None)
-    return CallWrapper(state, never).invoke(function)
+    return CallWrapper(state, Atomic(lambda _: None)).invoke(function)

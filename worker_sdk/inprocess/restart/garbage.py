@@ -4,16 +4,12 @@ A collection looks at every object there is. With torch that is some 170,000, 0.
 each time, on every worker; most of them are modules, and are there to stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any
 
 COLLECTIONS_MAX = 3
 """A collection may make more garbage; a program that always does must not hold us up."""

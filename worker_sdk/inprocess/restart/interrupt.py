@@ -1,26 +1,21 @@
 """Shell. Raises ``RankShouldRestart`` in the main thread, and nowhere it must not.
 
-A signal is sent to the main thread; its handler runs there, between two instructions
-of Python or within a system call that the signal broke, and raises. So it is the main
-thread itself that decides, at the moment of raising, whether it may: no exception is
+The handler of a signal raises it, between two instructions of Python or within a system call that
+the signal broke. So the main thread decides itself, at that moment, whether it may: no exception is
 under way that could land later, somewhere else.
 """
-
-from __future__ import annotations
 
 import re
 import signal
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 from worker_sdk.inprocess.errors import RankShouldRestart
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType
 
 SIGNALS_LEFT_OUT = 8
 """How many real-time signals are left to others, at the lower and at the upper end."""
@@ -39,8 +34,7 @@ class Interrupter:
         self.reason: str | None = None
         """Why the main thread shall leave; ``None``: it need not. Written by the monitor."""
         self._is_open = False
-        self._on_raised = on_raised
-        self._on_dropped = on_dropped
+        self._on_raised, self._on_dropped = on_raised, on_dropped
         self._raised: weakref.ref[RankShouldRestart] | None = None
         self._main = threading.get_ident()
         self._signal = _free_signal()

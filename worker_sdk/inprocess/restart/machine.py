@@ -1,7 +1,5 @@
 """Pure. The iteration that a worker is in: what it tells its agent, and when it is interrupted."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

@@ -1,28 +1,23 @@
 """Shell. The thread that hears of interruptions, and brings the main thread out of them.
 
-It owns the iteration that the call is in. Everything that happens reaches it through one
-mailbox; it answers the main thread through another. Both may be written by a thread that
-was interrupted while it wrote to them.
+It owns the iteration that the call is in. What happens reaches it through one queue, its answers
+the main thread through another: a thread may be interrupted while it writes to either.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drumbeat.worker.v1 import worker_pb2
+from worker_sdk.inprocess.errors import RestartAbort, RestartError
 from worker_sdk.inprocess.restart import machine
+from worker_sdk.inprocess.restart.call_wrapper import Link
 from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
 from worker_sdk.inprocess.restart.machine import Act, Notice, Word
 from worker_sdk.interpreter.signal_wakeup import Mailbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from worker_sdk.inprocess.restart.call_wrapper import Link
 
 log = logging.getLogger("worker_sdk")
 
@@ -59,13 +54,17 @@ class Monitor:
         self._interrupter.close()
 
     def ask(self, event: machine.Enter | machine.Left) -> machine.Order:
-        """Tell what the main thread does, and wait for the answer.
+        """Tell what the main thread does, and wait for the answer; raises if no iteration follows.
 
-        Once that is that the iteration is interrupted, all is aborted, and nothing will
-        be raised any more.
+        Once that is an interruption, all is aborted, and nothing will be raised any more.
         """
         self.tell(event)
-        return self._answers.get()
+        answer = self._answers.get()
+        if answer.word is Word.LOST:
+            raise RestartError("the agent takes no more part in restarts of this worker")
+        if answer.word is Word.ABORT:
+            raise RestartAbort(answer.reason)
+        return answer
 
     def _hear(self, order: worker_pb2.WorkerOrder | None) -> None:
         if order is None:

@@ -1,25 +1,19 @@
 """Shell. Signs that the main thread gets on, and what happens without them.
 
-The interpreter is asked, once per interval, to run a function of ours in the main
-thread: it does so as soon as that thread executes Python. That is the automatic sign.
-``ping`` is the user's, and is waited for once it was given in an iteration.
+The interpreter is asked to run a function of ours in the main thread, which it does as soon as that
+executes Python: the automatic sign. ``ping`` is the user's.
 """
-
-from __future__ import annotations
 
 import ctypes
 import math
 import threading
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from worker_sdk import runtime
 from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED
 from worker_sdk.inprocess.restart.interrupt import UNINTERRUPTIBLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STALL_S = 1.0
 """A tick that comes later than this says that the whole process, or its host, stood still."""
@@ -45,7 +39,7 @@ class Progress:
 
     @property
     def since(self) -> float:
-        """The oldest instant at which all expected signs had been given."""
+        """When all expected signs had last been given."""
         return min(self.auto_at, self.ping_at)
 
     def excuse(self, time_s: float) -> None:
@@ -125,19 +119,13 @@ class Ticker:
     def __init__(
         self, timing: dict[str, float], limits: BoardLimits, on_silence: Callable[[], None]
     ) -> None:
-        self._timing = timing
-        self._limits = limits
-        self._on_silence = on_silence
+        self._timing, self._limits, self._on_silence = timing, limits, on_silence
         self._lock = threading.Lock()
         self._is_running = self._is_judging = self._is_stopped = False
         self._armed_since: float | None = None
         self._changed = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; from here on the heartbeat is kept."""
-        self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
-        self._thread.start()
+        self.start = self._thread.start
 
     def run(self, *, is_judging: bool) -> None:
         """Expect signs from here on; if ``is_judging`` the soft timeout counts as well."""

@@ -172,7 +172,7 @@ def test_names_cannot_speak_to_a_terminal(board: Board, worker: BoardWriter) -> 
     worker.claim(PID)
     worker.open_slot(0, "", 1.0)
     worker.name_slot(0, b"\x1b[2J\xff".ljust(layout.NAME_BYTES, b"\0"))
-    assert read(board).slots[0].name == "?[2J\N{REPLACEMENT CHARACTER}"
+    assert read(board).slots[0].name == "\\x1b[2J\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize("owner", [0, -1, 2**40])

@@ -174,7 +174,10 @@ async def test_old_stacks_are_dropped_and_long_ones_cut(
         "import os, signal, sys\n"
         "stacks = os.open(sys.argv[1] + '/stacks', os.O_WRONLY)\n"
         "def flood(*_):\n"
+        # As the fault handler's is meanwhile: so it shows that more is to come.
+        f"    signal.pthread_sigmask(signal.SIG_BLOCK, {{{NUMBER}}})\n"
         "    for _ in range(100): os.write(stacks, b'x' * 1023 + b'\\n')\n"
+        f"    signal.pthread_sigmask(signal.SIG_UNBLOCK, {{{NUMBER}}})\n"
         f"signal.signal({NUMBER}, flood)\n"
         "os.write(stacks, b'old')\n"
         "print('up', flush=True)\n"

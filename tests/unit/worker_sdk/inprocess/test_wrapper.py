@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(wrapper: Wrapper, world_size: int = 8) -> iteration_pb2.InprocessSpec:
-    return call._spec(wrapper._plan, world_size)
+    return call.spec(wrapper._plan, world_size)
 
 
 def test_defaults_are_those_that_users_know() -> None:
@@ -278,7 +278,7 @@ def test_methods_and_others_without_annotations_work() -> None:
 def test_what_is_reported_fits_on_the_wire() -> None:
     error = ValueError("x" * 100_000)
     kind = call.Kind.INTERRUPTION_KIND_EXCEPTION
-    message = call._interruption(kind, 0, error)
+    message = call.interruption(0, kind, error)
     assert message.ByteSize() < 60_000
     assert len(message.message.encode()) <= 4096
 
