@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.errors import AgentError, RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Reporter
-from agent.session.transport import Connect, Connection, TransportError
+from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
 from agent.workers.failures.verdict import complete, is_to_be_completed, read_report
@@ -186,7 +186,7 @@ class Session:
         self._on_event(ev.SessionWelcomed(attempt=self._attempt, pace=pace))
         self._welcomed.set()
 
-    async def _requests(self) -> AsyncGenerator[session_pb2.AgentReport, None]:
+    async def _requests(self) -> Reports:
         hello = hello_message(self._config, self._identity, self._beat_message())
         yield self._report(hello=hello)
         while self._goodbye is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import SPOOL, PrivateDirectory
 from agent.session.convert import Identity
-from agent.session.transport import Connection, TransportError
+from agent.session.transport import Connection, Failures, TransportError
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 
@@ -72,12 +72,7 @@ class Spool:
     """
 
     def __init__(
-        self,
-        directory: PrivateDirectory,
-        run_id: str,
-        incarnation: str,
-        *,
-        is_on_disk: bool = True,
+        self, directory: PrivateDirectory, run_id: str, incarnation: str, *, is_on_disk: bool = True
     ) -> None:
         self._directory = directory
         self._is_on_disk = is_on_disk
@@ -216,7 +211,7 @@ class Reporter:
         if self._pending.pop(key, None) is not None:
             self._spool.remove(key)
 
-    async def _requests(self) -> AsyncGenerator[session_pb2.ReportFailuresRequest, None]:
+    async def _requests(self) -> Failures:
         sent: set[tuple[str, int]] = set()
         while True:
             self._changed.clear()

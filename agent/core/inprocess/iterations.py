@@ -12,7 +12,8 @@ from dataclasses import replace
 from agent.core import effects as fx
 from agent.core.events import WorkerExited
 from agent.core.inprocess.worker import Fault, Worker, shortened
-from agent.core.model import NO_ITERATION, NO_ROUND, AgentPolicy, InprocessReport, WorkerStep
+from agent.core.model import NO_ITERATION, NO_ROUND, InprocessReport, WorkerStep
+from agent.settings.config import AgentConfig
 from agent.workers.failures.exit_status import describe_exit
 from drumbeat.inprocess import (
     InprocessDirective,
@@ -39,9 +40,9 @@ class HostIterations:
     ``has_failed``: a worker's end was excused, but fell outside of an iteration.
     """
 
-    def __init__(self, policy: AgentPolicy) -> None:
-        self._size = policy.local_world_size
-        self._shutdown_timeout_s = policy.shutdown_timeout_s
+    def __init__(self, config: AgentConfig) -> None:
+        self._size = config.nproc_per_node
+        self._shutdown_timeout_s = config.shutdown_timeout
         self._latest: InprocessDirective | None = None
         self.begin_round(NO_ROUND)
 

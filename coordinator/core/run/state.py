@@ -35,15 +35,12 @@ MASTERS_SPENT_MAX = 64
 class Phase(StrEnum):
     """What a run is doing."""
 
-    GATHERING = "GATHERING"
-    """No round; waits for agents."""
-    RUNNING = "RUNNING"
-    """A round is assigned; waits for it to succeed, fail or lose an agent."""
+    GATHERING = "GATHERING"  # no round; waits for agents
+    RUNNING = "RUNNING"  # a round is assigned; waits for it to succeed, fail or lose an agent
+    # Failed; waits for workers to stop and for failure records. Goes on after all if
+    # a participant turns out to have been lost before the failure.
     ENDING = "ENDING"
-    """Failed; waits for workers to stop and for failure records. Goes on after all if
-    a participant turns out to have been lost before the failure."""
-    ENDED = "ENDED"
-    """Has a verdict; waits for nothing."""
+    ENDED = "ENDED"  # has a verdict; waits for nothing
 
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
