@@ -18,7 +18,7 @@ from coordinator.config import Limits
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
 from coordinator.shell.service import QueryService
 from coordinator.shell.sessions import Sessions
@@ -34,7 +34,7 @@ def run(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    coordinator = Driver(Registry(Policy()), MemoryJournal(), Limits(), is_embedded=True)
+    coordinator = Driver(Registry(Policy()), Journal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     connection = EmbeddedConnection(coordinator)
     agent = asyncio.create_task(drive(config, lambda: connection), name="agent")
