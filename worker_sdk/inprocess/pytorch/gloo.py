@@ -47,14 +47,10 @@ def close_kept() -> None:
 def shut_down_gloo() -> int:
     """Shut the connections of all gloo groups down; return how many there were.
 
-    gloo forgets a message whose sending fails, or that it is in the middle of, when the
-    connection ends, and lets its thread wait for it. So
-
-    * messages that are under way are let through first;
-    * connections are shut for reading only: gloo finds them at an end and closes them, and
-      a message that it begins to send until then can still be sent;
-    * a descriptor of each is kept until all workers have left the iteration, or a worker
-      that has not been interrupted yet would fail to send to one that has.
+    gloo forgets a message that fails, or is under way, when the connection ends, and lets its
+    thread wait for it. So those under way are let through first; connections are shut for reading
+    only, so that what gloo sends until it finds them at an end still arrives; and a descriptor of
+    each is kept until all workers have left the iteration, for those that are interrupted later.
 
     They are found by what they are watched with: gloo's loop runs in a thread of its name,
     and its epoll instance has with each descriptor the address of the object that serves it.
