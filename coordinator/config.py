@@ -3,20 +3,8 @@
 import ipaddress
 from dataclasses import dataclass, field
 
-from drumbeat.command.settings import (
-    ADDRESS,
-    FLAG,
-    LOG_FORMAT,
-    LOG_LEVEL,
-    PORT,
-    PORT_DEFAULT,
-    USE_PROXY,
-    declare,
-    read_settings,
-    seconds,
-    setting,
-    text,
-)
+from drumbeat.command import settings
+from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
 _KIB = 1024
@@ -72,7 +60,9 @@ class CoordinatorConfig:
         "Listening",
         "Address to listen on; 0.0.0.0 and :: stand for all.",
     )
-    port: int = setting(PORT_DEFAULT, PORT, "Listening", "Port to listen on; 0 takes a free one.")
+    port: int = setting(
+        PORT_DEFAULT, settings.PORT, "Listening", "Port to listen on; 0 takes a free one."
+    )
     insecure: bool = setting(
         False,
         FLAG,
@@ -102,13 +92,13 @@ class CoordinatorConfig:
         "Liveness",
         "Silence after which an agent is given up; more than twice the interval.",
     )
-    log_format: str = declare(LOG_FORMAT)
-    log_level: str = declare(LOG_LEVEL)
+    log_format: str = declare(settings.LOG_FORMAT)
+    log_level: str = declare(settings.LOG_LEVEL)
     limits: Limits = field(default_factory=Limits)
 
     def validate(self) -> list[Violation]:
         """All rules that the configuration breaks, none if it is sound."""
-        found = read_settings(self)[1]
+        found = settings.read_settings(self)[1]
         broken = {violation.field for violation in found}
         if "host" not in broken and not self.insecure and not is_loopback(self.host):
             found.append(Violation("host", self.host, _BIND_ALLOWED))
@@ -126,11 +116,11 @@ class ResetLimits:
     run_id: str = setting(None, text("a name", len), "Options", "The run.", is_required=True)
     coordinator: str = setting(
         f"127.0.0.1:{PORT_DEFAULT}",
-        ADDRESS,
+        settings.ADDRESS,
         "Options",
         "Where the coordinator listens; port 29400 if none is given.",
     )
-    use_proxy: bool = declare(USE_PROXY)
+    use_proxy: bool = declare(settings.USE_PROXY)
 
 
 def is_loopback(host: str) -> bool:

@@ -10,10 +10,9 @@ from typing import Any
 async def until_one_ends(*parts: Awaitable[Any]) -> None:
     """Run all ``parts`` at once until one ends, then cancel the others and wait for their end.
 
-    Raises the error of the part that ended first, else one of a part that broke
-    as it was cancelled; of several at once the first in their order.
-    ``CancelledError`` if this was cancelled, or a part was without having been
-    asked to end.
+    Raises the error of the part that ended first, else one of a part that broke as it was
+    cancelled; of several at once the first in their order. ``CancelledError`` if this was
+    cancelled, or a part was without having been asked to end.
     """
     futures = [asyncio.ensure_future(part) for part in parts]
     try:
@@ -22,11 +21,10 @@ async def until_one_ends(*parts: Awaitable[Any]) -> None:
         ended = [future for future in futures if future.done()]
         for future in futures:
             future.cancel()
-        await asyncio.wait(futures)
-        # Each is looked at, because asyncio reports what was not.
-        errors = {id(future): future.exception() for future in futures if not future.cancelled()}
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    of = dict(zip(futures, outcomes, strict=True))
     for future in (*ended, *futures):
-        if (error := errors.get(id(future))) is not None:
+        if isinstance(error := of[future], Exception):
             raise error
     if any(future.cancelled() for future in ended):
         raise asyncio.CancelledError

@@ -12,17 +12,17 @@ from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from agent.runtime.driver import drive
-from agent.session.transport import TransportError
+from agent.session.transport import Failures, Reports, TakeDirective, TakeReceipt, TransportError
 from agent.settings.config import AgentConfig
 from coordinator.config import Limits
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import CoordinatorError
-from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
 from coordinator.shell.service import QueryService
 from coordinator.shell.sessions import Sessions
-from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
+from drumbeat.v1 import failure_pb2, query_pb2
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -34,7 +34,7 @@ def run(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    coordinator = Driver(Registry(Policy()), MemoryJournal(), Limits(), is_embedded=True)
+    coordinator = Driver(Registry(Policy()), Journal(), Limits(), is_embedded=True)
     owner = asyncio.create_task(coordinator.run(), name="coordinator")
     connection = EmbeddedConnection(coordinator)
     agent = asyncio.create_task(drive(config, lambda: connection), name="agent")
@@ -61,19 +61,11 @@ class EmbeddedConnection:
         """Return the loopback address: all workers are here."""
         return "127.0.0.1"
 
-    async def open(
-        self,
-        requests: AsyncGenerator[session_pb2.AgentReport, None],
-        take: Callable[[session_pb2.Directive], None],
-    ) -> None:
+    async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Hold one session."""
         await _converse(self._sessions.open, requests, take)
 
-    async def report(
-        self,
-        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
-        take: Callable[[session_pb2.ReportFailuresResponse], None],
-    ) -> None:
+    async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Deliver failure records."""
         await _converse(self._sessions.report, requests, take)
 

@@ -12,9 +12,10 @@ from typing import assert_never
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.coordinator_link import CoordinatorLink
-from agent.core.model import AgentPolicy, Assignment, Beat, DesiredState, Exit, Standby
+from agent.core.model import Assignment, Beat, DesiredState, Exit, Standby
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
+from agent.settings.config import AgentConfig
 from agent.telemetry.waits import Situation
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
@@ -31,15 +32,16 @@ once."""
 class AgentCore:
     """The core of an agent. Not thread-safe; one owner calls it."""
 
-    def __init__(self, policy: AgentPolicy) -> None:
-        self._policy = policy
-        self._link = CoordinatorLink(policy)
-        self._workers = RoundWorkers(policy)
+    def __init__(self, config: AgentConfig, *, is_gpu_memory_awaited: bool = False) -> None:
+        self._link = CoordinatorLink(config)
+        self._workers = RoundWorkers(config)
         self._inprocess = self._workers.inprocess
         # The port for the next round or iteration that this agent leads, 0 while none is held;
         # and the one that the coordinator says is used.
         self._port = self._port_spent = 0
-        # Workers have run since the GPUs' memory was last found free; that is waited for.
+        # Whether there are GPUs whose memory must be free between two rounds; whether workers have
+        # run since it was last found free; whether that is waited for.
+        self._has_gpu_memory_to_await = is_gpu_memory_awaited
         self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
         self._desired: DesiredState = Standby(reason="not heard of the coordinator yet")
         # What is to be done once the workers, who get the signal, are gone.
@@ -88,7 +90,7 @@ class AgentCore:
         """Return where this agent stands, for the console."""
         workers, link = self._workers, self._link
         return Situation(
-            coordinator=self._policy.coordinator,
+            coordinator=link.coordinator,
             is_connected=link.is_open,
             was_connected=link.was_open,
             reason=link.reason,
@@ -289,7 +291,7 @@ class AgentCore:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)
         elif not self._is_gpu_memory_used:
-            self._is_gpu_memory_used = self._policy.is_gpu_memory_awaited
+            self._is_gpu_memory_used = self._has_gpu_memory_to_await
             self._effects.append(self._workers.begin(target))
         elif not self._is_gpu_memory_awaited:  # the round is looked at again when it is free
             self._is_gpu_memory_awaited = True

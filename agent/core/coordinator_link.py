@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agent.core.model import AgentPolicy, Pace
+from agent.core.model import Pace
 from agent.errors import AgentError, CoordinatorLost, CoordinatorUnreachable
+from agent.settings.config import AgentConfig
 
 # Upper bound of the first delay before a new attempt; doubles with each failure.
 # The coordinator waits half a second for an agent whose stream broke.
@@ -17,8 +18,9 @@ class CoordinatorLink:
     from the loss. Instants are monotonic seconds.
     """
 
-    def __init__(self, policy: AgentPolicy) -> None:
-        self._policy = policy
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self.coordinator = config.coordinator or "within this process"
         self.attempt = 0
         self.is_open = self.was_open = False
         self.deadline: float | None = None
@@ -28,7 +30,7 @@ class CoordinatorLink:
 
     def begin(self, *, now: float) -> None:
         """Begin the first attempt, which is made at once."""
-        self.attempt, self.deadline = 1, now + self._policy.join_timeout_s
+        self.attempt, self.deadline = 1, now + self._config.join_timeout
 
     def welcomed(self, pace: Pace) -> None:
         """Note that the coordinator let us in, or stretched or tightened the heartbeats."""
@@ -38,7 +40,7 @@ class CoordinatorLink:
     def lost(self, reason: str, *, now: float) -> float:
         """Begin another attempt; return the upper bound of its random delay."""
         if self.is_open:
-            self.deadline = now + self._policy.coordinator_grace_s
+            self.deadline = now + self._config.coordinator_grace
         self.is_open, self.reason = False, reason
         self.attempt += 1
         delay = DELAY_FIRST_S * 2.0**self._failures
@@ -54,7 +56,6 @@ class CoordinatorLink:
         """Return the error to end with at ``now``; ``None`` while there is patience left."""
         if self.deadline is None or now < self.deadline:
             return None
-        policy, reason = self._policy, self.reason
         if self.was_open:
-            return CoordinatorLost(policy.coordinator, policy.coordinator_grace_s, reason)
-        return CoordinatorUnreachable(policy.coordinator, policy.join_timeout_s, reason)
+            return CoordinatorLost(self.coordinator, self._config.coordinator_grace, self.reason)
+        return CoordinatorUnreachable(self.coordinator, self._config.join_timeout, self.reason)

@@ -118,19 +118,6 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPolicy:
-    """What the agent was told about time and its host; seconds."""
-
-    local_world_size: int
-    join_timeout_s: float
-    coordinator_grace_s: float
-    shutdown_timeout_s: float
-    coordinator: str
-    is_gpu_memory_awaited: bool = False
-    """Whether there are GPUs whose memory must be free between two rounds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """This agent's part of a round. See ``drumbeat.v1.Assignment``."""
 
@@ -190,7 +177,8 @@ class Failure(WorkerFailure):
     share until the next boot.
     """
 
-    sequence: int
+    sequence: int = 0
+    """Of this agent's records, set when it is written."""
     round_id: int
     role_rank: int
     happened_at: float

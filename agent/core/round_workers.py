@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.inprocess.iterations import HostIterations
-from agent.core.model import NO_ROUND, AgentPolicy, Assignment, Failure, GroupState
+from agent.core.model import NO_ROUND, Assignment, Failure, GroupState
+from agent.settings.config import AgentConfig
 from agent.workers.failures import records
 
 SIGTERM = 15
@@ -32,9 +35,9 @@ class RoundWorkers:
     ``failures_written`` counts over all rounds.
     """
 
-    def __init__(self, policy: AgentPolicy) -> None:
-        self._policy = policy
-        self.inprocess = HostIterations(policy)
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self.inprocess = HostIterations(config)
         self.state = GroupState.IDLE
         self.assignment: Assignment | None = None
         self.latest_round_id = self.succeeded_round_id = NO_ROUND
@@ -68,7 +71,7 @@ class RoundWorkers:
         self.assignment, self.latest_round_id = assignment, assignment.round_id
         self.has_failed = self._has_left = self._has_good_end = False
         self.workers_done, self._failure = 0, None
-        self._alive, self._has_processes = set(range(self._policy.local_world_size)), True
+        self._alive, self._has_processes = set(range(self._config.nproc_per_node)), True
         self._enter(GroupState.STARTING)
         self.inprocess.begin_round(assignment.round_id)
         return fx.StartRound(assignment=assignment)
@@ -89,7 +92,7 @@ class RoundWorkers:
         self._has_ever_run = self._has_ever_run or bool(self._alive)
         self._is_start_impossible = not self._has_ever_run
         self._enter(GroupState.FAILED)
-        failure = records.not_started(assignment, event, self._sequence(), now=now)
+        failure = records.not_started(assignment, event, now=now)
         return [self._write(failure), *self.stop()]
 
     def step_taken(self, step: ev.WorkerStep, *, now: float) -> list[fx.Effect]:
@@ -97,7 +100,7 @@ class RoundWorkers:
         fault = self.inprocess.step_taken(step, now=now)
         if fault is None or self.assignment is None:
             return []
-        write = self._write(records.interrupted_by(self.assignment, fault, self._sequence()))
+        write = self._write(records.interrupted_by(self.assignment, fault))
         return [write, *(self.give_up() if fault.is_fatal else ())]
 
     def exited(self, event: ev.WorkerExited) -> list[fx.Effect]:
@@ -119,7 +122,7 @@ class RoundWorkers:
         is_asked = event.is_stopped and event.hang is None
         if fault is None and (is_good or (is_asked and not self.has_failed)):
             return []  # done, or ended as it was asked to, and not because of a failure here
-        write = self._write(records.ended_by(assignment, event, self._sequence(), fault))
+        write = self._write(records.ended_by(assignment, event, fault))
         return [write, *(self.stop() if fault is None and not event.is_stopped else ())]
 
     def lost(self, event: ev.SupervisorDied, *, now: float) -> list[fx.Effect]:
@@ -132,10 +135,7 @@ class RoundWorkers:
         for local_rank in lost:
             assert assignment is not None, "workers without a round"
             fault = self.inprocess.lost(local_rank, records.killed_with_it(event), now=now)
-            sequence = self._sequence()
-            failure = records.killed_with_supervisor(
-                assignment, local_rank, event, sequence, fault, now=now
-            )
+            failure = records.killed_with_supervisor(assignment, local_rank, event, fault, now=now)
             effects.append(self._write(failure))
         return effects
 
@@ -172,7 +172,7 @@ class RoundWorkers:
             return []
         self.is_stopping = True
         self.inprocess.stopping()
-        round_id, timeout_s = self.assignment.round_id, self._policy.shutdown_timeout_s
+        round_id, timeout_s = self.assignment.round_id, self._config.shutdown_timeout
         return [fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=timeout_s)]
 
     def leave(self) -> None:
@@ -213,11 +213,9 @@ class RoundWorkers:
         self.state = state
         self.has_failed = self.has_failed or state is GroupState.FAILED
 
-    def _sequence(self) -> int:
-        self.failures_written += 1
-        return self.failures_written
-
     def _write(self, failure: Failure) -> fx.Effect:
+        self.failures_written += 1
+        failure = replace(failure, sequence=self.failures_written)
         first, is_at_fault = self._failure, not (failure.is_stopped_by_agent or failure.is_survived)
         if is_at_fault and (first is None or failure.happened_at < first.happened_at):
             self._failure = failure

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,8 +32,9 @@ from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 30  # from SIGTERM to SIGKILL, where the caller does not say otherwise
+STOP_TIMEOUT_S = 30.0  # from SIGTERM to SIGKILL, where the caller does not say otherwise
 ROUND_ID = 0  # a context starts its workers once
+_STOP = partial(messages.StopWorkers, round_id=ROUND_ID)
 
 GIVE_UP_S = KILL_WAIT_S + 5.0
 """How long after its SIGKILL is due a supervisor may be silent; then it is killed itself."""
@@ -94,7 +96,7 @@ class PContext(ABC):
         self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
-        self._files = ExitStack()
+        self._files = ExitStack()  # open until the workers have ended
         self.filtered_stdout = self._opened(self._logs.filtered_stdout, self._filters[0])
         self.filtered_stderr = self._opened(self._logs.filtered_stderr, self._filters[1])
         self._is_started = False
@@ -118,10 +120,7 @@ class PContext(ABC):
 
     @abstractmethod
     def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
-        """Start the supervisor; return what it is to start, its pid and the connection to it.
-
-        What has to be open until the workers have ended belongs into ``_files``.
-        """
+        """Start the supervisor; return what it is to start, its pid and the connection to it."""
 
     def _take_return_values(self) -> dict[int, Any]:
         """Return what the workers have returned; a bad value becomes a failure."""
@@ -180,7 +179,7 @@ class PContext(ABC):
         if not self._is_started:
             self._files.close()
             return
-        command = _stop_command(death_sig or signal.SIGTERM, timeout)
+        command = _STOP(signum=int(death_sig or signal.SIGTERM), timeout_s=max(0.0, float(timeout)))
         with suppress(RuntimeError):  # It has just ended.
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stop, command)
@@ -283,7 +282,6 @@ class PContext(ABC):
                 )
 
     def _opened(self, path: str, filters: list[str]) -> TextIO | None:
-        """Return the emptied file for selected lines, if any are to be selected."""
         if not filters:
             return None
         return self._files.enter_context(open(path, "w", errors="replace", buffering=1))  # noqa: PTH123
@@ -366,7 +364,7 @@ class PContext(ABC):
             _LOGGER.error("%s failed: exit code %d, pid %d", name, exit_code, failure.pid)
         if not self._is_stopping and (self._failures or len(self._exit_codes) == self.nprocs):
             # In the second case for what the workers have left behind.
-            self._stop(_stop_command(signal.SIGTERM, STOP_TIMEOUT_S))
+            self._stop(_STOP(signum=int(signal.SIGTERM), timeout_s=STOP_TIMEOUT_S))
 
     def _failure(self, local_rank: int, exit_code: int) -> ProcessFailure:
         pid = self._pids.get(local_rank, 0)
@@ -464,12 +462,6 @@ def check_ranks(mapping: Mapping[int, object], nprocs: int, what: str) -> None:
             f"{what}: local ranks are {sorted(mapping)}, must be {sorted(expected)}, "
             f"one for each of {nprocs} workers"
         )
-
-
-def _stop_command(signum: int, timeout_s: float) -> messages.StopWorkers:
-    return messages.StopWorkers(
-        round_id=ROUND_ID, signum=int(signum), timeout_s=max(0.0, float(timeout_s))
-    )
 
 
 def _destination(stream: TextIO) -> int | TextIO:

@@ -15,20 +15,14 @@ import structlog
 
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
-from agent.core.events import (
-    DeadlineReached,
-    Event,
-    PortReserved,
-    WorkerStep,
-)
-from agent.core.model import AgentPolicy, Failure
+from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
+from agent.core.model import Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
-from agent.runtime.parent_error_file import cause_of, tell_launcher
+from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
-from agent.runtime.signals import take_signals
 from agent.session.convert import Identity, failure_message
 from agent.session.session import Session
 from agent.session.spool import Reporter, Spool, Spooled
@@ -131,16 +125,7 @@ class Driver:
             gpus=devices.gpus,
         )
         self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
-        self._core = AgentCore(
-            AgentPolicy(
-                coordinator=config.coordinator or "within this process",
-                local_world_size=config.nproc_per_node,
-                join_timeout_s=config.join_timeout,
-                coordinator_grace_s=config.coordinator_grace,
-                shutdown_timeout_s=config.shutdown_timeout,
-                is_gpu_memory_awaited=devices.memory is not None,
-            )
-        )
+        self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(config.nproc_per_node)
         self._history = History(

@@ -53,10 +53,7 @@ ITERATION_MAX = 2**63 - 1
 
 GPU = MessageMapping(Gpu, session_pb2.GpuInfo, given=("memory_used_bytes", "pci_address"))
 _BEAT = MessageMapping(
-    Beat,
-    session_pb2.Beat,
-    parts={"state": GroupState},
-    given=("round_id", "inprocess", "failure"),
+    Beat, session_pb2.Beat, parts={"state": GroupState}, given=("round_id", "inprocess", "failure")
 )
 # Of a hang and a failure, what is the same in their messages.
 _HANG = MessageMapping(
@@ -73,10 +70,7 @@ _RECORD = MessageMapping(
     given=(*_RANKS, "happened_at", "round_id", "hang"),
 )
 _INTERRUPTION = MessageMapping(
-    Interruption,
-    iteration_pb2.Interruption,
-    parts={"kind": InterruptionKind},
-    given=("traceback",),
+    Interruption, iteration_pb2.Interruption, parts={"kind": InterruptionKind}, given=("traceback",)
 )
 _SAID_OF_ITSELF = MessageMapping(
     Interruption,

@@ -10,18 +10,18 @@ from typing import TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError
 
-from agent.session.transport import MESSAGE_BYTES_MAX, TransportError
+from agent.session.transport import (
+    MESSAGE_BYTES_MAX,
+    Failures,
+    Reports,
+    TakeDirective,
+    TakeReceipt,
+    TransportError,
+)
 from agent.workers.ports import address_towards
 from drumbeat.command.settings import parse_host_port
 from drumbeat.tasks import is_asked_to_end, until_one_ends
-from drumbeat.v1 import (
-    common_pb2,
-    failure_pb2,
-    query_pb2,
-    query_pb2_grpc,
-    session_pb2,
-    session_pb2_grpc,
-)
+from drumbeat.v1 import common_pb2, failure_pb2, query_pb2, query_pb2_grpc, session_pb2_grpc
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -65,19 +65,11 @@ class GrpcConnection:
         except OSError as error:
             raise TransportError(f"{where.host}: {error.strerror or error}") from error
 
-    async def open(
-        self,
-        requests: AsyncGenerator[session_pb2.AgentReport, None],
-        take: Callable[[session_pb2.Directive], None],
-    ) -> None:
+    async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``."""
         await _converse(self._agents.OpenSession(), requests, take)
 
-    async def report(
-        self,
-        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
-        take: Callable[[session_pb2.ReportFailuresResponse], None],
-    ) -> None:
+    async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Call ``AgentService.ReportFailures``."""
         await _converse(self._agents.ReportFailures(), requests, take)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import SPOOL, PrivateDirectory
 from agent.session.convert import Identity
-from agent.session.transport import Connection, TransportError
+from agent.session.transport import Connection, Failures, TransportError
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
 
@@ -32,10 +32,8 @@ log = structlog.get_logger()
 RETRY_S = 1.0
 
 # More failures than this, undelivered, explain nothing that the first ones don't.
-RECORDS_MAX = 1_000
-
 # As many may be adopted, of all dead agents together.
-ADOPTED_MAX = RECORDS_MAX
+RECORDS_MAX = ADOPTED_MAX = 1_000
 
 KEPT_S = 24 * 3600.0
 """How long records wait for another agent of their run."""
@@ -72,12 +70,7 @@ class Spool:
     """
 
     def __init__(
-        self,
-        directory: PrivateDirectory,
-        run_id: str,
-        incarnation: str,
-        *,
-        is_on_disk: bool = True,
+        self, directory: PrivateDirectory, run_id: str, incarnation: str, *, is_on_disk: bool = True
     ) -> None:
         self._directory = directory
         self._is_on_disk = is_on_disk
@@ -131,11 +124,8 @@ class Spool:
 
     def _keep(self, spooled: Spooled) -> bool:
         """Write a record down; ``False`` if that does not work."""
-        entry = Entry(
-            boot_id=self._boot_id,
-            happened_at=spooled.happened_at,
-            record=spooled.record.SerializeToString(),
-        )
+        happened_at, record = spooled.happened_at, spooled.record.SerializeToString()
+        entry = Entry(boot_id=self._boot_id, happened_at=happened_at, record=record)
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
             path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(entry))
@@ -216,7 +206,7 @@ class Reporter:
         if self._pending.pop(key, None) is not None:
             self._spool.remove(key)
 
-    async def _requests(self) -> AsyncGenerator[session_pb2.ReportFailuresRequest, None]:
+    async def _requests(self) -> Failures:
         sent: set[tuple[str, int]] = set()
         while True:
             self._changed.clear()

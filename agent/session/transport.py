@@ -10,6 +10,11 @@ from drumbeat.v1 import failure_pb2, query_pb2, session_pb2
 # Answers hold at most one failure report; larger ones are not ours.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
+Reports = AsyncGenerator[session_pb2.AgentReport, None]
+TakeDirective = Callable[[session_pb2.Directive], None]
+Failures = AsyncGenerator[session_pb2.ReportFailuresRequest, None]
+TakeReceipt = Callable[[session_pb2.ReportFailuresResponse], None]
+
 
 class TransportError(Exception):
     """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty."""
@@ -29,22 +34,14 @@ class Connection(Protocol):
         """Return this host's address as seen from there. Raises ``TransportError``."""
         ...
 
-    async def open(
-        self,
-        requests: AsyncGenerator[session_pb2.AgentReport, None],
-        take: Callable[[session_pb2.Directive], None],
-    ) -> None:
+    async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, and hand each answer to ``take`` until the call ends.
 
         Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
         Raises ``TransportError`` for what becomes of the call itself.
         """
 
-    async def report(
-        self,
-        requests: AsyncGenerator[session_pb2.ReportFailuresRequest, None],
-        take: Callable[[session_pb2.ReportFailuresResponse], None],
-    ) -> None:
+    async def report(self, requests: Failures, take: TakeReceipt) -> None:
         """Do the same with ``AgentService.ReportFailures``."""
 
     async def verdict(self, request: query_pb2.GetReportRequest) -> failure_pb2.Verdict:

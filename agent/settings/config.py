@@ -140,10 +140,8 @@ class JobSettings:
         "exclusive part or one core complex of its node.",
         shown_default="workers may run on any core",
     )
-    gpu_memory_wait: float = _workers(
-        50.0,  # NVRx's value
-        seconds(),
-        "How long a restart waits for the GPU memory of the workers before it, at most.",
+    gpu_memory_wait: float = _workers(  # by default as NVRx
+        50.0, seconds(), "Longest wait of a restart for the GPU memory of the workers before it."
     )
     shutdown_timeout: float = _workers(
         30.0,  # torchrun's value
@@ -171,9 +169,7 @@ class JobSettings:
         "holds its lock. For workers that use the SDK.",
     )
     exit_timeout: float | None = _hangs(
-        300.0,
-        limit(),
-        "How long a worker's interpreter may take to end. For workers that use the SDK.",
+        300.0, limit(), "How long the interpreter of a worker that uses the SDK may take to end."
     )
     hang_grace: float = _hangs(
         5.0, seconds(), "Time that a worker which hangs has between SIGTERM and SIGKILL."
@@ -242,15 +238,11 @@ class JobSettings:
     master_port: int = _network(
         0, PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
     )
-    join_timeout: float = _waiting(
-        600.0,  # torchrun's value; a wait of zero would fail every run at its start
-        seconds(0.1),
-        "How long to wait for the coordinator, and for the minimum of machines.",
+    join_timeout: float = _waiting(  # as torchrun; a wait of zero would fail every run at its start
+        600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
     )
-    last_call: float = _waiting(
-        30.0,  # torchrun's value
-        seconds(),
-        "How long to wait for more machines than the minimum, at most.",
+    last_call: float = _waiting(  # as torchrun
+        30.0, seconds(), "How long to wait for more machines than the minimum, at most."
     )
     exit_barrier_timeout: float | None = _waiting(
         None,
@@ -259,10 +251,8 @@ class JobSettings:
         "and they train on.",
         shown_default="no limit while they are alive",
     )
-    coordinator_grace: float = _waiting(
-        600.0,  # time to move it
-        seconds(),
-        "How long training goes on while the coordinator is away.",
+    coordinator_grace: float = _waiting(  # time to move it
+        600.0, seconds(), "How long training goes on while the coordinator is away."
     )
     log_format: str = declare(LOG_FORMAT)
     log_level: str = declare(LOG_LEVEL)
@@ -273,9 +263,7 @@ class JobSettings:
         shown_default="jsonl with --event-log-file, else null",
     )
     event_log_file: str | None = _log(
-        None,
-        kinds.PATH._replace(metavar="FILE"),
-        "File to which the handler jsonl appends; created if needed.",
+        None, kinds.FILE, "File to which the handler jsonl appends; created if needed."
     )
 
     @property
@@ -290,8 +278,7 @@ class JobSettings:
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        found = read_settings(self)[1]
-        if found:
+        if found := read_settings(self)[1]:
             return found
         nodes = f"{self.min_nodes}:{self.max_nodes}"
         if self.is_standalone and nodes != "1:1":
@@ -316,14 +303,10 @@ class AgentConfig(JobSettings):
     )
 
     program: Program
-    """What the workers run."""
-
     python: str = "python"
     """The interpreter of the workers."""
-
     notes: tuple[str, ...] = ()
     """What of the command line is not needed here, for the user."""
-
     outcome_file: str | None = None
     """Where a program that launched this agent reads how it ended; None: it has not."""
 
@@ -362,10 +345,9 @@ _OF_JOB = {name: {"setting": each} for name, each in settings_of(JobSettings).it
 class LaunchConfig(JobSettings):
     """One job that a program launches, as this host takes part in it.
 
-    Fields that ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too have its
-    names and places. What it says of a rendezvous is left out: ``coordinator`` names the
-    one place where that is decided. Raises ``InvalidConfiguration``, which names every field that
-    is impossible.
+    What ``torch.distributed.launcher.api.LaunchConfig`` (2.13.0) has too has its name and place;
+    what that says of a rendezvous is left out: ``coordinator`` names where it is decided. Raises
+    ``InvalidConfiguration``, which names every field that is impossible.
     """
 
     min_nodes: int = field(metadata=_OF_JOB["min_nodes"])

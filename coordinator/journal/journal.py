@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -94,45 +93,26 @@ class JournaledRuns:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RunState)
 
 
-class Journal(Protocol):
-    """Where records are kept. One owner; calls never overlap.
+class Journal:
+    """Where records are kept. One owner; calls never overlap. This one ends with its process.
 
-    Methods raise ``JournalOutage`` for what may pass, and end a coordinator with any other
-    ``CommandFailed``: ``LostLeadership`` if another one has taken over.
+    Methods of others raise ``JournalOutage`` for what may pass, and end a coordinator with any
+    other ``CommandFailed``: ``LostLeadership`` if another one has taken over.
     """
 
-    runs: JournaledRuns
-    term: int
-    """Of the leadership under which it is written; 1 for a coordinator that is alone."""
-
-    async def load(self) -> float:
-        """Read every run; return what to add to the monotonic clock so that it never goes back."""
-        ...
-
-    async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:
-        """Make durable what is to be kept of these, all or none, and show it in ``runs``."""
-        ...
-
-    async def close(self) -> None:
-        """Release what is held."""
-        ...
-
-
-class MemoryJournal:
-    """A journal that ends with its process: for tests and embedded coordinators."""
-
     term = 1
+    """Of the leadership under which it is written; 1 for a coordinator that is alone."""
 
     def __init__(self) -> None:
         self.runs = JournaledRuns()
 
     async def load(self) -> float:
-        """Find nothing."""
+        """Read every run; return what to add to the monotonic clock so that it never goes back."""
         return 0.0
 
     async def write(self, effects: Sequence[fx.Effect], *, now: float) -> None:  # noqa: ARG002
-        """Fold the records in."""
+        """Make durable what is to be kept of these, all or none, and show it in ``runs``."""
         self.runs.take(self.runs.changes(effects))
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Release what is held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -14,14 +14,22 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import Event, FailureReported, LimitsReset, SessionOpened
 from coordinator.core.registry.registry import Registry
-from coordinator.core.run.history import CoordinatorHistory
+from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.state import RunState
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal
-from coordinator.journal.writer import Writer
 from coordinator.shell.turns import Turns
 
 log = structlog.get_logger()
+
+# A write that takes longer than this counts as an outage before it returns.
+PATIENCE_S = 5.0
+# The first retry comes soon, for what passes by itself; later ones cost a write each
+# and are spread out, up to a delay that is short against making room on a disk.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 2.0
+# After this long the log says again that it goes on; then after twice that, and so on.
+REMIND_FIRST_S = 60.0
 
 _ORDER: tuple[type[fx.Push], ...] = get_args(fx.Push)
 
@@ -66,6 +74,10 @@ class Outbox:
         raise self.error
 
 
+async def ignore(is_serving: bool) -> None:
+    """Tell no one."""
+
+
 class Driver:
     """Runs a registry. Everything that reaches it comes through ``submit``.
 
@@ -83,7 +95,7 @@ class Driver:
         limits: Limits,
         *,
         is_embedded: bool = False,
-        on_serving: Callable[[bool], Awaitable[None]] | None = None,
+        on_serving: Callable[[bool], Awaitable[None]] = ignore,
     ) -> None:
         self.registry, self.journal, self.limits = registry, journal, limits
         # Streams are not read beyond it: gRPC then holds the rest back on the agents.
@@ -98,7 +110,9 @@ class Driver:
             queue_max=limits.event_queue_max,
             failure_taken=self._failure_room.release,
         )
-        self._writer = Writer(journal, on_outage=self._note_outage, on_serving=on_serving)
+        self._on_serving = on_serving
+        self._outage_from: float | None = None
+        self._remind_at = 0.0
         self._is_embedded = is_embedded
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
@@ -174,7 +188,7 @@ class Driver:
                     await self._wait_until_due()
                 now = self.now()
                 effects = self._turns.decide(now=now)
-                await self._writer.write(effects, now=now)
+                await self._write(effects, now)
                 self._turns.tell(effects)
                 # The others have their turn, however much waits here.
                 await asyncio.sleep(0)
@@ -189,7 +203,40 @@ class Driver:
             async with asyncio.timeout(None if due is None else max(0.0, due - self.now())):
                 await self._due.wait()
 
-    def _note_outage(self, reason: str) -> None:
+    async def _write(self, effects: Sequence[fx.Effect], now: float) -> None:
+        """Return once what is to be kept of these effects is durable."""
+        retry_s = RETRY_FIRST_S
+        while any(isinstance(effect, fx.Kept) for effect in effects):
+            write = asyncio.ensure_future(self.journal.write(effects, now=now))
+            try:
+                done, _ = await asyncio.wait({write}, timeout=PATIENCE_S)
+                if not done:
+                    reason = f"the disk of the journal has not answered for {PATIENCE_S:g} s"
+                    await self._note_outage(reason)
+                await write
+                break
+            except JournalOutage as error:
+                await self._note_outage(str(error), advice=error.hint)
+            finally:
+                write.cancel()
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_MAX_S)
+        if self._outage_from is not None:
+            lasted_s = round(time.monotonic() - self._outage_from, 1)
+            self._outage_from = None
+            await self._on_serving(True)
+            log.warning("the journal can be written again", after_s=lasted_s)
+
+    async def _note_outage(self, reason: str, **details: str) -> None:
+        now = time.monotonic()
+        if self._outage_from is None:
+            self._outage_from = now
+            await self._on_serving(False)
+        since_s = now - self._outage_from
+        if reason != self._turns.outage or now >= self._remind_at:
+            self._remind_at = now + max(since_s, REMIND_FIRST_S)
+            told = "nothing is decided until the journal can be written"
+            log.error(told, reason=reason, since_s=round(since_s, 1), **details)
         self._turns.outage = reason
 
     def _read_run(self, key: str) -> RunState | None:

@@ -54,6 +54,12 @@ STOP_GRACE_S = 1.0
 KEEPALIVE_AFTER = 0.5
 KEEPALIVE_WITHIN = 0.4
 
+_BIND_HINTS = {
+    errno.EADDRNOTAVAIL: "--host has to be a name or an address of this machine; "
+    "0.0.0.0 and :: stand for all",
+    errno.EACCES: "choose a --port above 1023, the ports below belong to the system",
+}
+
 # Trailing metadata of a refused call: an encoded `drumbeat.v1.ErrorDetail`.
 ERROR_KEY = "drumbeat-error-bin"
 
@@ -241,14 +247,10 @@ async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> N
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
     """Return what to tell the user, with a hint that fits what is wrong."""
-    number = getattr(error, "errno", 0)
+    is_unknown = isinstance(error, socket.gaierror)
+    number = errno.EADDRNOTAVAIL if is_unknown else getattr(error, "errno", 0)
     found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
-    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-        found.hint = (
-            "--host has to be a name or an address of this machine; 0.0.0.0 and :: stand for all"
-        )
-    elif number == errno.EACCES:
-        found.hint = "choose a --port above 1023, the ports below belong to the system"
+    found.hint = _BIND_HINTS.get(number, found.hint)
     return found
 
 

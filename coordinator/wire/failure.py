@@ -11,15 +11,7 @@ from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observatio
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
-from drumbeat.mapping import (
-    MessageMapping,
-    OnProblem,
-    between,
-    cut,
-    cut_bytes,
-    seconds_of,
-    text,
-)
+from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes, seconds_of, text
 from drumbeat.v1 import failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256

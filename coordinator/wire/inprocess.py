@@ -56,9 +56,7 @@ def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport 
     )
 
 
-def interruption_of(
-    record: failure_pb2.FailureRecord,
-) -> tuple[InterruptionKind | None, int]:
+def interruption_of(record: failure_pb2.FailureRecord) -> tuple[InterruptionKind | None, int]:
     """Read what a failure did to an iteration, and to which; ``None`` and 0 if to none."""
     if not record.interruption or record.iteration > ID_MAX:
         return None, 0
@@ -123,9 +121,7 @@ def _seconds(message: Duration) -> float:
 def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessDirective:
     """Write what an agent's workers do in an iteration."""
     message = inprocess_pb2.InprocessDirective(
-        round_id=directive.round_id,
-        iteration=directive.iteration,
-        terminated=directive.terminated,
+        round_id=directive.round_id, iteration=directive.iteration, terminated=directive.terminated
     )
     match directive.kind:
         case IterationBegin(seats=seats) as begin:

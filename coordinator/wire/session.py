@@ -154,11 +154,7 @@ def session_event(
     if (fence.run_id, fence.incarnation) != (opened.run_id, incarnation):
         on_problem(InvalidField("fence", f"{fence.run_id} {fence.incarnation}", "as in hello"))
         return None
-    whose = {
-        "run_id": fence.run_id,
-        "session_id": fence.session_id,
-        "incarnation": incarnation,
-    }
+    whose = {"run_id": fence.run_id, "session_id": fence.session_id, "incarnation": incarnation}
     match message.WhichOneof("kind"):
         case "beat":
             beat = read_beat(message.beat, fence, opened.agent.local_world_size, on_problem)

@@ -95,9 +95,9 @@ def test_nothing_is_lost_when_a_writer_is_gone_at_once(tmp_path: Path) -> None:
         following = Tail()
         for number in range(100):
             path = tmp_path / str(number)
-            following.add(str(path), reader.write_fd, prefix=b"[%d]:" % number)
+            file = following.add(str(path), reader.write_fd, prefix=b"[%d]:" % number)
             shell("echo one; echo two; printf last", path)
-            following.finish(str(path))
+            file.finish()
         assert following.close()
     lines = reader.data.splitlines()
     for number in range(100):
@@ -136,7 +136,7 @@ def test_a_full_pipe_holds_up_neither_the_writer_nor_the_caller(
     shell("yes | head -c 100000000", path)
     assert path.stat().st_size == 100_000_000
     (source,) = following._sources
-    assert isinstance(source, tail._File)
+    assert isinstance(source, tail.FollowedFile)
     assert source.position <= 2 * sink.PENDING_BYTES_MAX  # the rest waits in the file
     began = time.monotonic()
     assert not following.close(stall_s=0.1)
@@ -280,10 +280,10 @@ def test_finished_files_give_their_descriptors_back(tmp_path: Path) -> None:
         for number in range(5):
             path = tmp_path / str(number)
             chosen = os.open(tmp_path / f"chosen{number}", os.O_WRONLY | os.O_CREAT)
-            following.add(str(path), reader.write_fd, filters=["x"], filtered=chosen)
+            file = following.add(str(path), reader.write_fd, filters=["x"], filtered=chosen)
             os.close(chosen)
             shell("echo x", path)
-            following.finish(str(path))
+            file.finish()
         wait_until_sync(lambda: not following._sources and not following._sinks, DEADLINE_S)
         assert following.close()
         assert following.close()
@@ -324,12 +324,12 @@ def test_a_file_waits_for_those_of_earlier_turns(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"3\n")
     with Reader() as reader, Reader() as other:
         following = Tail()
-        following.add(str(tmp_path / "first"), reader.write_fd, turn=1)
+        first = following.add(str(tmp_path / "first"), reader.write_fd, turn=1)
         following.add(str(tmp_path / "second"), reader.write_fd, turn=2)
         following.add(str(tmp_path / "elsewhere"), other.write_fd, turn=2)
         wait_until_sync(partial(other.has, b"3\n"), DEADLINE_S)
         with (tmp_path / "first").open("ab") as file:
             file.write(b"\nend")
-        following.finish(str(tmp_path / "first"))
+        first.finish()
         assert following.close()
     assert reader.data == b"1" * size + b"\nend\n2\n"

@@ -26,7 +26,7 @@ from agent.core.events import (
 from agent.core.model import Assignment, Exit, GroupState, Standby, Stop
 from agent.watchdog.core.model import WorkerKey
 from drumbeat.inprocess import InterruptionKind
-from tests.support.agents import NOW, PACE, POLICY, WORKERS, an_assignment, desired
+from tests.support.agents import CONFIG, NOW, PACE, WORKERS, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,
     a_complete,
@@ -52,7 +52,7 @@ class AgentMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = NOW
-        self.core = AgentCore(POLICY)
+        self.core = AgentCore(CONFIG)
         self.attempt = 0
         self.is_open = False
         self.round_id = -1

@@ -29,7 +29,7 @@ from drumbeat.inprocess import (
     IterationComplete,
     IterationInterrupt,
 )
-from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
+from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 from tests.support.inprocess.values import (
     a_begin,
     a_complete,
@@ -119,7 +119,7 @@ class InprocessMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = NOW
-        self.core = AgentCore(replace(POLICY, local_world_size=WORKERS))
+        self.core = AgentCore(replace(CONFIG, nproc_per_node=WORKERS))
         self.workers = [Worker(rank) for rank in range(WORKERS)]
         self.beat: Beat | None = None
         self.reports: list[InprocessReport] = []
@@ -322,7 +322,7 @@ class InprocessMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.core._inprocess.deadline is not None)
     @rule()
     def time_passes(self) -> None:
-        self.now += POLICY.shutdown_timeout_s
+        self.now += CONFIG.shutdown_timeout
         self.deliver(DeadlineReached())
         due = self.core.next_deadline()
         assert due is None or due > self.now, "a deadline stays due"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, PortReserved, SessionWelcomed, WorkersStarted
-from agent.core.model import AgentPolicy, Assignment, Beat, GroupState, Pace, Standby
+from agent.core.model import Assignment, Beat, GroupState, Pace, Standby
+from agent.settings.config import AgentConfig, Program
 
 if TYPE_CHECKING:
     from agent.core.events import Event
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
 PACE = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
 PORT = 4001
 WORKERS = 2
-POLICY = AgentPolicy(
+CONFIG = AgentConfig(
     coordinator="head:1",
-    local_world_size=WORKERS,
-    join_timeout_s=600.0,
-    coordinator_grace_s=60.0,
-    shutdown_timeout_s=30.0,
+    run_id="job",
+    program=Program("program", "true"),
+    nproc_per_node=WORKERS,
+    join_timeout=600.0,
+    coordinator_grace=60.0,
+    shutdown_timeout=30.0,
 )
 NOW = 100.0
 
@@ -60,8 +63,8 @@ def desired(
 class AgentStory:
     """A core with a clock that the test moves."""
 
-    def __init__(self, policy: AgentPolicy = POLICY) -> None:
-        self.core = AgentCore(policy)
+    def __init__(self, config: AgentConfig = CONFIG) -> None:
+        self.core = AgentCore(config)
         self.now = NOW
         self.first = self.core.start(now=self.now)
 

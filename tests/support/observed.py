@@ -7,7 +7,7 @@ from typing import Any
 from agent.core import events as ev
 from agent.core.agent import AgentCore
 from agent.core.effects import StartRound
-from agent.core.model import AgentPolicy, Assignment, Exit, Pace, Standby
+from agent.core.model import Assignment, Exit, Pace, Standby
 from agent.settings.config import AgentConfig, Program
 from agent.telemetry.items import Event, Item, Metric
 from agent.telemetry.observer import Observer
@@ -34,15 +34,7 @@ class Watched:
         self.rounds: list[int] = []
         self.latest = -1
         self.attempt = 1
-        self.core = AgentCore(
-            AgentPolicy(
-                local_world_size=config.nproc_per_node,
-                join_timeout_s=600,
-                coordinator_grace_s=600,
-                shutdown_timeout_s=30,
-                coordinator="head:1",
-            )
-        )
+        self.core = AgentCore(config)
         self.observer = Observer(config, host="h", epoch_s=EPOCH_S, now=self.now)
         effects = self.core.start(now=self.now)
         self.items += self.observer.saw(None, effects, now=self.now)

@@ -17,9 +17,7 @@ _SIGKILL = 9
 _INNERMOST = "(the innermost process ended by "
 
 
-def ended_by(
-    assignment: Assignment, event: WorkerExited, sequence: int, fault: Fault | None = None
-) -> Failure:
+def ended_by(assignment: Assignment, event: WorkerExited, fault: Fault | None = None) -> Failure:
     """Describe a worker that exited badly, or was ended because it hung.
 
     ``fault`` is what it did to an iteration of in-process restart, if it took part in one.
@@ -31,7 +29,6 @@ def ended_by(
     failure = _seated(
         assignment,
         event.local_rank,
-        sequence,
         happened_at=min(event.ended_at, noticed_at),
         pid=event.pid,
         exit_code=event.exit_code,
@@ -46,21 +43,18 @@ def ended_by(
     return failure if fault is None else _at_fault(failure, fault)
 
 
-def interrupted_by(assignment: Assignment, fault: Fault, sequence: int) -> Failure:
+def interrupted_by(assignment: Assignment, fault: Fault) -> Failure:
     """Describe what a worker that lives on did to an iteration."""
     local_rank = fault.interruption.local_rank
-    failure = _seated(assignment, local_rank, sequence, happened_at=fault.at, pid=fault.pid)
+    failure = _seated(assignment, local_rank, happened_at=fault.at, pid=fault.pid)
     return _at_fault(failure, fault)
 
 
-def not_started(
-    assignment: Assignment, event: WorkerStartFailed, sequence: int, *, now: float
-) -> Failure:
+def not_started(assignment: Assignment, event: WorkerStartFailed, *, now: float) -> Failure:
     """Describe a worker that could not be started."""
     return _seated(
         assignment,
         event.local_rank,
-        sequence,
         happened_at=now,
         exit_code=EXIT_NOT_STARTED,
         message=event.message,
@@ -72,17 +66,16 @@ def killed_with_supervisor(
     assignment: Assignment,
     local_rank: int,
     event: SupervisorDied,
-    sequence: int,
     fault: Fault | None = None,
     *,
     now: float,
 ) -> Failure:
     """Describe a worker that died because its supervisor did; ``fault`` as in ``ended_by``."""
     if fault is not None:
-        failure = interrupted_by(assignment, fault, sequence)
+        failure = interrupted_by(assignment, fault)
     else:
         message = killed_with_it(event)
-        failure = _seated(assignment, local_rank, sequence, happened_at=now, message=message)
+        failure = _seated(assignment, local_rank, happened_at=now, message=message)
     return replace(failure, exit_code=-_SIGKILL, explanation=event.explanation)
 
 
@@ -116,11 +109,8 @@ def _at_fault(failure: Failure, fault: Fault) -> Failure:
     )
 
 
-def _seated(
-    assignment: Assignment, local_rank: int, sequence: int, *, happened_at: float, **how: Any
-) -> Failure:
+def _seated(assignment: Assignment, local_rank: int, *, happened_at: float, **how: Any) -> Failure:
     return Failure(
-        sequence=sequence,
         round_id=assignment.round_id,
         rank=assignment.rank_first + local_rank,
         local_rank=local_rank,

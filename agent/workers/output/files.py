@@ -17,7 +17,7 @@ from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
 from agent.workers.output.logs_specs import make_logs_specs
 from agent.workers.output.stderr import StderrPipe
-from agent.workers.output.tail import Tail
+from agent.workers.output.tail import FollowedFile, Tail
 from drumbeat.format import describe
 from worker_sdk import context
 
@@ -39,7 +39,7 @@ class OutputError(Exception):
 class _WorkerFiles:
     error_file: Path
     stderr: str | StderrPipe = ""
-    teed: list[str] = field(default_factory=list)
+    teed: list[FollowedFile] = field(default_factory=list)
 
 
 class WorkerOutput:
@@ -116,8 +116,8 @@ class WorkerOutput:
     def ended(self, round_id: int, local_rank: int) -> None:
         """Take note that a worker is gone: its last line may be shown unfinished."""
         if worker := self._workers.get((round_id, local_rank)):
-            for path in worker.teed:
-                self._tail.finish(path)
+            for file in worker.teed:
+                file.finish()
 
     def last_lines(self, round_id: int, local_rank: int) -> str:
         """Return the last lines that a worker which is gone wrote to its standard error."""
@@ -163,9 +163,8 @@ class WorkerOutput:
                 for rank, path in tees.items():
                     if path == os.devnull:
                         continue
-                    workers[rank].teed.append(path)
                     own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
-                    self._tail.add(
+                    followed = self._tail.add(
                         path,
                         console,
                         prefix=os.fsencode(template.safe_substitute(common | own)),
@@ -173,6 +172,7 @@ class WorkerOutput:
                         filtered=file.fileno() if file else None,
                         turn=self._turn,
                     )
+                    workers[rank].teed.append(followed)
 
     def _stderr_of(self, local_rank: int, worker: _WorkerFiles, dest: LogsDest) -> str:
         path = dest.stderrs.get(local_rank, CONSOLE)
@@ -195,8 +195,8 @@ class WorkerOutput:
         for worker in self._workers.values():
             if isinstance(worker.stderr, StderrPipe):
                 worker.stderr.finish()
-            for path in worker.teed:
-                self._tail.finish(path)
+            for file in worker.teed:
+                file.finish()
             faults = _fault_file(worker.error_file)
             with suppress(OSError):
                 if not faults.stat().st_size:

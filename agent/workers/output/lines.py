@@ -5,7 +5,6 @@ Works on blocks of many lines at once: work for each single line makes following
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 LINE_BYTES_MAX = 1024 * 1024
 """Longest unfinished line that is kept; of a longer one each part becomes a line."""
@@ -13,9 +12,6 @@ LINE_BYTES_MAX = 1024 * 1024
 LAST_LINES_MAX = 50
 LAST_BYTES_MAX = 32 * 1024
 """Most that is kept; more than what fifty lines usually have, and little for a record."""
-
-_LINE_END = re.compile(rb"\r?\n|\r")
-_CHARACTER_BYTES_MAX = 4
 
 _TRACEBACK = "Traceback (most recent call last):"
 # torch says so at the beginning of each line once workers are connected.
@@ -60,7 +56,7 @@ class LineCutter:
 
 def _character_start(data: bytearray, position: int) -> int:
     """Return the beginning of the UTF-8 character at `position`; it, if there is none."""
-    for start in range(position, max(0, position - _CHARACTER_BYTES_MAX), -1):
+    for start in range(position, max(0, position - 4), -1):  # no character is longer
         if data[start] & 0xC0 != 0x80:
             return start
     return position
@@ -71,7 +67,7 @@ def prefixed(block: bytes, prefix: bytes) -> bytes:
     if not block or not prefix:
         return block
     if b"\r" in block:
-        return b"".join(prefix + line for line in _lines(block))
+        return b"".join(prefix + line for line in block.splitlines(keepends=True))
     return b"".join((prefix, block[:-1].replace(b"\n", b"\n" + prefix), block[-1:]))
 
 
@@ -79,12 +75,8 @@ def matching(block: bytes, needles: Sequence[bytes]) -> bytes:
     """Return the lines of `block` that contain any of `needles`."""
     if not any(needle in block for needle in needles):
         return b""
-    return b"".join(line for line in _lines(block) if any(needle in line for needle in needles))
-
-
-def _lines(block: bytes) -> list[bytes]:
-    starts = [0, *(match.end() for match in _LINE_END.finditer(block))]
-    return [block[start:end] for start, end in pairwise(starts)]
+    lines = block.splitlines(keepends=True)
+    return b"".join(line for line in lines if any(needle in line for needle in needles))
 
 
 def last_lines(data: bytes) -> str:

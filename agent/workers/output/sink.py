@@ -5,7 +5,6 @@ import os
 import select
 import socket
 import stat
-from collections import deque
 from typing import TextIO
 
 _LOGGER = logging.getLogger(__name__)
@@ -23,10 +22,8 @@ class Sink:
 
     def __init__(self, destination: int | TextIO) -> None:
         self.fd = -1
-        self.pending_bytes = 0
-        self._queue: deque[memoryview] = deque()
-        self._is_broken = False
-        self._is_socket = self._is_shared = False
+        self._pending = bytearray()
+        self._is_broken = self._is_socket = self._is_shared = False
         self._stream: TextIO | None = None
         if isinstance(destination, int):
             self._open(destination)
@@ -36,38 +33,32 @@ class Sink:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is pending."""
-        return not self._queue
+        return not self._pending
 
     @property
     def is_full(self) -> bool:
         """Whether more should not be added now."""
-        return self.pending_bytes >= PENDING_BYTES_MAX
+        return len(self._pending) >= PENDING_BYTES_MAX
 
     def add(self, data: bytes) -> None:
         """Append `data`; a destination that is gone loses it silently."""
-        if data and not self._is_broken:
-            self._queue.append(memoryview(data))
-            self.pending_bytes += len(data)
+        if not self._is_broken:
+            self._pending += data
 
     def flush(self) -> int:
         """Write what the destination takes now; return how many bytes that was."""
         taken = 0
         try:
-            while self._queue:
-                count = self._write(self._queue[0])
+            while self._pending:
+                count = self._write(self._pending)
+                del self._pending[:count]
                 taken += count
-                if count == len(self._queue[0]):
-                    self._queue.popleft()
-                else:
-                    self._queue[0] = self._queue[0][count:]
-            self.pending_bytes -= taken
         except BlockingIOError:
-            self.pending_bytes -= taken
+            pass
         except (OSError, ValueError) as error:
             # Its reader has gone, or a disk is full: no reason to trouble the workers.
             _LOGGER.debug("the destination of a tee is gone: %s", error)
-            self._queue.clear()
-            self.pending_bytes = 0
+            self._pending.clear()
             self._is_broken = True
         return taken
 
@@ -94,9 +85,9 @@ class Sink:
         if self.fd < 0:
             self.fd = os.dup(fd)
 
-    def _write(self, data: memoryview) -> int:
+    def _write(self, data: bytearray) -> int:
         if self._stream is not None:
-            self._stream.write(bytes(data).decode(errors="replace"))
+            self._stream.write(data.decode(errors="replace"))
             self._stream.flush()
             return len(data)
         if self._is_socket:

@@ -58,7 +58,7 @@ class Tail:
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
-        self._sources: list[_File | StderrPipe] = []
+        self._sources: list[FollowedFile | StderrPipe] = []
         self._sinks: dict[object, Sink] = {}
         self._inotify: Inotify | None = None
 
@@ -71,7 +71,7 @@ class Tail:
         filters: Sequence[str] = (),
         filtered: int | TextIO | None = None,
         turn: int = 0,
-    ) -> None:
+    ) -> FollowedFile:
         """Show the lines of a file, from its beginning, at `destination`, each behind `prefix`.
 
         The file is made if missing, and may be emptied meanwhile. Lines that contain one of
@@ -85,11 +85,13 @@ class Tail:
             with self._lock:
                 sinks = [self._sink(to) for to in (destination, filtered) if to is not None]
                 needles = tuple(needle.encode() for needle in filters)
-                watch = self._watch(fd)
-                self._begin(_File(source_path, fd, tuple(sinks), prefix, needles, turn, watch))
+                source = FollowedFile(fd, tuple(sinks), prefix, needles, turn, self._wake)
+                source.unwatch = self._watch(fd)
+                self._begin(source)
         except BaseException:
             os.close(fd)
             raise
+        return source
 
     def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
         """Return what a worker is to have as its standard error, shown at `destination`.
@@ -105,15 +107,6 @@ class Tail:
             pipe.finish()
             raise
         return pipe
-
-    def finish(self, source_path: str) -> None:
-        """Show a file to its end, also a last line without a line end, and close it; no wait."""
-        with self._lock:
-            for source in self._sources:
-                if source.path == source_path:
-                    source.finish()
-            if not self._is_closing:
-                self._wake()
 
     def close(self, stall_s: float = STALL_S) -> bool:
         """Finish all sources, show them to their end, and give everything back.
@@ -162,7 +155,7 @@ class Tail:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
 
-    def _begin(self, source: _File | StderrPipe) -> None:
+    def _begin(self, source: FollowedFile | StderrPipe) -> None:
         assert not self._is_closing, "added to a tail that is closed"
         self._sources.append(source)
         if self._thread is None:
@@ -253,7 +246,7 @@ class Tail:
         _LOGGER.warning("the console takes no output: the rest is only in the log files, if any")
 
 
-def _ready(sources: Sequence[_File | StderrPipe]) -> list[_File | StderrPipe]:
+def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | StderrPipe]:
     """Return the sources that wait for no other and for no destination."""
     first: dict[int, int] = {}
     for source in sources:
@@ -267,18 +260,18 @@ def _ready(sources: Sequence[_File | StderrPipe]) -> list[_File | StderrPipe]:
 
 
 @dataclass(slots=True, eq=False)
-class _File:
-    """One followed file. Its lines go to the first sink, those with a needle to the second."""
+class FollowedFile:
+    """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
 
     pipe_fd: ClassVar[int] = -1
 
-    path: str
     fd: int
     sinks: tuple[Sink, ...]
     prefix: bytes
     needles: tuple[bytes, ...]
     turn: int
-    unwatch: Callable[[], None] | None
+    wake: Callable[[], None]
+    unwatch: Callable[[], None] | None = None
     cutter: LineCutter = field(default_factory=LineCutter)
     position: int = 0
     is_finished: bool = False
@@ -288,11 +281,14 @@ class _File:
 
     @property
     def is_unwatched(self) -> bool:
+        """Whether nothing tells of writes."""
         return self.unwatch is None
 
     def finish(self) -> None:
-        """Have it end with what is in the file now; from any thread."""
-        self.is_finished = True
+        """Show the file to its end, also a last line without a line end; no wait, any thread."""
+        if not self.is_finished:
+            self.is_finished = True
+            self.wake()
 
     def step(self) -> bool:
         """Pass one chunk on; return whether there may be more to do at once."""
@@ -311,6 +307,7 @@ class _File:
         return self._restart_if_cut()
 
     def close(self) -> None:
+        """Give the descriptor back."""
         if self.unwatch is not None:
             self.unwatch()
         os.close(self.fd)

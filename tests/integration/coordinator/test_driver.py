@@ -37,7 +37,7 @@ from coordinator.core.run.records import (
 )
 from coordinator.core.run.state import Phase
 from coordinator.errors import LimitReached, Unavailable
-from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, MemoryJournal
+from coordinator.journal.journal import RECORDS_PER_SNAPSHOT, Change, Compact, Journal
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
 from coordinator.shell.service import QueryService
@@ -60,7 +60,7 @@ AGENT = AgentIdentity(
 )
 
 
-class GatedJournal(MemoryJournal):
+class GatedJournal(Journal):
     """Keeps what is written, and does not return from a write before the gate is open."""
 
     def __init__(self) -> None:

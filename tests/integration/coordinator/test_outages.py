@@ -26,9 +26,9 @@ from coordinator.errors import (
     LostLeadership,
     Unavailable,
 )
-from coordinator.journal import writer as writer_module
-from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.journal import Journal
 from coordinator.journal.sqlite import SqliteJournal
+from coordinator.shell import driver as driver_module
 from coordinator.shell.driver import Driver
 from coordinator.shell.server import _crash_if_failed
 from coordinator.shell.sessions import Sessions
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 20_000 * MS
 
 
-class FlakyJournal(MemoryJournal):
+class FlakyJournal(Journal):
     """Keeps what is written, but while it has an ``error`` or its gate is shut."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ async def test_a_disk_that_does_not_answer_is_an_outage_until_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running() as scene:
-        monkeypatch.setattr(writer_module, "PATIENCE_S", 10 * MS)
+        monkeypatch.setattr(driver_module, "PATIENCE_S", 10 * MS)
         scene.journal.gate.clear()
         scene.driver.submit(failed("a"))
         await wait_until(lambda: scene.serving == [False], DEADLINE_S)
@@ -348,13 +348,31 @@ async def test_a_coordinator_that_was_replaced_ends_with_a_sentence(
 
 async def test_retries_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy loop would try thousands of times."""
-    monkeypatch.setattr(writer_module, "RETRY_FIRST_S", 40 * MS)
+    monkeypatch.setattr(driver_module, "RETRY_FIRST_S", 40 * MS)
     async with running() as scene:
         tries = scene.journal.tries
         began = scene.driver.now()
         await scene.fill()
         await scene.journal.wait_for_tries(tries + 4)
         assert scene.driver.now() - began >= (40 + 80 + 160) * MS
+
+
+async def test_an_outage_is_logged_once_and_then_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RETRY_FIRST_S", "RETRY_MAX_S"):
+        monkeypatch.setattr(driver_module, name, 2 * MS)
+    monkeypatch.setattr(driver_module, "REMIND_FIRST_S", 20 * MS)
+    async with running() as scene:
+        with capture_logs() as lines:
+            await scene.fill()
+            began_at = scene.driver.now()
+            await wait_until(lambda: scene.driver.now() - began_at > 400 * MS, DEADLINE_S)
+            said = [line for line in lines if line["log_level"] == "error"]
+            scene.journal.error = JournalFull("/x/journal", "Disk quota exceeded")
+            await scene.journal.wait_for_tries(scene.journal.tries + 2)
+        assert 2 <= len(said) <= 6 < scene.journal.tries  # after 0, 20, 40, 80, 160, 320
+        assert "Disk quota exceeded" in lines[-1]["reason"]
 
 
 # A run that breaks.
@@ -401,7 +419,7 @@ async def test_a_run_that_breaks_is_read_and_the_other_never_notices(
 
 async def test_a_run_that_breaks_without_a_disk_is_read_from_memory() -> None:
     """In `agent join --standalone`."""
-    driver = Driver(Registry(Policy()), MemoryJournal(), Limits())
+    driver = Driver(Registry(Policy()), Journal(), Limits())
     task = asyncio.create_task(driver.run())
     outbox = open_session(driver)
     await take(outbox, 2)

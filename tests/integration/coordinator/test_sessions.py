@@ -16,7 +16,7 @@ from coordinator.core.model import Beat, GroupState, Pace
 from coordinator.core.policy import Policy
 from coordinator.core.registry.registry import Registry
 from coordinator.errors import Unavailable
-from coordinator.journal.journal import MemoryJournal
+from coordinator.journal.journal import Journal
 from coordinator.shell.driver import Driver
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.turns import BATCH_MAX
@@ -35,9 +35,7 @@ DEADLINE_S = 20_000 * MS
 async def a_driver(
     policy: Policy | None = None, *, queue_max: int = 1_000
 ) -> AsyncIterator[Driver]:
-    driver = Driver(
-        Registry(policy or Policy()), MemoryJournal(), Limits(event_queue_max=queue_max)
-    )
+    driver = Driver(Registry(policy or Policy()), Journal(), Limits(event_queue_max=queue_max))
     task = asyncio.create_task(driver.run())
     try:
         yield driver

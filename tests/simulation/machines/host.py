@@ -16,7 +16,7 @@ from agent.core.events import (
     SignalReceived,
     SupervisorDied,
 )
-from agent.core.model import AgentPolicy, Assignment, Failure
+from agent.core.model import Assignment, Failure
 from agent.session import convert
 from agent.workers.manager import worker_environments
 from agent.workers.supervisor import messages
@@ -46,7 +46,7 @@ class Host:
         *,
         head: HeadMachine,
         checker: Checker,
-        make_core: Callable[[AgentPolicy], AgentCore],
+        make_core: Callable[..., AgentCore],
     ) -> None:
         self.name, self.config = name, config
         self.address = f"10.0.0.{name[1:]}"
@@ -133,16 +133,7 @@ class Agent:
         self.clock, self.actor = host.clock, Actor(incarnation)
         self.random = host.clock.random(incarnation)
         config = host.config
-        self.core = host.make_core(
-            AgentPolicy(
-                coordinator="head:1",
-                local_world_size=config.nproc_per_node,
-                join_timeout_s=config.join_timeout,
-                coordinator_grace_s=config.coordinator_grace,
-                shutdown_timeout_s=config.shutdown_timeout,
-                is_gpu_memory_awaited=host.awaits_gpu_memory,
-            )
-        )
+        self.core = host.make_core(config, is_gpu_memory_awaited=host.awaits_gpu_memory)
         self.session: SimSession | None = None
         self.supervisor: Supervisor | None = None
         self.finish: fx.Finish | None = None

@@ -6,11 +6,11 @@ import pytest
 
 from agent.core.coordinator_link import DELAY_FIRST_S, CoordinatorLink
 from agent.errors import CoordinatorLost, CoordinatorUnreachable
-from tests.support.agents import PACE, POLICY
+from tests.support.agents import CONFIG, PACE
 
 
 def a_connection() -> CoordinatorLink:
-    return CoordinatorLink(POLICY)
+    return CoordinatorLink(CONFIG)
 
 
 def test_the_first_attempt_is_made_at_once() -> None:

@@ -47,7 +47,7 @@ def an_exit(*, exit_code: int = -15, is_stopped: bool = False, said: str = "") -
 
 
 def test_a_worker_that_hung_is_no_victim_and_failed_when_it_was_noticed() -> None:
-    failure = ended_by(an_assignment(), an_exit(is_stopped=True), 1)
+    failure = ended_by(an_assignment(), an_exit(is_stopped=True))
     assert not failure.is_stopped_by_agent
     assert failure.happened_at == 100.0
     assert failure.hang == HANG
@@ -58,12 +58,12 @@ def test_a_worker_that_hung_is_no_victim_and_failed_when_it_was_noticed() -> Non
 
 
 def test_what_a_worker_left_comes_behind_why_it_was_ended() -> None:
-    failure = ended_by(an_assignment(), an_exit(exit_code=1, said="interrupted"), 1)
+    failure = ended_by(an_assignment(), an_exit(exit_code=1, said="interrupted"))
     assert failure.message.splitlines()[1:] == ["interrupted"]
 
 
 def test_a_hang_is_written_with_its_ages() -> None:
-    failure = ended_by(an_assignment(), an_exit(), 1)
+    failure = ended_by(an_assignment(), an_exit())
     record = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
     progress = failure_pb2.WorkerProgress(
         local_rank=1,

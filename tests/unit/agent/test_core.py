@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,9 @@ from agent.errors import (
 from agent.workers.failures.records import ended_by, killed_with_supervisor, not_started
 from agent.workers.failures.report import FailureReport
 from tests.support.agents import (
+    CONFIG,
     NOW,
     PACE,
-    POLICY,
     PORT,
     AgentStory,
     a_beat,
@@ -68,12 +69,12 @@ def an_exit(
 
 
 def a_stop(round_id: int = 0, signum: int = TERM) -> fx.StopWorkers:
-    return fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=POLICY.shutdown_timeout_s)
+    return fx.StopWorkers(round_id=round_id, signum=signum, timeout_s=CONFIG.shutdown_timeout)
 
 
 def a_record(event: WorkerExited, sequence: int = 1) -> fx.WriteFailure:
     assignment = an_assignment(event.round_id)
-    return fx.WriteFailure(failure=ended_by(assignment, event, sequence))
+    return fx.WriteFailure(failure=replace(ended_by(assignment, event), sequence=sequence))
 
 
 def beat(state: S = S.IDLE, round_id: int | None = None, **more: Any) -> fx.SendBeat:
@@ -150,7 +151,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure() -> None:
     story = AgentStory().connected()
     story.feed(desired(an_assignment()))
     event = WorkerStartFailed(round_id=0, local_rank=1, message="cannot start x")
-    why = not_started(an_assignment(), event, 1, now=story.now)
+    why = replace(not_started(an_assignment(), event, now=story.now), sequence=1)
     assert story.feed(event) == [
         fx.WriteFailure(failure=why),
         a_stop(),
@@ -305,8 +306,8 @@ def test_a_refusal_is_final() -> None:
 
 def test_a_coordinator_that_never_answers_is_given_up_at_the_join_timeout() -> None:
     story = AgentStory()
-    assert story.core.next_deadline() == NOW + POLICY.join_timeout_s
-    effects = story.feed(DeadlineReached(), after_s=POLICY.join_timeout_s)
+    assert story.core.next_deadline() == NOW + CONFIG.join_timeout
+    effects = story.feed(DeadlineReached(), after_s=CONFIG.join_timeout)
     (finish,) = of(effects, fx.Finish)
     assert isinstance(finish.error, CoordinatorUnreachable)
     assert finish.exit_code == 3
@@ -315,8 +316,8 @@ def test_a_coordinator_that_never_answers_is_given_up_at_the_join_timeout() -> N
 def test_workers_outlive_the_coordinator_for_its_grace_and_nothing_spins_after_it() -> None:
     story = AgentStory().running()
     story.feed(LOST)
-    assert story.core.next_deadline() == NOW + POLICY.coordinator_grace_s
-    assert story.feed(DeadlineReached(), after_s=POLICY.coordinator_grace_s) == [a_stop()]
+    assert story.core.next_deadline() == NOW + CONFIG.coordinator_grace
+    assert story.feed(DeadlineReached(), after_s=CONFIG.coordinator_grace) == [a_stop()]
     assert story.core.next_deadline() is None, "the workers are waited for, and nothing else"
     (finish,) = of(story.feed(WorkersStopped(round_id=0)), fx.Finish)
     assert isinstance(finish.error, CoordinatorLost)
@@ -395,8 +396,9 @@ def test_workers_that_died_with_their_supervisor_are_recorded_each() -> None:
     event = SupervisorDied(ending=ending, explanation="no memory")
     records = [
         fx.WriteFailure(
-            failure=killed_with_supervisor(
-                an_assignment(), local_rank, event, local_rank + 1, now=story.now
+            failure=replace(
+                killed_with_supervisor(an_assignment(), local_rank, event, now=story.now),
+                sequence=local_rank + 1,
             )
         )
         for local_rank in (0, 1)

@@ -18,8 +18,9 @@ from agent.core.events import (
     WorkersStopped,
     WorkerStartFailed,
 )
-from agent.core.model import AgentPolicy, Assignment, Exit, GroupState, Pace, Standby, Stop
+from agent.core.model import Assignment, Exit, GroupState, Pace, Standby, Stop
 from agent.workers.failures.report import FailureReport
+from tests.support.agents import CONFIG
 
 SIGTERM = 15
 
@@ -46,16 +47,7 @@ class Agent:
     """A core with two workers, and everything it wanted."""
 
     def __init__(self, *, is_gpu_memory_awaited: bool = True) -> None:
-        self.core = AgentCore(
-            AgentPolicy(
-                local_world_size=2,
-                join_timeout_s=600.0,
-                coordinator_grace_s=600.0,
-                shutdown_timeout_s=30.0,
-                coordinator="c:1",
-                is_gpu_memory_awaited=is_gpu_memory_awaited,
-            )
-        )
+        self.core = AgentCore(CONFIG, is_gpu_memory_awaited=is_gpu_memory_awaited)
         self.now = 100.0
         self.core.start(now=self.now)
         self.give(PortReserved(port=5000))

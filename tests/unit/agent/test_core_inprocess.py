@@ -19,7 +19,6 @@ from agent.core.events import (
     WorkersStopped,
 )
 from agent.core.model import (
-    AgentPolicy,
     Beat,
     Exit,
     Failure,
@@ -33,8 +32,8 @@ from agent.watchdog.hang import Purpose
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.inprocess import InprocessSeat, InprocessStep, InterruptionKind, IterationBegin
 from tests.support.agents import (
+    CONFIG,
     PACE,
-    POLICY,
     PORT,
     AgentStory,
     a_beat,
@@ -68,8 +67,8 @@ PIDS = {0: 70, 1: 71}
 class Story(AgentStory):
     """An agent whose workers are in an iteration."""
 
-    def __init__(self, policy: AgentPolicy = POLICY) -> None:
-        super().__init__(policy)
+    def __init__(self) -> None:
+        super().__init__()
         self.connected()
         self.feed(desired(an_assignment()), WorkersStarted(round_id=0, pids=PIDS))
 
@@ -254,7 +253,7 @@ def test_who_is_discarded_is_ended_and_a_victim() -> None:
     story.feed(enters(0, 0), enters(1, 0))
     effects = story.feed(directed(a_begin(0, [0])))
     assert [(e.local_rank, e.signum) for e in of(effects, fx.SignalWorkers)] == [(1, 15)]
-    due = story.now + POLICY.shutdown_timeout_s
+    due = story.now + CONFIG.shutdown_timeout
     while (deadline := story.core.next_deadline()) is not None and deadline < due:
         story.feed(DeadlineReached(), after_s=deadline - story.now)
     effects = story.feed(DeadlineReached(), after_s=due - story.now)
@@ -314,7 +313,7 @@ def test_a_round_that_is_given_up_lets_its_workers_end_by_themselves() -> None:
 def test_workers_that_do_not_end_by_themselves_are_stopped() -> None:
     story = Story().iterating()
     story.feed(leaves(0, 0), leaves(1, 0), desired(Stop(reason="all left")))
-    due = story.now + POLICY.shutdown_timeout_s
+    due = story.now + CONFIG.shutdown_timeout
     while (deadline := story.core.next_deadline()) is not None and deadline < due:
         assert of(story.feed(DeadlineReached(), after_s=deadline - story.now), fx.StopWorkers) == []
     assert of(story.feed(DeadlineReached(), after_s=due - story.now), fx.StopWorkers)

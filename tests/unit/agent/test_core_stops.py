@@ -18,7 +18,7 @@ from agent.core.events import (
 )
 from agent.core.model import Exit, GroupState, Standby, Stop
 from agent.errors import RunRefused
-from tests.support.agents import POLICY, AgentStory, a_beat, an_assignment, desired, of
+from tests.support.agents import CONFIG, AgentStory, a_beat, an_assignment, desired, of
 
 S = GroupState
 TERM = 15
@@ -37,7 +37,7 @@ def an_exit(local_rank: int, code: int, *, stopped: bool = False) -> WorkerExite
 
 
 def a_stop() -> fx.StopWorkers:
-    return fx.StopWorkers(round_id=0, signum=TERM, timeout_s=POLICY.shutdown_timeout_s)
+    return fx.StopWorkers(round_id=0, signum=TERM, timeout_s=CONFIG.shutdown_timeout)
 
 
 # A command that can't be started.
@@ -133,5 +133,5 @@ def test_every_stop_has_the_one_timeout(name: str) -> None:
 def test_the_end_of_the_coordinators_grace_stops_with_the_one_timeout() -> None:
     story = AgentStory().running()
     story.feed(LOST)
-    effects = story.feed(DeadlineReached(), after_s=POLICY.coordinator_grace_s + 1)
+    effects = story.feed(DeadlineReached(), after_s=CONFIG.coordinator_grace + 1)
     assert of(effects, fx.StopWorkers) == [a_stop()]

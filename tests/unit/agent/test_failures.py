@@ -30,7 +30,6 @@ def an_exit(**fields: object) -> WorkerExited:
 
 def a_failure(**fields: object) -> Failure:
     given = {
-        "sequence": 9,
         "round_id": 5,
         "rank": 9,
         "local_rank": 1,
@@ -45,23 +44,23 @@ def a_failure(**fields: object) -> Failure:
 
 
 def test_an_exit_is_recorded_at_its_own_instant() -> None:
-    assert ended_by(ASSIGNMENT, an_exit(), 9) == a_failure()
+    assert ended_by(ASSIGNMENT, an_exit()) == a_failure()
 
 
 def test_the_error_file_speaks() -> None:
     error = WorkerError(message="CUDA error", traceback="Traceback: …")
-    failure = ended_by(ASSIGNMENT, an_exit(error=error), 9)
+    failure = ended_by(ASSIGNMENT, an_exit(error=error))
     assert failure == a_failure(message="CUDA error", traceback="Traceback: …")
 
 
 def test_a_victim_is_marked() -> None:
-    failure = ended_by(ASSIGNMENT, an_exit(exit_code=-15, is_stopped=True), 9)
+    failure = ended_by(ASSIGNMENT, an_exit(exit_code=-15, is_stopped=True))
     assert failure == a_failure(exit_code=-15, is_stopped_by_agent=True)
 
 
 def test_a_worker_that_never_ran_has_no_pid() -> None:
     event = WorkerStartFailed(round_id=5, local_rank=1, message="cannot start x")
-    failure = not_started(ASSIGNMENT, event, 9, now=3.0)
+    failure = not_started(ASSIGNMENT, event, now=3.0)
     assert failure == a_failure(
         happened_at=3.0, pid=0, exit_code=127, message="cannot start x", explanation=NEVER_BEGAN
     )
@@ -69,7 +68,7 @@ def test_a_worker_that_never_ran_has_no_pid() -> None:
 
 def test_the_supervisors_end_is_the_workers_end() -> None:
     event = SupervisorDied(ending="was ended by SIGKILL", explanation="no memory")
-    failure = killed_with_supervisor(ASSIGNMENT, 1, event, 9, now=3.0)
+    failure = killed_with_supervisor(ASSIGNMENT, 1, event, now=3.0)
     message = "the agent's supervisor was ended by SIGKILL; its workers were killed with it"
     assert failure == a_failure(
         happened_at=3.0, pid=0, exit_code=-9, message=message, explanation="no memory"

@@ -11,7 +11,7 @@ from agent.core import effects as fx
 from agent.core.events import SupervisorDied, WorkersStarted, WorkerStartFailed
 from agent.core.model import GroupState
 from agent.core.round_workers import _TRANSITIONS, RoundWorkers
-from tests.support.agents import NOW, POLICY, an_assignment
+from tests.support.agents import CONFIG, NOW, an_assignment
 from tests.support.inprocess.values import exits
 
 S = GroupState
@@ -34,7 +34,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize(("source", "target"), list(product(S, S)))
 def test_every_pair_of_states_is_allowed_or_refused(source: S, target: S) -> None:
-    group = RoundWorkers(POLICY)
+    group = RoundWorkers(CONFIG)
     group.state = source
     if (source, target) in ALLOWED:
         group._enter(target)
@@ -49,7 +49,7 @@ def test_the_table_names_every_state() -> None:
 
 
 def a_group(*, is_running: bool = True) -> RoundWorkers:
-    group = RoundWorkers(POLICY)
+    group = RoundWorkers(CONFIG)
     group.begin(an_assignment(3))
     if is_running:
         group.started(WorkersStarted(round_id=3))

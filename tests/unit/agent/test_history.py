@@ -21,7 +21,7 @@ from agent.core.events import (
 from agent.core.model import Assignment, Exit, Standby, Stop
 from agent.telemetry.history import FAILURES_TOLD_MAX, HOLD_S, History, Line
 from agent.workers.supervisor.messages import WorkerError
-from tests.support.agents import NOW, PACE, POLICY, PORT, an_assignment, desired
+from tests.support.agents import CONFIG, NOW, PACE, PORT, an_assignment, desired
 
 TERM, INT = 15, 2
 REFUSED = (
@@ -33,7 +33,7 @@ class Told:
     """A core, the history of it, and a clock that the test moves; ``lines`` are those said."""
 
     def __init__(self, *, workers: int = 2) -> None:
-        self.core = AgentCore(dataclasses.replace(POLICY, local_world_size=workers))
+        self.core = AgentCore(dataclasses.replace(CONFIG, nproc_per_node=workers))
         self.now = NOW
         self.history = History(host="b", local_world_size=workers, now=self.now)
         effects = self.core.start(now=self.now, master_port=PORT)
@@ -262,7 +262,7 @@ def test_the_loss_and_the_return_of_the_coordinator_are_told_at_once() -> None:
 def test_a_coordinator_that_stays_away_is_waited_for_aloud_until_the_end() -> None:
     told = Told().running()
     told.feed(SessionLost(attempt=1, reason="reset"))
-    lines = told.wait(POLICY.coordinator_grace_s)
+    lines = told.wait(CONFIG.coordinator_grace)
     assert len(lines) == 3
 
 

@@ -34,7 +34,7 @@ def message_of(text: str, code: int | None) -> str:
         ended_at=1.0,
         error=WorkerError(message=text, error_code=code),
     )
-    return ended_by(ASSIGNMENT, event, 1).message
+    return ended_by(ASSIGNMENT, event).message
 
 
 @pytest.mark.parametrize("code", [None, 0, 1])

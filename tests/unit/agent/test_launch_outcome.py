@@ -87,11 +87,11 @@ def test_workers_that_the_others_went_on_without_are_not_missed() -> None:
     seen, round_ = recorder(verdict=None), an_assignment(0)
     healed = Interruption(local_rank=1, kind=InterruptionKind.EXCEPTION)
     fault = Fault(interruption=healed, iteration=0, at=0.0)
-    seen.saw(None, [fx.WriteFailure(failure=interrupted_by(round_, fault, 1))])
+    seen.saw(None, [fx.WriteFailure(failure=interrupted_by(round_, fault))])
     seen.saw(exited(1), [])
     left = Interruption(local_rank=0, kind=InterruptionKind.TERMINATED)
     fault = Fault(interruption=left, iteration=1, at=0.0)
-    seen.saw(exited(0), [fx.WriteFailure(failure=ended_by(round_, exited(0), 2, fault))])
+    seen.saw(exited(0), [fx.WriteFailure(failure=ended_by(round_, exited(0), fault))])
     seen.saw(desired(SUCCEEDED), [])
     assert seen.outcome(fx.Finish(exit_code=0)).ranks == (3,)
 

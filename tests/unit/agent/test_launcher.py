@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.core.effects import Finish
 from agent.core.model import Exit
-from agent.runtime.parent_error_file import cause_of, tell_launcher
+from agent.runtime.parent import cause_of, tell_launcher
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.session import desired_from
 from agent.settings.config import AgentConfig, Program

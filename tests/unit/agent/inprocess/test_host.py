@@ -14,7 +14,7 @@ from agent.core.inprocess.worker import REPORTED_CHARACTERS_MAX, Fault
 from agent.core.model import InprocessReport
 from agent.watchdog.hang import Purpose
 from drumbeat.inprocess import InprocessDirective, InprocessStep, InterruptionKind
-from tests.support.agents import POLICY
+from tests.support.agents import CONFIG
 from tests.support.inprocess.values import (
     OTHER_SPEC,
     SPEC,
@@ -40,7 +40,7 @@ class Story:
 
     def __init__(self, workers: int = 2, *, is_started: bool = True) -> None:
         self.host = HostIterations(
-            replace(POLICY, local_world_size=workers, shutdown_timeout_s=GRACE_S)
+            replace(CONFIG, nproc_per_node=workers, shutdown_timeout=GRACE_S)
         )
         self.host.begin_round(0)
         self.now = 100.0
