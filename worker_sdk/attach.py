@@ -32,16 +32,9 @@ _OPTIONS = (
 )
 
 # After these another attempt would get the same answer.
-_FINAL = frozenset(
-    {
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
+_FINAL = {grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION}
+_FINAL |= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED}
+_FINAL |= {grpc.StatusCode.UNIMPLEMENTED}
 
 Receiver = Callable[[worker_pb2.WorkerOrder | None], None]
 

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("worker_sdk")
 
-BEAT_INTERVAL_S = 1.0
-"""How often a sign of life is given if the agent does not say."""
-BEAT_INTERVAL_MIN_S = 0.01
-BEAT_INTERVAL_MAX_S = 60.0
+# How often a sign of life is given, if the agent does not say, and within which limits else.
+BEAT_INTERVAL_S, BEAT_INTERVAL_MIN_S, BEAT_INTERVAL_MAX_S = 1.0, 0.01, 60.0
 
 PROMPT_LOOK_S = 0.25
 """How soon the agent knows that the main thread is at the prompt of a debugger."""
@@ -42,8 +40,7 @@ class _State:
     """What this process has of the SDK."""
 
     def __init__(self) -> None:
-        self.board: Board | None = None
-        """``None`` before the first call."""
+        self.board: Board | None = None  # before the first call
         self.attachment: Attachment | None = None
         self.lock = threading.RLock()
         self.is_starting = False
@@ -51,8 +48,8 @@ class _State:
         self.stop = threading.Event()
         self.stacks: int | None = None
         self.stack_signal = 0
+        # Kept from being taken apart in a child, where its threads are missing.
         self.left_to_parent: list[object] = []
-        """Kept from being taken apart in a child, where its threads are missing."""
 
 
 STATE = _State()
@@ -152,15 +149,15 @@ def _come_alive(board: Board, directory: str) -> None:
 
 def _take_stacks(file: int) -> int:
     """Have all stacks written to ``file`` upon a signal; return its number, 0 if all are used."""
-    for number in range(signal.SIGRTMAX, signal.SIGRTMAX - STACK_SIGNALS_TRIED, -1):
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
-            if threading.current_thread() is threading.main_thread():
-                # The fault handler goes before the process does. From then on this counts,
-                # and without it the signal would end a process that is only asked.
-                signal.signal(number, signal.SIG_IGN)
-            faulthandler.register(number, file=file, all_threads=True, chain=False)
-            return number
-    return 0
+    numbers = range(signal.SIGRTMAX, signal.SIGRTMAX - STACK_SIGNALS_TRIED, -1)
+    unused = (n for n in numbers if signal.getsignal(n) in (signal.SIG_DFL, signal.SIG_IGN))
+    if (number := next(unused, 0)) != 0:
+        if threading.current_thread() is threading.main_thread():
+            # The fault handler goes before the process does. From then on this counts,
+            # and without it the signal would end a process that is only asked.
+            signal.signal(number, signal.SIG_IGN)
+        faulthandler.register(number, file=file, all_threads=True, chain=False)
+    return number
 
 
 def _beat(board: Board, stop: threading.Event) -> None:

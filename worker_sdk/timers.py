@@ -46,7 +46,6 @@ class _Block:
 
     _given: ClassVar[tuple[str, ...]]
     """The attributes that its arguments give."""
-
     _board: Board
     _name: str
     _slot: int
@@ -243,15 +242,14 @@ def release(scope: str) -> None:
     if not isinstance(scope, str):
         raise TypeError(f"scope is {scope!r}; it must be a str")
     board = STATE.board or start()
-    if scope not in board.acquired:
-        return
-    # Disarmed at once, and forgotten afterwards: see `_Block.__exit__`.
-    slot = board.acquired[scope]
-    if slot >= 0:
-        board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
-    slot = board.acquired.pop(scope, REFUSED)
-    if slot != REFUSED:
-        board.close_slot(slot)
+    if scope in board.acquired:
+        # Disarmed at once, and forgotten afterwards: see `_Block.__exit__`.
+        slot = board.acquired[scope]
+        if slot >= 0:
+            board.words[SLOTS_FROM + slot * SLOT_WORDS] = 0
+        slot = board.acquired.pop(scope, REFUSED)
+        if slot != REFUSED:
+            board.close_slot(slot)
 
 
 def heartbeat(step: int | None = None) -> None:

@@ -51,23 +51,24 @@ BLAMED_WITHIN_S = 30.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
-    """One worker of the latest round, from the making of its board on."""
+    """One worker of the latest round, from the making of its board on.
+
+    ``begun`` is set once it is known whether it runs; ``known`` is what the core knows, or knew,
+    of it once it was watched; ``pause`` ends the pause after a kick. ``hang`` is the one it is
+    being ended for, or may be, ``signalled`` the latest signal it got for that and when; None if
+    a process below it got one.
+    """
 
     key: WorkerKey
     board: Board
     pid: int = 0
     begun: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it is known whether it runs."""
     known: Worker | None = None
-    """What the core knows, or knew, of it; once it was watched."""
     is_watched: bool = False
     is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
-    """Ends the pause after a kick."""
     hang: Hang | None = None
-    """The one it is being ended for, or may be."""
     signalled: tuple[int | None, float] | None = None
-    """Latest signal it got for that, None if a process below it got one, and when."""
 
     def is_ended_by_hang(self, exit_code: int) -> bool:
         """Whether it ended because of the hang that was found, and not long after it."""
@@ -112,8 +113,6 @@ class Watchdog:
         self._is_busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    # The agent's side: rounds of workers.
 
     def prepare(self, round_id: int, local_ranks: Iterable[int]) -> dict[int, dict[str, str]]:
         """Make the boards of a round; return what each worker's environment says of them.
@@ -223,8 +222,6 @@ class Watchdog:
         if self._file_timers is not None:
             self._file_timers.close()
 
-    # The workers' side, by calls. Each raises ``Refusal``.
-
     async def _authenticate(self, token: str) -> WorkerKey:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
         key = self._tokens.get(token)
@@ -251,8 +248,6 @@ class Watchdog:
         if worker is None or not worker.is_watched:
             raise WorkerIsGone
         return worker
-
-    # The core.
 
     def _feed(self, *events: msg.Event) -> None:
         """Hand events to the core, and do what it wants until it wants nothing more."""
@@ -346,8 +341,6 @@ class Watchdog:
         worker.pause = loop.call_later(KICK_PAUSE_S, self._listen, worker)
         worker.board.drain_kicks()
         self._read_board(worker)
-
-    # What is ours.
 
     def _workers_of(self, round_id: int | None) -> list[_Worker]:
         """Return the workers of a round; None: of any round."""

@@ -171,10 +171,8 @@ def _is_writing(pid: int, number: int, before: _Status) -> bool:
     A handler's own signal is blocked meanwhile. It runs in the first thread, unless
     that one blocks it anyway.
     """
-    now = _status(pid)
-    if now is None or before.blocked >> (number - 1) & 1:
-        return False
-    return bool((now.blocked | now.pending) >> (number - 1) & 1)
+    now, bit = _status(pid), 1 << (number - 1)
+    return now is not None and not before.blocked & bit and bool((now.blocked | now.pending) & bit)
 
 
 def lineage(pid: int) -> Iterator[int]:

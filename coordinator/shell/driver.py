@@ -14,7 +14,7 @@ from coordinator.config import Limits
 from coordinator.core import effects as fx
 from coordinator.core.events import Event, FailureReported, LimitsReset, SessionOpened
 from coordinator.core.registry.registry import Registry
-from coordinator.core.run.history import CoordinatorHistory
+from coordinator.core.run.reasons import CoordinatorHistory
 from coordinator.core.run.state import RunState
 from coordinator.errors import CoordinatorError, JournalOutage
 from coordinator.journal.journal import Journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import Final, Literal
 
 from agent.watchdog.hang import Purpose
 
@@ -17,20 +17,10 @@ class WorkerKey:
     local_rank: int
 
 
-class Auto(Enum):
-    """Instead of a limit: the one that was learned, none until then."""
+AUTO: Final = "auto"
+"""Instead of a limit: the one that was learned, none until then."""
 
-    AUTO = "auto"
-
-    def __str__(self) -> str:
-        return self.value
-
-    __repr__ = __str__
-
-
-AUTO = Auto.AUTO
-
-Limit = float | Auto | None
+Limit = float | Literal["auto"] | None
 """Seconds, ``AUTO``, or ``None`` for no limit."""
 
 Tally = tuple[int, float]

@@ -102,8 +102,6 @@ class WatchdogCore:
         self.workers.pop(key, None)
         self._due.clear(key)
 
-    # Time.
-
     def _notice_stall(self, now: float) -> None:
         """Give all workers the time during which this process or its host stood still."""
         due = self.next_deadline()
@@ -165,8 +163,6 @@ class WatchdogCore:
             elif first < worker.look_at:
                 self._announce(worker, first)
         self._due.set(worker.key, worker.next())
-
-    # Hangs.
 
     def _judge(self, worker: Worker, now: float) -> None:
         """Go on with a worker whose board was just read."""

@@ -9,12 +9,11 @@ from enum import Enum
 from itertools import chain
 
 from agent.watchdog.core.messages import TimerAcquired
-from agent.watchdog.core.model import Auto, Limit, Slot, Snapshot, Tally, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import AUTO, Limit, Slot, Snapshot, Tally, WatchdogPolicy, WorkerKey
 from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
-SCOPE_BYTES_MAX = 128
-NAMES_MAX = 65
+SCOPE_BYTES_MAX, NAMES_MAX = 128, 65
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Worker:
         before, self._learned = self._learned, learned
         for number, armed in self._slots.items():
             slot = armed.slot
-            if before.get(slot.name) != learned.get(slot.name) and isinstance(slot.limit_s, Auto):
+            if before.get(slot.name) != learned.get(slot.name) and slot.limit_s == AUTO:
                 self._slots[number] = self._armed(slot)
         self._follow_runtime()
 
@@ -171,8 +170,6 @@ class Worker:
             found.deadline += stall.given_s(is_graced=found.is_graced)
             found.is_graced = True
 
-    # What is known of it.
-
     def limits(self) -> Iterator[Armed]:
         """Yield all that run, and those that were handled."""
         return chain(self._slots.values(), self._calls.values(), self._kinds.values())
@@ -214,8 +211,6 @@ class Worker:
             scope_since=latest.since if latest else None,
             scopes_open=len(open_),
         )
-
-    # Limits that follow.
 
     def _armed(self, slot: Slot, kind: HangKind | None = None, pid: int = 0) -> Armed:
         """Let a limit run; it is given what it shares with the latest stall."""
@@ -263,7 +258,7 @@ class Worker:
             self._kinds[kind] = old
 
     def _learned_or(self, limit: Limit, name: str) -> float | None:
-        return self._learned.get(name) if isinstance(limit, Auto) else limit
+        return self._learned.get(name) if limit == AUTO else limit
 
 
 def merged(observed: Iterable[Mapping[str, Tally]]) -> dict[str, Tally]:

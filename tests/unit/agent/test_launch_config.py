@@ -10,7 +10,7 @@ import pytest
 from agent.errors import InvalidConfiguration
 from agent.multiprocessing import DefaultLogsSpecs, Std
 from agent.settings.config import AgentConfig, LaunchConfig, Program
-from agent.watchdog.core.model import Auto
+from agent.watchdog.core.model import AUTO
 from drumbeat.command.settings import settings_of
 
 
@@ -184,7 +184,7 @@ def test_an_event_log_file_chooses_its_handler() -> None:
 def test_limits_on_hangs_reach_the_agent() -> None:
     config = LaunchConfig(1, 1, 2, progress_timeout="auto", runtime_timeout=None, hang_grace=1.0)
     policy = told_by(config).watchdog
-    assert isinstance(policy.progress_timeout_s, Auto)
+    assert policy.progress_timeout_s == AUTO
     assert (policy.runtime_timeout_s, policy.kill_grace_s) == (None, 1.0)
 
 

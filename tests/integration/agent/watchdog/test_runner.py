@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -124,6 +125,20 @@ async def test_a_file_timer_of_a_process_below_a_worker_ends_that_process(
             await worker.wait()
     assert scene.signals == [], "the worker itself"
     assert scene.watchdog.gone(KEY.round_id, KEY.local_rank, 0) is None, "it went on"
+
+
+async def test_a_file_timer_that_was_written_before_the_news_of_a_start_counts(
+    scene: Scene,
+) -> None:
+    """Also one of another worker than the first whose board is read."""
+    fields = {"pid": os.getpid(), "scope_id": "load", "expiration_time": 1.0, "signal": 10}
+    env = scene.watchdog.prepare(KEY.round_id, [0, 1])[1]
+    with open(env["TORCHELASTIC_TIMER_FILE"], "w") as fifo:  # noqa: ASYNC230, PTH123 - at once
+        fifo.write(json.dumps(fields) + "\n")
+    scene.watchdog.started(KEY.round_id, {0: os.getppid(), 1: os.getpid()})
+    async with asyncio.timeout(DEADLINE_S):
+        await scene.signalled.wait()
+    assert scene.signals == [10]
 
 
 async def test_a_worker_that_was_stopped_meanwhile_is_not_watched(scene: Scene) -> None:
