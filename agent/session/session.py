@@ -45,8 +45,14 @@ _FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
 }
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
-_ASSIGNMENT = MessageMapping(Assignment, session_pb2.Assignment)
-_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+_STATES: dict[str, MessageMapping[Any]] = {
+    "standby": MessageMapping(Standby, session_pb2.Standby),
+    "run": MessageMapping(Assignment, session_pb2.Assignment),
+    "stop": MessageMapping(Stop, session_pb2.Stop),
+}
+_DIRECTIVE = MessageMapping(
+    InprocessDirective, inprocess_pb2.InprocessDirective, given=("kind", "terminated")
+)
 _BEGIN = MessageMapping(IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 
 
@@ -238,21 +244,14 @@ class Session:
 
 def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    match message.WhichOneof("kind"):
-        case "standby":
-            return _STANDBY.read(message.standby)
-        case "run":
-            return _ASSIGNMENT.read(message.run)
-        case "stop":
-            return Stop(reason=message.stop.reason)
-        case "exit":
-            verdict = message.exit.verdict
-            report = None if verdict.is_success else read_report(message.exit)
-            return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
-        case "release":
-            return Exit(is_success=True, reason=message.release.reason, is_released=True)
-        case _:
-            return None
+    kind = message.WhichOneof("kind")
+    if kind == "exit":
+        verdict = message.exit.verdict
+        report = None if verdict.is_success else read_report(message.exit)
+        return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+    if kind == "release":
+        return Exit(is_success=True, reason=message.release.reason, is_released=True)
+    return None if kind is None else _STATES[kind].read(getattr(message, kind))
 
 
 def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
@@ -267,12 +266,7 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
             kind = IterationComplete()
         case _:
             return None
-    return InprocessDirective(
-        round_id=message.round_id,
-        iteration=message.iteration,
-        kind=kind,
-        terminated=tuple(message.terminated),
-    )
+    return _DIRECTIVE.read(message, kind=kind, terminated=tuple(message.terminated))
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from operator import attrgetter
 
@@ -108,15 +108,8 @@ class Beat:
         )
 
 
-_REPEATED = attrgetter(
-    "state",
-    "round_id",
-    "master_port",
-    "failures_written",
-    "workers_alive",
-    "workers_done",
-    "is_start_impossible",
-)
+_NEVER_REPEATED = frozenset({"workers", "observations", "inprocess", "failure"})
+_REPEATED = attrgetter(*(each.name for each in fields(Beat) if each.name not in _NEVER_REPEATED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

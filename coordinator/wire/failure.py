@@ -11,15 +11,7 @@ from coordinator.core.progress.adaptive_timeouts import LearnedLimit, Observatio
 from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, Standing, WorkerProgress
 from coordinator.errors import InvalidRequest
 from coordinator.wire.inprocess import interruption_of
-from drumbeat.mapping import (
-    MessageMapping,
-    OnProblem,
-    between,
-    cut,
-    cut_bytes,
-    seconds_of,
-    text,
-)
+from drumbeat.mapping import MessageMapping, OnProblem, between, cut, cut_bytes, seconds_of, text
 from drumbeat.v1 import failure_pb2, session_pb2
 
 NAME_CHARACTERS_MAX = 256
@@ -80,9 +72,6 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
     )
 
 
-# From the network.
-
-
 def failure_reported(
     message: session_pb2.ReportFailuresRequest,
     *,
@@ -141,9 +130,6 @@ def read_uptime_s(
     """Read how long an agent had been running; ``None`` if it does not say or it can't be."""
     uptime_s = seconds_of(message.uptime) if message.HasField("uptime") else -1.0
     return uptime_s if 0 <= uptime_s <= UPTIME_MAX_S else None
-
-
-# To the network.
 
 
 def limits_message(limits: tuple[LearnedLimit, ...]) -> session_pb2.LearnedLimits:

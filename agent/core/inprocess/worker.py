@@ -147,15 +147,15 @@ class Worker:
         self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
         return self._order(round_id, Abort(reason=reason))
 
-    def discard(self, iteration: int, *, at: float, kill_at: float) -> None:
-        """Give it up, because an iteration goes on without it."""
+    def discard(self, iteration: int, *, at: float) -> str:
+        """Give it up, because an iteration goes on without it; return why."""
         kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
         if self.iteration >= iteration:
             kind, why = InterruptionKind.DISCARDED, "has no rank in it"
         message = f"iteration {iteration} goes on without this worker, which {why}"
         fault = self.leave(self.interruption(kind, message), iteration, at=at)
         self.fault = replace(fault, is_victim=kind is InterruptionKind.DISCARDED)
-        self.kill_at = kill_at
+        return message
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""

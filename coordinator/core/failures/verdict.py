@@ -46,12 +46,7 @@ def make_verdict(
         )
     return Verdict(
         cause=cause,
-        reason=reasons.with_budget(
-            reason,
-            used=state.restarts_used,
-            allowed=state.spec.restarts_max,
-            in_process=state.iterations_restarted,
-        ),
+        reason=reasons.with_budget(reason, state),
         restart_count=state.restart_count,
         round_id=state.round_id,
         report=report,

@@ -23,16 +23,11 @@ SIZES_SHOWN_MAX = 8
 class RuleKind(StrEnum):
     """What a rule does."""
 
-    SHIFT = "SHIFT"
-    """All move down to close the gaps, in order."""
-    FILL = "FILL"
-    """The highest ranks move into the gaps, the others stay."""
-    GROUPS = "GROUPS"
-    """Groups that have not one of the sizes allowed take no part any more."""
-    ACTIVE_MAX = "ACTIVE_MAX"
-    """At most this many are active."""
-    ACTIVE_DIVISOR = "ACTIVE_DIVISOR"
-    """As many as can be divided by this are active."""
+    SHIFT = "SHIFT"  # all move down to close the gaps, in order
+    FILL = "FILL"  # the highest ranks move into the gaps, the others stay
+    GROUPS = "GROUPS"  # groups that have not one of the sizes allowed take no part any more
+    ACTIVE_MAX = "ACTIVE_MAX"  # at most this many are active
+    ACTIVE_DIVISOR = "ACTIVE_DIVISOR"  # as many as can be divided by this are active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,9 @@ def refusal(
     known = state.members.get(event.agent.incarnation)
     if known is not None:
         # Its name is as it was made unique when it came first.
-        is_same = known == replace(event.agent, name=known.name)
-        return (
-            None if is_same else errors.InvalidRequest("hello", event.agent, f"as before: {known}")
-        )
+        if known == replace(event.agent, name=known.name):
+            return None
+        return errors.InvalidRequest("hello", event.agent, f"as before: {known}")
     if state.verdict is not None:
         return run_closed(state.run_id, state)
     if found := differences(theirs=event.spec, ours=state.spec):
@@ -68,21 +67,19 @@ def spec_error(spec: RunSpec, *, agents_max: int) -> errors.InvalidRequest | Non
             is_possible = 0 <= value <= DURATION_MAX_S
             allowed = f"0 to {DURATION_MAX_S:g} seconds"
             rules.append((field.name.removesuffix("_s"), value, is_possible, allowed))
-    broken = (rule for rule in rules if not rule[2])
-    return next(
-        (errors.InvalidRequest(f"spec.{name}", v, allowed) for name, v, _, allowed in broken), None
-    )
+    for name, value, is_possible, allowed in rules:
+        if not is_possible:
+            return errors.InvalidRequest(f"spec.{name}", value, allowed)
+    return None
 
 
 def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
     """Return the error that tells an agent how its run ended; ``None``: it was forgotten."""
     verdict = state.verdict if state is not None else None
-    if verdict is None:
-        return errors.RunClosed(
-            run_id, "after this agent began, and another one of that name runs now"
-        )
-    outcome = "succeeded" if verdict.is_success else "failed"
-    return errors.RunClosed(run_id, f"it {outcome}: {verdict.reason}")
+    why = "after this agent began, and another one of that name runs now"
+    if verdict is not None:
+        why = f"it {'succeeded' if verdict.is_success else 'failed'}: {verdict.reason}"
+    return errors.RunClosed(run_id, why)
 
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:

@@ -117,17 +117,11 @@ class Membership:
         """Return whether a member can be seated now: connected, and heard of late."""
         return incarnation in self.connected and incarnation not in self.suspects
 
-    def remember(self, incarnations: Iterable[str], *, until: float) -> None:
-        """Expect members of an earlier life of the coordinator to come back."""
+    def expect(self, incarnations: Iterable[str], *, until: float) -> None:
+        """Give members without a session this long to come back, unless they have longer."""
         for incarnation in incarnations:
-            self._miss(incarnation, self.presences.setdefault(incarnation, Presence()), until)
-
-    def expect_missed(self, *, until: float) -> None:
-        """Give the missed this long, unless they have longer. Linear in them."""
-        for incarnation in self.missed:
-            presence = self.presences[incarnation]
-            presence.missed_until = max(presence.missed_until, until)
-            self._deadlines.set(incarnation, presence.missed_until)
+            presence = self.presences.setdefault(incarnation, Presence())
+            self._miss(incarnation, presence, max(until, presence.missed_until))
 
     def attach(self, incarnation: str, session_id: str, *, now: float) -> str | None:
         """Give a member a session; return the one it replaces, if any."""
@@ -163,10 +157,9 @@ class Membership:
         return presence
 
     def take_quietly(self, event: BeatReceived, *, awaited: Container[str], now: float) -> bool:
-        """Take in a beat that repeats the one before it, and return whether it was one.
+        """Take in a beat that repeats the one before it; return whether it was one.
 
-        Nothing follows from it but that its agent is alive; a word of those who are
-        ``awaited`` is news.
+        A word of those who are ``awaited`` is news.
         """
         presence = self.current(event.incarnation, event.session_id)
         if presence is None or event.incarnation in self.suspects or event.incarnation in awaited:

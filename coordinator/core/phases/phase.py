@@ -121,7 +121,7 @@ class RunContext:
             left = count(len(current.seats) - len(state.given_up), "agent")
             more = f"; {wait.reason}" if wait is not None else ""
             reason = f"round {current.round_id} runs on {left}; this one stands by{more}"
-            return model.Standby(reason=reason, agents_present=present)
+            wait = Wait(reason=reason, agents_wanted=0, until=None)
         wait = wait or Wait(reason=state.reason, agents_wanted=0, until=None)
         return model.Standby(
             reason=wait.reason,

@@ -162,10 +162,8 @@ class Running(RunPhase):
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
-        allowed, used = state.spec.restarts_max, state.restarts_used
-        in_process = state.iterations_restarted
-        reason = reasons.restart(what, used=used, allowed=allowed, in_process=in_process)
-        if used >= allowed:
+        reason = reasons.restart(what, state)
+        if state.restarts_used >= state.spec.restarts_max:
             return self._fail(VerdictCause.WORKER_FAILED, reason, now, where)
         self.run.silent.note(current, members, since=self._failed_since, charged=1)
         return RoundEnded(cause=RoundEnd.WORKER_FAILED, reason=reason, at_s=now, where=where)

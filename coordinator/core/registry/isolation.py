@@ -1,9 +1,8 @@
 """Pure. A run behind a border that its exceptions do not cross: one run can't hurt another.
 
 A core that raised may have changed half of its state, so nothing of it is used any
-more: the run is read again from the journal, where only whole decisions are. To its
-agents that is like a restart of the coordinator. If it soon breaks again, it has met
-what it can't get over, and ends with a verdict that says so.
+more: the run is read again from the journal, where only whole decisions are. If it soon
+breaks again, it has met what it can't get over, and ends with a verdict that says so.
 """
 
 from __future__ import annotations
@@ -67,8 +66,9 @@ class IsolatedRun:
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
         """Take in a beat that says nothing new, and return whether it was one."""
+        awaited = self._run.silent.charged
         try:
-            return self.is_sound and self._run.take_quietly(event, now=now)
+            return self.is_sound and self.members.take_quietly(event, awaited=awaited, now=now)
         except Exception:  # noqa: BLE001 - the border between runs
             return False  # `handle` meets the same, and says what follows
 

@@ -58,11 +58,8 @@ class Registry:
         return effects
 
     def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
-        """Take in a beat that says nothing new, and return whether it was one.
-
-        Nothing follows from it, so it needs no turn. Its run may come up for a
-        deadline that has moved on, which does no harm.
-        """
+        """Take in a beat that says nothing new, so that it needs no turn; return whether it did."""
+        # Its run may come up for a deadline that has moved on, which does no harm.
         run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 

@@ -1,26 +1,26 @@
-"""Pure. Why a round or a run ends, each as one bounded line for logs and reports."""
+"""Pure. What is decided on a run and why, as bounded lines for logs and reports."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
+from coordinator.core.effects import Decided
 from coordinator.core.failures.root_cause import describe
 from coordinator.core.model import FailureRecord, Round
 from coordinator.core.progress.worker_progress import NOWHERE, Standings, furthest_behind
+from coordinator.core.run.state import RunState
 from drumbeat.format import count
 
 NAMES_SHOWN_MAX = 10
 
 _COULD_NOT_START = " could not start: "
+_MADE_UP_ID = re.compile("[0-9a-f]{32}")
 
 
 def all_succeeded(current: Round, excused: Collection[str], lost: int = 0) -> str:
-    """Say that all workers that were waited for succeeded, and without whom.
-
-    ``lost`` are those that restarts in process went on without, ``excused`` hosts that
-    had none left.
-    """
+    """Say that all succeeded but those ``lost`` in process, on ``excused`` hosts all of them."""
     if not lost:
         return "all workers succeeded"
     whose = f", all of {hosts(current, excused)} among them" if excused else ""
@@ -53,22 +53,26 @@ def start_impossible(
     return f"round {current.round_id}{_COULD_NOT_START}{what}"
 
 
-def restart(what: str, *, used: int, allowed: int, in_process: int = 0) -> str:
+def restart(what: str, state: RunState) -> str:
     """Say what a failure means for the restart budget."""
+    used, allowed = state.restarts_used, state.spec.restarts_max
     if used < allowed:
+        in_process = state.iterations_restarted
         more = f"; {count(in_process, 'restart')} in process" if in_process else ""
         return f"{what}; restart {used + 1} of {allowed}{more}"
-    if in_process:
-        return with_budget(what, used=used, allowed=allowed, in_process=in_process)
+    if state.iterations_restarted:
+        return with_budget(what, state)
     if not allowed:
         return f"{what}; no restarts are allowed"
     return f"{what}; {'the one restart is' if allowed == 1 else f'all {allowed} restarts are'} used"
 
 
-def with_budget(reason: str, *, used: int, allowed: int, in_process: int) -> str:
+def with_budget(reason: str, state: RunState) -> str:
     """Add to a reason the restarts of both kinds, if it does not tell and there were some."""
-    budget = f"restarts: {used} of {allowed} used; {count(in_process, 'restart')} in process"
-    return f"{reason}; {budget}" if in_process and budget not in reason else reason
+    in_process = f"{count(state.iterations_restarted, 'restart')} in process"
+    budget = f"restarts: {state.restarts_used} of {state.spec.restarts_max} used; {in_process}"
+    is_told = budget in reason or not state.iterations_restarted
+    return reason if is_told else f"{reason}; {budget}"
 
 
 def barrier_over(current: Round, succeeded: Collection[str], limit_s: float) -> str:
@@ -110,3 +114,29 @@ def listed(
     if hidden := number - len(shown):
         shown.append(f"{hidden} more")
     return sep.join(shown)
+
+
+class CoordinatorHistory:
+    """Turns a coordinator's decisions into lines of its log, each said once."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, str] = {}  # why runs fail that wait for their agents' end: said
+
+    def line(self, decided: Decided) -> str:
+        """Return a decision as a line: of which run, what, and why as far as that is new."""
+        run_id, decision, reason = decided.run_id, decided.decision, decided.reason
+        text = f"{decision}: {reason}"
+        match decision:
+            case "agent admitted" | "agent removed" | "round ended":
+                text = reason
+            case "round started":
+                text = f"round {decided.round_id}: {reason}"
+            case "run failing":
+                self._failing[run_id] = reason
+                text = f"stopping: {reason}"
+            case "run failed" | "run succeeded" if run_id in self._failing:
+                news = reason.removeprefix(self._failing.pop(run_id)).removeprefix("; ")
+                text = f"{decision}: {news}" if news else decision
+        # An id that was made up for lack of a name says nothing.
+        shown = run_id[:8] if _MADE_UP_ID.fullmatch(run_id) else run_id
+        return f"{shown}: {text}"

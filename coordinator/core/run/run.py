@@ -1,7 +1,4 @@
-"""Pure. One run: who is in it, which round it is in, when it restarts, how it ends.
-
-What follows from an event is decided by looking at the state and not at the event.
-"""
+"""Pure. One run: who is in it, which round it is in, when it restarts, how it ends."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ PHASES: dict[Phase, type[RunPhase]] = {
 
 
 class Run(RunContext):
-    """The core of one run. Not thread-safe; one owner calls it."""
+    """The core of one run. What follows from an event is decided by the state, not the event."""
 
     def __init__(self, state: RunState, policy: Policy, *, now: float) -> None:
         """Go on from the durable state; every member is missed until it is heard."""
@@ -43,12 +40,13 @@ class Run(RunContext):
         self.failures_bytes_max = policy.failures_bytes_per_run_max
         self._names = {member.name for member in state.members.values()}  # no two alike
         if state.phase is not Phase.ENDED:
-            members.remember(state.members, until=now + policy.return_grace_s(members.pace))
+            members.expect(state.members, until=now + policy.return_grace_s(members.pace))
         self._phase = PHASES[state.phase](self, now=now)
 
     def handle(self, event: ev.CoreEvent, *, now: float) -> list[fx.Effect]:
         """Take one event in at ``now`` (seconds, the coordinator's clock)."""
-        if isinstance(event, ev.BeatReceived) and self.take_quietly(event, now=now):
+        quiet, awaited = self.members.take_quietly, self.silent.charged
+        if isinstance(event, ev.BeatReceived) and quiet(event, awaited=awaited, now=now):
             return []
         judged_at = self._judged_at(event, now)
         self._take_in(event, now)
@@ -61,10 +59,6 @@ class Run(RunContext):
             pace = self.members.pace
             effects += [fx.SetPace(session_id=i, pace=pace) for i in self.members.sessions()]
         return effects
-
-    def take_quietly(self, event: ev.BeatReceived, *, now: float) -> bool:
-        """Take in a beat from which nothing follows, and return whether it was one."""
-        return self.members.take_quietly(event, awaited=self.silent.charged, now=now)
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
@@ -109,7 +103,7 @@ class Run(RunContext):
                 self._on_deadline(now)
             case ev.OutageEnded():
                 until = now + self.policy.return_grace_s(self.members.pace)
-                self.members.expect_missed(until=until)
+                self.members.expect(list(self.members.missed), until=until)
             case _:
                 assert_never(event)
 

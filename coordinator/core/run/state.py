@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import islice
 
-from coordinator.core.failures.root_cause import TableRoom, insert_most_telling
+from coordinator.core.failures.root_cause import insert_most_telling
 from coordinator.core.inprocess import records as its
 from coordinator.core.model import (
     AgentIdentity,
@@ -35,15 +35,12 @@ MASTERS_SPENT_MAX = 64
 class Phase(StrEnum):
     """What a run is doing."""
 
-    GATHERING = "GATHERING"
-    """No round; waits for agents."""
-    RUNNING = "RUNNING"
-    """A round is assigned; waits for it to succeed, fail or lose an agent."""
+    GATHERING = "GATHERING"  # no round; waits for agents
+    RUNNING = "RUNNING"  # a round is assigned; waits for it to succeed, fail or lose an agent
+    # Failed; waits for workers to stop and for failure records. Goes on after all if
+    # a participant turns out to have been lost before the failure.
     ENDING = "ENDING"
-    """Failed; waits for workers to stop and for failure records. Goes on after all if
-    a participant turns out to have been lost before the failure."""
-    ENDED = "ENDED"
-    """Has a verdict; waits for nothing."""
+    ENDED = "ENDED"  # has a verdict; waits for nothing
 
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
@@ -304,9 +301,13 @@ class RunState:
         if isinstance(taken, rec.FailureRecorded):
             record, number = taken.record, 1
             heard = {record.incarnation: record.sequence}
-            room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
-            held = self.failures_bytes
-            self.failures_bytes = insert_most_telling(self.failures, record, room, held=held)
+            self.failures_bytes = insert_most_telling(
+                self.failures,
+                record,
+                held=self.failures_bytes,
+                count_max=self.failures_kept_max,
+                bytes_max=taken.bytes_max,
+            )
         else:
             heard, number = taken.heard, taken.count
         self.failures_count += number

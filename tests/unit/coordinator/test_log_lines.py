@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.core.effects import Decided
-from coordinator.core.run.history import CoordinatorHistory
+from coordinator.core.run.reasons import CoordinatorHistory
 
 
 def told(*decisions: tuple[str, str], run_id: str = "mt5") -> list[str]:

@@ -54,7 +54,7 @@ def test_a_new_session_replaces_the_old_one_whose_end_means_nothing() -> None:
 
 def test_remembered_members_are_missed_until_heard() -> None:
     members = Membership(POLICY)
-    members.remember(["a", "b"], until=15.0)
+    members.expect(["a", "b"], until=15.0)
     assert members.missed == {"a", "b"}
     members.attach("a", "s1", now=1.0)
     members.heard("a", BEAT, now=1.0)
