@@ -234,20 +234,17 @@ def _level(given: str) -> Any:
     word = given.strip().lower()
     if word.isdecimal() and len(word) < 4:
         return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
-    word = _OTHER_LEVELS.get(word, word)
-    return word if word in LOG_LEVELS else _LEVELS.parse(given)
+    return _LEVELS.parse(_OTHER_LEVELS.get(word, word))
 
 
 PORT = number(0, 65535, metavar="PORT")
 
 
 class HostPort(NamedTuple):
-    """An address to connect to; ``str()`` gives what gRPC takes, IPv6 in brackets."""
+    """An address to connect to; ``str()`` gives what gRPC takes, with IPv6 in brackets."""
 
     host: str
-    """Name or IP address, without brackets."""
     port: int
-    """1 to 65535."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -255,19 +252,15 @@ class HostPort(NamedTuple):
 
 def parse_host_port(given: str) -> HostPort:
     """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
-    if match := _HOST_PORT.fullmatch(given.strip()):
-        in_brackets, name, digits = match.groups()
-        port = int(digits or PORT_DEFAULT)
-        if (name or _is_ipv6(in_brackets)) and 1 <= port <= 65535:
-            return HostPort(name or in_brackets, port)
-    raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
-
-
-def _is_ipv6(text: str) -> bool:
+    match = _HOST_PORT.fullmatch(given.strip())
+    in_brackets, name, digits = match.groups() if match else ("", "", "")
     try:
-        return bool(ipaddress.IPv6Address(text))
+        host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or PORT_DEFAULT)
     except ValueError:
-        return False
+        host, port = "", 0
+    if not 1 <= port <= 65535:
+        raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
+    return HostPort(host, port)
 
 
 def _read_address(value: Any) -> str:
