@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_sdk.inprocess import environment, errors
-from worker_sdk.inprocess.arguments import call_with
-from worker_sdk.inprocess.settings import Duration, count, seconds
+from worker_sdk.inprocess.arguments import Duration, call_with, count, seconds
 from worker_sdk.inprocess.state import State
 
 _SUBCLASSABLE = 1 << 10

@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 
 from worker_sdk import runtime
 from worker_sdk.inprocess import hooks, ranks
+from worker_sdk.inprocess.arguments import Duration, timing
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import RetryController, flattened
 from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
-from worker_sdk.inprocess.settings import Duration, timing
 
 log = logging.getLogger("worker_sdk")
 

@@ -39,11 +39,11 @@ class AbortTorchDistributed(Abort):
 
     def __call__(self, state: State) -> State:
         """Abort; nothing to do where torch is not used."""
-        distributed = _distributed()
-        if distributed is None:
+        module = distributed()
+        if module is None:
             return state
-        if distributed.is_initialized():
-            groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
+        if module.is_initialized():
+            groups = list(module.distributed_c10d._world.pg_names)  # noqa: SLF001
             _aborted.extend(groups)
             # All at once: one may wait for another's peers.
             threads = [
@@ -55,7 +55,7 @@ class AbortTorchDistributed(Abort):
             for thread in threads:
                 thread.join()  # without a limit: the hard timeout ends what can't be aborted
             gloo.shut_down_gloo()
-            _destroy(distributed)
+            _destroy(module)
         host, port = environment.master()
         if port:
             gloo.shut_down_to(host, port)
@@ -68,11 +68,11 @@ def settle() -> None:
     It may have made a group while the others were aborted. And one that it failed
     to make has been counted: the next would have another name than on the other workers.
     """
-    distributed = _distributed()
-    if distributed is not None and distributed.is_initialized():
-        _destroy(distributed)
-    elif distributed is not None:
-        distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
+    module = distributed()
+    if module is not None and module.is_initialized():
+        _destroy(module)
+    elif module is not None:
+        module.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
 
 def let_go() -> None:
@@ -124,9 +124,10 @@ def _wait_for_store(host: str, port: int, timeout_s: float) -> None:
             return
 
 
-def _distributed() -> Any:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed if distributed is not None and distributed.is_available() else None
+def distributed() -> Any:
+    """Return the module, ``None`` where the program has not imported it, or it is of no use."""
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() else None
 
 
 def _abort(group: Any) -> None:
@@ -140,9 +141,9 @@ def _abort(group: Any) -> None:
             log.warning("a process group could not be aborted: %s", error)
 
 
-def _destroy(distributed: Any) -> None:
+def _destroy(module: Any) -> None:
     try:
-        distributed.destroy_process_group()
+        module.destroy_process_group()
     except (AssertionError, RuntimeError, ValueError) as error:
         # The main thread may have come out, and have destroyed it itself.
         log.warning("the process groups could not be destroyed: %s", error)
