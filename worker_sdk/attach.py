@@ -43,8 +43,7 @@ class Attachment:
     """This process's stream to its agent at ``target``. Never raises; opened when first needed."""
 
     def __init__(self, target: str, token: str) -> None:
-        self._target = target
-        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._target, self._metadata = target, (("authorization", f"Bearer {token}"),)
         # Reentrant: a signal handler may ask while the code it interrupted asks.
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None

@@ -72,9 +72,6 @@ def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRe
     )
 
 
-# From the network.
-
-
 def failure_reported(
     message: session_pb2.ReportFailuresRequest,
     *,
@@ -133,9 +130,6 @@ def read_uptime_s(
     """Read how long an agent had been running; ``None`` if it does not say or it can't be."""
     uptime_s = seconds_of(message.uptime) if message.HasField("uptime") else -1.0
     return uptime_s if 0 <= uptime_s <= UPTIME_MAX_S else None
-
-
-# To the network.
 
 
 def limits_message(limits: tuple[LearnedLimit, ...]) -> session_pb2.LearnedLimits:
