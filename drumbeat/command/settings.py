@@ -26,16 +26,27 @@ _ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
 
 
 class Kind(NamedTuple):
-    """The values that a setting takes. Both functions raise ``ValueError`` for any other."""
+    """The values that a setting takes."""
 
     allowed: str
     read: Callable[[Any], Any]
-    """Returns a program's value in its one form."""
-    parse: Callable[[str], Any] = str
-    """Returns the value of a text; the error says what is allowed."""
+    """Returns a program's value in its one form; ``ValueError`` or ``TypeError`` for any other."""
+    convert: Callable[[str], Any] = str
+    """Returns the value of a text; ``ValueError`` for any other, with a message if need be."""
     text: Callable[[Any], str] = str
     """Returns the text of a value."""
     metavar: str = "TEXT"
+    allowed_text: str = ""
+    """What a text may be, where that differs from what is allowed."""
+
+    def parse(self, given: str) -> Any:
+        """Return the value of a text. Raises ``ValueError``, which says what is allowed."""
+        try:
+            return self.convert(given)
+        except ValueError as error:
+            allowed = self.allowed_text or self.allowed
+            problem = str(error) or f"{given!r} is given, allowed is {allowed}"
+            raise ValueError(problem) from None
 
 
 class Setting(NamedTuple):
@@ -127,19 +138,18 @@ def _kind(
 ) -> Kind:
     """Values of some types that a function accepts; ``convert`` makes one of a text."""
 
-    def read(value: Any, given: str | None = None) -> Any:
+    def read(value: Any) -> Any:
         is_of_type = isinstance(value, types) and isinstance(value, bool) == (types is bool)
         if not is_of_type or not is_allowed(value):
-            shown = value if given is None else given
-            raise ValueError(f"{shown!r} is given, allowed is {allowed}")
+            raise ValueError
         return value
 
-    return Kind(allowed, read, lambda given: read(convert(given), given), text, metavar)
+    return Kind(allowed, read, lambda given: read(convert(given)), text, metavar)
 
 
 def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
     """Texts that a function accepts. Those of a command line are read later, with all others."""
-    return _kind(allowed, str, is_allowed, metavar=metavar)._replace(parse=str)
+    return _kind(allowed, str, is_allowed, metavar=metavar)._replace(convert=str)
 
 
 def printable(length_max: int, *, is_optional: bool = False) -> Kind:
@@ -211,9 +221,10 @@ def switch(on: str, off: str) -> Kind:
     """Two words, for True and False."""
     words = one_of((on, off))
     return FLAG._replace(
-        parse=lambda given: words.parse(given) == on,
+        convert=lambda given: words.convert(given) == on,
         text=lambda value: on if value else off,
         metavar=words.metavar,
+        allowed_text=words.allowed,
     )
 
 
@@ -225,7 +236,7 @@ def _level(given: str) -> Any:
     word = given.strip().lower()
     if word.isdecimal() and len(word) < 4:
         return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
-    return _LEVELS.parse(_OTHER_LEVELS.get(word, word))
+    return _LEVELS.convert(_OTHER_LEVELS.get(word, word))
 
 
 PORT = number(0, 65535, metavar="PORT")
@@ -278,7 +289,7 @@ LOG_FORMAT = Setting(
 )
 LOG_LEVEL = Setting(
     "info",
-    _LEVELS._replace(parse=_level),
+    _LEVELS._replace(convert=_level),
     "Log",
     "The least that is logged; debug also shows the details of each event.",
     variables=("LOGLEVEL",),
