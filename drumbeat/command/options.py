@@ -144,10 +144,8 @@ def log_level(level: str, *, is_quiet: bool) -> str:
 
 def version_option(program: str) -> Callable[[F], F]:
     """Declare ``--version``: the program and the release of the distribution."""
-    message = f"{program}, drumbeat %(version)s"
-    return click.version_option(
-        package_name="drumbeat", message=message, help="Show the release and exit."
-    )
+    message, about = f"{program}, drumbeat %(version)s", "Show the release and exit."
+    return click.version_option(package_name="drumbeat", message=message, help=about)
 
 
 def run(

@@ -18,7 +18,7 @@ LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """What can be the least that is logged, with the numbers of Python's ``logging``."""
 
 _OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
-_COUNT = re.compile(" *(-?[0-9]{1,12}) *", re.ASCII)
+_COUNT = re.compile(" *-?[0-9]{1,12} *", re.ASCII)
 _HOST_PORT = re.compile(
     r"(?:\[([^]]*)\]|([A-Za-z0-9_][A-Za-z0-9_.-]{0,252}))(?::([0-9]{1,5}))?", re.ASCII
 )
@@ -167,13 +167,13 @@ def one_of(words: Sequence[str]) -> Kind:
 
 def number(low: int, high: int, *, metavar: str = "N") -> Kind:
     """Whole numbers, in plain decimal digits."""
-
-    def convert(given: str) -> int | str:
-        digits = _COUNT.fullmatch(given)
-        return int(digits[1]) if digits else given
-
-    allowed = f"a whole number from {low} to {high}"
-    return _kind(allowed, int, lambda value: low <= value <= high, convert, metavar=metavar)
+    return _kind(
+        f"a whole number from {low} to {high}",
+        int,
+        lambda value: low <= value <= high,
+        lambda given: int(given) if _COUNT.fullmatch(given) else None,
+        metavar=metavar,
+    )
 
 
 def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
@@ -194,7 +194,7 @@ def limit(*, is_learnable: bool = False) -> Kind:
     words = ("none", "auto") if is_learnable else ("none",)
 
     def read(value: Any) -> Any:
-        if value is None or (type(value) in (int, float) and value == 0):
+        if value in (None, 0) and value is not False:
             return None
         return value if value in words[1:] else duration.read(value)
 
@@ -254,7 +254,7 @@ class HostPort(NamedTuple):
 
 def parse_host_port(given: str) -> HostPort:
     """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
-    match = _HOST_PORT.fullmatch(given.strip())
+    match = _HOST_PORT.fullmatch(str.strip(given))
     in_brackets, name, digits = match.groups() if match else ("", "", "")
     try:
         host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or PORT_DEFAULT)
@@ -265,13 +265,11 @@ def parse_host_port(given: str) -> HostPort:
     return HostPort(host, port)
 
 
-def _read_address(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return str(parse_host_port(value))
+def _address(given: str) -> str:
+    return str(parse_host_port(given))
 
 
-ADDRESS = Kind(_ADDRESS_ALLOWED, _read_address, _read_address, metavar="HOST[:PORT]")
+ADDRESS = Kind(_ADDRESS_ALLOWED, _address, _address, metavar="HOST[:PORT]")
 """Addresses of a coordinator, as ``HostPort`` writes them."""
 
 USE_PROXY = Setting(
