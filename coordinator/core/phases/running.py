@@ -97,9 +97,7 @@ class Running(RunPhase):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
-        # Of those that can't start the command; no restart would help.
-        founders, presences = self._failed & state.founders, self.members.presences
-        if unable := [i for i in founders if presences[i].beat.is_start_impossible]:
+        if self._failed and (unable := self._unable()):
             reason = reasons.start_impossible(current, self._causes(), unable)
             return self._fail(VerdictCause.START_IMPOSSIBLE, reason, now, self._where(judged_at))
         if self._lost:
@@ -121,6 +119,11 @@ class Running(RunPhase):
     def _causes(self) -> list[FailureRecord]:
         """Return what explains the failure of the round, as far as it is known. Linear."""
         return root_causes(known_failures(self.state, self.members), self._round.round_id)
+
+    def _unable(self) -> list[str]:
+        """Return failed members that can't start the command; no restart would help."""
+        presences, founders = self.members.presences, self.state.founders
+        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
 
     def _where(self, now: float) -> Standings:
         """Return where the workers of the round stand. Linear in workers."""

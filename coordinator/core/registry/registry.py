@@ -103,11 +103,12 @@ class Registry:
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""
-        latest = self.latest(run_id)
-        if latest is None or incarnation in latest.state.members:
-            return latest
-        older = reversed(self._generations[run_id][:-1])
-        return next((run for run in older if incarnation in run.state.members), latest)
+        runs = self._generations.get(run_id)
+        if runs is None:
+            return None
+        if incarnation in runs[-1].state.members:
+            return runs[-1]
+        return next((run for run in reversed(runs) if incarnation in run.state.members), runs[-1])
 
     def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""
