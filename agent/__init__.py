@@ -16,20 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch", "launch_agent"]
 
-_HOMES = {
-    "LaunchConfig": "agent.settings.config",
-    "elastic_launch": "agent.launching.launch",
-    "launch": "agent.launching.launch",
-    "launch_agent": "agent.launching.launch",
-}
-
 
 def __getattr__(name: str) -> object:
     """Load what was asked for. Python calls this once per name."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if sys.platform != "linux":
         raise ImportError(f"agent.{name}: this system is {sys.platform!r}, allowed is 'linux'")
-    found: object = getattr(import_module(_HOMES[name]), name)
+    home = "agent.settings.config" if name == "LaunchConfig" else "agent.launching.launch"
+    found: object = getattr(import_module(home), name)
     globals()[name] = found
     return found

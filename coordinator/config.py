@@ -7,9 +7,6 @@ from drumbeat.command import settings
 from drumbeat.command.settings import FLAG, PORT_DEFAULT, declare, seconds, setting, text
 from drumbeat.violation import Violation
 
-_KIB = 1024
-_MIB = 1024 * _KIB
-
 _BIND_ALLOWED = (
     "a loopback address (127.0.0.0/8, ::1 or localhost), or --insecure beside it: "
     "authentication does not exist yet, so --insecure lets everyone who reaches the port "
@@ -21,16 +18,16 @@ _BIND_ALLOWED = (
 class Limits:
     """Bounds of what waits and of what is sent; the core has its own, in its ``Policy``."""
 
-    message_bytes_max: int = 1 * _MIB
+    message_bytes_max: int = 1024 * 1024
     """Size of one incoming message; gRPC refuses larger ones."""
 
-    failure_record_bytes_max: int = 256 * _KIB
+    failure_record_bytes_max: int = 256 * 1024
     """Size of one failure record: a traceback and the end of the error output fit."""
 
-    failure_message_bytes_max: int = 64 * _KIB
+    failure_message_bytes_max: int = 64 * 1024
     """Size of the message within a failure record; longer ones are cut by their agent."""
 
-    failure_queue_bytes_max: int = 64 * _MIB
+    failure_queue_bytes_max: int = 64 * 1024 * 1024
     """Bytes of the failure records that wait for the core; streams of more are not read."""
 
     event_queue_max: int = 100_000
@@ -43,20 +40,17 @@ class Limits:
     """Seconds a new stream may take to say Hello; then it is ended."""
 
 
-_HOST = text(
-    "a host name or an IP address",
-    lambda host: host and not any(letter.isspace() for letter in host),
-    metavar="ADDR",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig:
     """What one coordinator process is told. Immutable; logged once at the start."""
 
     host: str = setting(
         "127.0.0.1",  # loopback, because nothing authenticates a peer
-        _HOST,
+        text(
+            "a host name or an IP address",
+            lambda host: host and not any(letter.isspace() for letter in host),
+            metavar="ADDR",
+        ),
         "Listening",
         "Address to listen on; 0.0.0.0 and :: stand for all.",
     )

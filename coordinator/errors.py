@@ -186,18 +186,14 @@ class StateDirectoryUnusable(CommandFailed):
     )
 
 
-class JournalError(CommandFailed):
-    """Something is wrong with the journal."""
-
-
-class JournalCorrupt(JournalError):
+class JournalCorrupt(CommandFailed):
     """The journal holds what this coordinator did not write or cannot read."""
 
     text = "the journal {0} cannot be read: {1}"
     hint = "keep a copy of the file, then move it away to start with an empty journal"
 
 
-class JournalOutage(JournalError):
+class JournalOutage(CommandFailed):
     """The journal cannot be written now. What is in it is sound, so it has to stay where it is.
 
     Keeps a coordinator from starting; one that runs waits until it can write again.

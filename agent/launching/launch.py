@@ -1,7 +1,7 @@
 """Shell. ``agent.launch``: a function or a command as an elastic job, called like a function.
 
-The agent runs in a process of its own. So nothing of the program that launches is
-changed or waited for: its signal handlers, its event loop, its other children.
+The agent runs in a process of its own. So nothing of the program that launches is changed or waited
+for: its signal handlers, its event loop, its other children.
 """
 
 import os
@@ -52,11 +52,7 @@ def launch(
         KeyboardInterrupt: After the workers were stopped.
         AgentError: Everything else that ends an agent; see ``agent.errors``.
     """
-
-    def call(*args: Any) -> dict[int, Any]:
-        return launch_agent(config, entrypoint, args)
-
-    return call
+    return lambda *args: launch_agent(config, entrypoint, args)
 
 
 elastic_launch = launch

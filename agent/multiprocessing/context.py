@@ -96,7 +96,7 @@ class PContext(ABC):
         self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
         self._filters = (duplicate_stdout_filters or [], duplicate_stderr_filters or [])
-        self._files = ExitStack()
+        self._files = ExitStack()  # open until the workers have ended
         self.filtered_stdout = self._opened(self._logs.filtered_stdout, self._filters[0])
         self.filtered_stderr = self._opened(self._logs.filtered_stderr, self._filters[1])
         self._is_started = False
@@ -120,10 +120,7 @@ class PContext(ABC):
 
     @abstractmethod
     def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
-        """Start the supervisor; return what it is to start, its pid and the connection to it.
-
-        What has to be open until the workers have ended belongs into ``_files``.
-        """
+        """Start the supervisor; return what it is to start, its pid and the connection to it."""
 
     def _take_return_values(self) -> dict[int, Any]:
         """Return what the workers have returned; a bad value becomes a failure."""
@@ -285,7 +282,6 @@ class PContext(ABC):
                 )
 
     def _opened(self, path: str, filters: list[str]) -> TextIO | None:
-        """Return the emptied file for selected lines, if any are to be selected."""
         if not filters:
             return None
         return self._files.enter_context(open(path, "w", errors="replace", buffering=1))  # noqa: PTH123

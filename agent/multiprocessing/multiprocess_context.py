@@ -166,13 +166,9 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
     with theirs:
         if not (pid := _fork()):
             ours.close()
-            _run_and_exit(lambda: _supervise(processes, theirs, launcher_pid))
+            make_spawner = partial(ForkSpawner, processes, theirs, launcher_pid)
+            _run_and_exit(lambda: serve(theirs, launcher_pid, make_spawner))
         return pid, ours
-
-
-def _supervise(processes: Sequence[BaseProcess], agent: socket.socket, launcher_pid: int) -> int:
-    make_spawner = partial(ForkSpawner, processes, agent, os.pidfd_open(launcher_pid))
-    return serve(agent, launcher_pid, make_spawner)
 
 
 @dataclass
@@ -181,9 +177,12 @@ class ForkSpawner:
 
     processes: Sequence[BaseProcess]
     connection: socket.socket
-    launcher_fd: int
+    launcher_pid: int
     handlers: Mapping[int, Any]
     """Dispositions of signals that the workers are to have."""
+
+    def __post_init__(self) -> None:
+        self.launcher_fd = os.pidfd_open(self.launcher_pid)
 
     def __call__(self, _command: StartWorkers, worker: WorkerStart) -> int:
         """Return the pid of the worker, when it leads its own session; may raise."""

@@ -23,10 +23,7 @@ class SignalException(Exception):
 
 
 class _Handlers:
-    """The handlers of this process, which only the main thread can install and remove.
-
-    They are there while at least one context needs them, and raise `SignalException`.
-    """
+    """The handlers of this process, which only its main thread can install and remove."""
 
     def __init__(self) -> None:
         self._users: set[int] = set()
@@ -38,9 +35,7 @@ class _Handlers:
     def install(self, user: object) -> None:
         """Handle the signals that ``TORCHELASTIC_SIGNALS_TO_HANDLE`` names, until `uninstall`."""
         if not _is_main_thread():
-            _LOGGER.warning(
-                "workers are started by another than the main thread: signals are left alone"
-            )
+            _LOGGER.warning("workers are not started by the main thread: signals are left alone")
             return
         self._users.add(id(user))
         for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
@@ -72,10 +67,7 @@ class _Handlers:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Raise at the end what comes meanwhile, so that the steps inside are not torn apart.
-
-        Matters in the main thread, where the exception would be raised; elsewhere it does nothing.
-        """
+        """In the main thread, raise at the end what comes meanwhile: no step is torn apart."""
         if not _is_main_thread():
             yield
             return

@@ -1,8 +1,8 @@
 """Shell. Blocking work off the event loop, with deadlines: a file system or driver may stand still.
 
-A network file system that stalls must cost this host neither its heartbeats nor its
-answers. What is asked for is done in order by one thread, so that the owner of the files
-needs no locks; it is a daemon, which does not hold up the end of the process.
+A network file system that stalls must cost this host neither its heartbeats nor its answers. One
+thread works in order, so that the owner of the files needs no locks; a daemon, it does not hold up
+the end of the process.
 """
 
 import asyncio

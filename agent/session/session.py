@@ -14,7 +14,7 @@ import structlog
 from agent.core import events as ev
 from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
-from agent.errors import AgentError, RunRefused, SpecRefused
+from agent.errors import RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Reporter
 from agent.session.transport import Connect, Connection, Reports, TransportError
@@ -45,8 +45,14 @@ _FINAL_REFUSALS: dict[str, type[SpecRefused | RunRefused]] = {
 }
 
 PACE = MessageMapping(Pace, session_pb2.Pace)
-_ASSIGNMENT = MessageMapping(Assignment, session_pb2.Assignment)
-_STANDBY = MessageMapping(Standby, session_pb2.Standby)
+_STATES: dict[str, MessageMapping[Any]] = {
+    "standby": MessageMapping(Standby, session_pb2.Standby),
+    "run": MessageMapping(Assignment, session_pb2.Assignment),
+    "stop": MessageMapping(Stop, session_pb2.Stop),
+}
+_DIRECTIVE = MessageMapping(
+    InprocessDirective, inprocess_pb2.InprocessDirective, given=("kind", "terminated")
+)
 _BEGIN = MessageMapping(IterationBegin, inprocess_pb2.IterationBegin, given=("seats",))
 
 
@@ -112,14 +118,12 @@ class Session:
         finally:
             self._said_all.set()
             await connection.close()
-        self._on_event(
-            ev.SessionLost(
-                attempt=self._attempt,
-                reason=reason,
-                is_stale=refusal == "STALE_SESSION",
-                refusal=self._final(refusal, reason),
-            )
-        )
+        # One that was admitted before lets no worker end because a message was not understood.
+        is_final = refusal in _FINAL_REFUSALS and not (refusal == "INVALID" and identity.term)
+        final = _FINAL_REFUSALS[refusal](self._config.run_id, reason) if is_final else None
+        is_stale, attempt = refusal == "STALE_SESSION", self._attempt
+        lost = ev.SessionLost(attempt=attempt, reason=reason, is_stale=is_stale, refusal=final)
+        self._on_event(lost)
 
     async def _converse(
         self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
@@ -225,34 +229,17 @@ class Session:
             self._passed_over.add(what)
             log.warning("directive not understood", reason=f"this agent does not know {what}")
 
-    def _final(self, refusal: str, reason: str) -> AgentError | None:
-        """Return why the agent gives up, if it has to.
-
-        One that was admitted before lets no worker end because a message was not understood.
-        """
-        if refusal == "INVALID" and self._identity.term:
-            return None
-        kind = _FINAL_REFUSALS.get(refusal)
-        return kind(self._config.run_id, reason) if kind is not None else None
-
 
 def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:
     """Read a desired state; ``None`` if it is of a kind this agent does not know."""
-    match message.WhichOneof("kind"):
-        case "standby":
-            return _STANDBY.read(message.standby)
-        case "run":
-            return _ASSIGNMENT.read(message.run)
-        case "stop":
-            return Stop(reason=message.stop.reason)
-        case "exit":
-            verdict = message.exit.verdict
-            report = None if verdict.is_success else read_report(message.exit)
-            return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
-        case "release":
-            return Exit(is_success=True, reason=message.release.reason, is_released=True)
-        case _:
-            return None
+    kind = message.WhichOneof("kind")
+    if kind == "exit":
+        verdict = message.exit.verdict
+        report = None if verdict.is_success else read_report(message.exit)
+        return Exit(is_success=verdict.is_success, reason=verdict.reason, report=report)
+    if kind == "release":
+        return Exit(is_success=True, reason=message.release.reason, is_released=True)
+    return None if kind is None else _STATES[kind].read(getattr(message, kind))
 
 
 def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirective | None:
@@ -267,12 +254,7 @@ def directive_from(message: inprocess_pb2.InprocessDirective) -> InprocessDirect
             kind = IterationComplete()
         case _:
             return None
-    return InprocessDirective(
-        round_id=message.round_id,
-        iteration=message.iteration,
-        kind=kind,
-        terminated=tuple(message.terminated),
-    )
+    return _DIRECTIVE.read(message, kind=kind, terminated=tuple(message.terminated))
 
 
 def _seat_from(message: inprocess_pb2.InprocessSeat) -> InprocessSeat:

@@ -32,10 +32,8 @@ log = structlog.get_logger()
 RETRY_S = 1.0
 
 # More failures than this, undelivered, explain nothing that the first ones don't.
-RECORDS_MAX = 1_000
-
 # As many may be adopted, of all dead agents together.
-ADOPTED_MAX = RECORDS_MAX
+RECORDS_MAX = ADOPTED_MAX = 1_000
 
 KEPT_S = 24 * 3600.0
 """How long records wait for another agent of their run."""
@@ -126,11 +124,8 @@ class Spool:
 
     def _keep(self, spooled: Spooled) -> bool:
         """Write a record down; ``False`` if that does not work."""
-        entry = Entry(
-            boot_id=self._boot_id,
-            happened_at=spooled.happened_at,
-            record=spooled.record.SerializeToString(),
-        )
+        happened_at, record = spooled.happened_at, spooled.record.SerializeToString()
+        entry = Entry(boot_id=self._boot_id, happened_at=happened_at, record=record)
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
             path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(entry))

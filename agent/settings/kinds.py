@@ -34,14 +34,10 @@ _RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*", re.ASCII)
 class NumaMode(StrEnum):
     """How near its GPU a worker runs, and how alone; see ``agent.workers.devices.binding``."""
 
-    NODE = "node"
-    """All CPUs of the GPU's NUMA node."""
-    SOCKET = "socket"
-    """All CPUs of the GPU's socket, its other NUMA nodes included."""
-    EXCLUSIVE = "exclusive"
-    """This worker's share of the physical cores of the GPU's node."""
-    CORE_COMPLEX = "core-complex"
-    """One group of cores of the GPU's node that share their last-level cache."""
+    NODE = "node"  # all CPUs of the GPU's NUMA node
+    SOCKET = "socket"  # all CPUs of the GPU's socket, its other NUMA nodes included
+    EXCLUSIVE = "exclusive"  # this worker's share of the physical cores of the GPU's node
+    CORE_COMPLEX = "core-complex"  # cores of the node that share their last-level cache
 
 
 def _parse_nnodes(given: str) -> tuple[int, int]:
@@ -76,19 +72,16 @@ def _read_ranks(value: Any) -> frozenset[int] | None:
     return frozenset(value) or None  # as in torch, an empty filter means all
 
 
-def _parse_streams(given: str) -> str:
+def _read_streams(value: Any) -> str:
+    if isinstance(value, dict):
+        value = ",".join(f"{rank}:{int(std)}" for rank, std in value.items()) or NOWHERE
+    given = value if isinstance(value, str) else str(int(value))
     if given != NOWHERE:
         # Imported here: it costs as much as the rest of the command line, and few need it.
         from agent.workers.output.std import Std  # noqa: PLC0415
 
         Std.from_str(given)
     return given
-
-
-def _read_streams(value: Any) -> str:
-    if isinstance(value, dict):
-        value = ",".join(f"{rank}:{int(std)}" for rank, std in value.items()) or NOWHERE
-    return _parse_streams(value if isinstance(value, str) else str(int(value)))
 
 
 def _read_logs_specs(value: Any) -> Any:
@@ -159,7 +152,7 @@ STREAMS = Kind(
     "Std.OUT and the like, a map of these by local rank, or a text of 0 (none), 1 (stdout), "
     '2 (stderr), 3 (both), for each local rank as in "0:3,1:2"',
     _read_streams,
-    _parse_streams,
+    _read_streams,
     metavar="STREAMS",
 )
 RANKS = Kind("local ranks, or None", _read_ranks, _parse_ranks, metavar="RANK[,RANK]...")

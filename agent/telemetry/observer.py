@@ -12,7 +12,7 @@ from enum import StrEnum
 from agent.core import effects as fx
 from agent.core import events as ev
 from agent.core.agent import EXIT_SIGNAL, EXIT_SUCCESS
-from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby
+from agent.core.model import NO_ROUND, Assignment, DesiredState, Exit, Failure, Standby
 from agent.settings.config import AgentConfig
 from agent.telemetry.api import WorkerGroup, WorkerState, worker_group, worker_spec
 from agent.telemetry.items import Event, EventSource, Item, Metric, Value
@@ -57,16 +57,6 @@ class _Round:
         return WorkerState.STOPPED if Status.TERMINATED in found else WorkerState.SUCCEEDED
 
 
-@dataclass(slots=True)
-class _Interrupted:
-    """The latest interruption: its round and iteration, and whether a restart followed."""
-
-    key: tuple[int, int]
-    reason: str
-    at: float
-    is_over: bool = False
-
-
 class Observer:
     """Turns what an agent's core sees and does into events and metrics.
 
@@ -84,7 +74,9 @@ class Observer:
         self._restart_count = 0
         self._remaining = config.max_restarts
         self._reason = ""  # of the run's verdict
-        self._interrupted: _Interrupted | None = None
+        # Round and iteration of the latest interruption; its reason and instant until a restart.
+        self._interrupted_key = (NO_ROUND, 0)
+        self._interrupted: tuple[str, float] | None = None
         self._has_restarted_in_process = False
         # Since when this host has no round to run, and since when it has the latest one.
         self._idle_since: float | None = now
@@ -154,14 +146,16 @@ class Observer:
 
     def _on_directive(self, directive: InprocessDirective) -> None:
         """Follow restarts in process, of which a repeated directive makes no new one."""
-        key, before = (directive.round_id, directive.iteration), self._interrupted
+        key = (directive.round_id, directive.iteration)
+        if key <= self._interrupted_key:
+            return
         match directive.kind:
-            case IterationInterrupt(reason=reason) if before is None or before.key < key:
-                self._interrupted = _Interrupted(key, reason, self._now)
-            case IterationBegin() if before is not None and not before.is_over and key > before.key:
-                before.is_over = True
-                if key[0] == before.key[0]:
-                    self._put_restart(key, before)
+            case IterationInterrupt(reason=reason):
+                self._interrupted_key, self._interrupted = key, (reason, self._now)
+            case IterationBegin() if self._interrupted is not None:
+                (reason, since), self._interrupted = self._interrupted, None
+                if directive.round_id == self._interrupted_key[0]:
+                    self._put_restart(directive, reason, since)
 
     def _on_failure(self, failure: Failure) -> None:
         current = self._current(failure.round_id)
@@ -209,15 +203,15 @@ class Observer:
 
     # What follows from it.
 
-    def _put_restart(self, key: tuple[int, int], interrupted: _Interrupted) -> None:
+    def _put_restart(self, directive: InprocessDirective, reason: str, since: float) -> None:
         self._has_restarted_in_process = True
         metadata: _Metadata = {
             **self._whose,
             "state": "RESTARTED",
-            "round_id": key[0],
-            "iteration": key[1],
-            "duration_ms": round((self._now - interrupted.at) * 1000, 3),
-            "reason": interrupted.reason,
+            "round_id": directive.round_id,
+            "iteration": directive.iteration,
+            "duration_ms": round((self._now - since) * 1000, 3),
+            "reason": reason,
         }
         self._put_event("drumbeat.agent.inprocess.RESTARTED", EventSource.AGENT, metadata)
 

@@ -21,18 +21,10 @@ import msgspec
 import psutil
 import structlog
 
+from coordinator import errors
 from coordinator.core.effects import Effect, Forget, Persist
 from coordinator.core.run.records import Record
 from coordinator.core.run.state import InvalidTransition, RunState
-from coordinator.errors import (
-    JournalCorrupt,
-    JournalError,
-    JournalFull,
-    JournalOutage,
-    LostLeadership,
-    StateDirectoryInUse,
-    StateDirectoryUnusable,
-)
 from coordinator.journal.journal import Change, Compact, Journal, JournaledRuns
 
 log = structlog.get_logger()
@@ -114,7 +106,7 @@ class SqliteFile:
             self._opened = opened.pop_all()
 
     def load(self) -> JournaledRuns:
-        """Return every run, in order of creation. Raises ``JournalError``."""
+        """Return every run, in order of creation. Raises ``CommandFailed``."""
         runs = JournaledRuns()
         order: dict[str, None] = {}  # of first rows: a snapshot's end may come later
         parts: dict[str, list[bytes]] = {}
@@ -161,7 +153,7 @@ class SqliteFile:
         """Return what to add to the monotonic clock so that it never runs backwards.
 
         The monotonic clock goes on across a restart of the process, but starts
-        anew at a reboot; then time goes on from the last write. Raises ``JournalError``.
+        anew at a reboot; then time goes on from the last write. Raises ``CommandFailed``.
         """
         boot_id = _boot_id()
         try:
@@ -198,8 +190,8 @@ class SqliteFile:
         with database:
             database.execute(_REMEMBER, ("owner", self._owner))
 
-    def _corrupt(self, why: str) -> JournalCorrupt:
-        return JournalCorrupt(str(self._path), why)
+    def _corrupt(self, why: str) -> errors.JournalCorrupt:
+        return errors.JournalCorrupt(str(self._path), why)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -216,7 +208,7 @@ class SqliteFile:
             self._database.execute("BEGIN IMMEDIATE")
             query = "SELECT value FROM facts WHERE name = 'owner'"
             if self._database.execute(query).fetchone() != (self._owner,):
-                raise LostLeadership(str(self._directory))
+                raise errors.LostLeadership(str(self._directory))
             yield
 
     def _compact(self, state: RunState) -> None:
@@ -245,7 +237,7 @@ class SqliteJournal(Journal):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def load(self) -> float:
-        """Read every run into ``runs``; return the offset of the clock."""
+        """Read every run; return the offset of the clock."""
         self.runs = await self._call(self._file.load)
         return await self._call(self._file.clock_offset)
 
@@ -258,8 +250,7 @@ class SqliteJournal(Journal):
     async def close(self) -> None:
         """Close the file once the call in progress, if any, has returned.
 
-        If it does not, the process ends here: nothing in it can, with a thread that
-        waits for a disk.
+        If it does not, the process ends here: with a thread that waits for a disk it can't else.
         """
         closed = self._thread.submit(self._file.close)
         self._thread.shutdown(wait=False)
@@ -297,37 +288,37 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        kind = JournalFull if error.errno in _FULL else StateDirectoryUnusable
+        kind = errors.JournalFull if error.errno in _FULL else errors.StateDirectoryUnusable
         raise kind(str(directory), _reason(error)) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            raise StateDirectoryInUse(str(directory)) from None
+            raise errors.StateDirectoryInUse(str(directory)) from None
         why = f"it cannot be locked: {_reason(error)}"  # a network file system without locks
-        raise StateDirectoryUnusable(str(directory), why) from error
+        raise errors.StateDirectoryUnusable(str(directory), why) from error
     return lock
 
 
-def journal_error(error: sqlite3.Error | OSError, path: Path) -> JournalError:
+def journal_error(error: sqlite3.Error | OSError, path: Path) -> errors.CommandFailed:
     """Say what is wrong with the journal at ``path``.
 
     SQLite tells a full disk from others only sometimes and never says why it could
     not write, so the system is asked by writing beside it.
     """
     if isinstance(error, OSError):
-        kind = JournalFull if error.errno in _FULL else JournalOutage
+        kind = errors.JournalFull if error.errno in _FULL else errors.JournalOutage
         return kind(str(path), _reason(error))
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code not in _PASSING:
-        return JournalCorrupt(str(path), str(error))
+        return errors.JournalCorrupt(str(path), str(error))
     if code not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         try:
             _probe(path)
         except OSError as reason:
             return journal_error(reason, path)
-    kind = JournalFull if code == sqlite3.SQLITE_FULL else JournalOutage
+    kind = errors.JournalFull if code == sqlite3.SQLITE_FULL else errors.JournalOutage
     return kind(str(path), str(error))
 
 

@@ -110,10 +110,9 @@ class Driver:
             queue_max=limits.event_queue_max,
             failure_taken=self._failure_room.release,
         )
-        self._on_serving = on_serving
+        self._is_embedded, self._on_serving = is_embedded, on_serving
         self._outage_from: float | None = None
         self._remind_at = 0.0
-        self._is_embedded = is_embedded
         self._history = CoordinatorHistory()
         self._clock_offset = 0.0
 
@@ -122,7 +121,7 @@ class Driver:
         return time.monotonic() + self._clock_offset
 
     async def restore(self) -> None:
-        """Take over what the journal holds. Raises ``JournalError``."""
+        """Take over what the journal holds. Raises ``CommandFailed``."""
         self._clock_offset = await self.journal.load()
         keys = self.journal.runs.states
         states = [state for key in keys if (state := self._read_run(key)) is not None]

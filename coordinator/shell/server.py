@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Self, cast
+from types import SimpleNamespace
+from typing import Any, Self
 
 import grpc
 import structlog
@@ -28,7 +29,7 @@ from coordinator.core.registry.registry import Registry
 from coordinator.errors import CommandFailed, CoordinatorError, PortInUse, Unavailable
 from coordinator.journal.sqlite import SqliteJournal
 from coordinator.shell.driver import Driver
-from coordinator.shell.service import ControlService, QueryService
+from coordinator.shell.service import Services
 from coordinator.shell.sessions import Sessions
 from coordinator.wire.session import error_detail
 from drumbeat.command.settings import HostPort
@@ -160,13 +161,17 @@ async def _start(
     config: CoordinatorConfig, driver: Driver, status: health.aio.HealthServicer
 ) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options(config))
-    agents, queries, control = AgentService(driver), QueryService(driver), ControlService(driver)
-    session_pb2_grpc.add_AgentServiceServicer_to_server(cast("Any", agents), server)
-    query_pb2_grpc.add_QueryServiceServicer_to_server(cast("Any", queries), server)
-    control_pb2_grpc.add_ControlServiceServicer_to_server(cast("Any", control), server)
+    sessions = Sessions(driver)
+    agents: Any = SimpleNamespace(
+        OpenSession=_stream(sessions.open), ReportFailures=_stream(sessions.report)
+    )
+    services: Any = Services(driver)
+    session_pb2_grpc.add_AgentServiceServicer_to_server(agents, server)
+    query_pb2_grpc.add_QueryServiceServicer_to_server(services, server)
+    control_pb2_grpc.add_ControlServiceServicer_to_server(services, server)
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    shown = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(shown, server)
     try:
         _probe(config)
         port = server.add_insecure_port(str(HostPort(config.host, config.port)))
@@ -177,19 +182,11 @@ async def _start(
     return server, port
 
 
-class AgentService:
-    """Sessions of agents, and their failure records."""
+def _stream(hold: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def handle(_: object, context: Context) -> None:
+        await hold(_Requests(context), context.write)
 
-    def __init__(self, driver: Driver) -> None:
-        self._sessions = Sessions(driver)
-
-    async def OpenSession(self, _requests: object, context: Context) -> None:  # noqa: N802
-        """Hold one session."""
-        await self._sessions.open(_Requests(context), context.write)
-
-    async def ReportFailures(self, _requests: object, context: Context) -> None:  # noqa: N802
-        """Journal and acknowledge records."""
-        await self._sessions.report(_Requests(context), context.write)
+    return handle
 
 
 class _Requests:
@@ -247,9 +244,9 @@ async def _tell_health(status: health.aio.HealthServicer, is_serving: bool) -> N
 
 def bind_error(host: str, port: int, error: OSError | RuntimeError) -> PortInUse:
     """Return what to tell the user, with a hint that fits what is wrong."""
+    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
     is_unknown = isinstance(error, socket.gaierror)
     number = errno.EADDRNOTAVAIL if is_unknown else getattr(error, "errno", 0)
-    found = PortInUse(host, port, getattr(error, "strerror", None) or str(error))
     found.hint = _BIND_HINTS.get(number, found.hint)
     return found
 

@@ -1,7 +1,6 @@
-"""Shell. What readers ask, answered from what is journaled, and what operators change.
+"""Shell. The query and control services, without gRPC: an embedded coordinator has none.
 
-Methods are those of the gRPC services, of which this module needs the messages alone: an embedded
-coordinator answers without gRPC.
+Readers are answered from what is journaled.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from coordinator.wire.run_status import agents_page, events_page, run_message, r
 from drumbeat.v1 import control_pb2, query_pb2
 
 
-class QueryService:
-    """Answers questions about runs. All methods but ``ListRuns`` raise ``UnknownRun``."""
+class Services:
+    """Query and control services. All methods but ``ListRuns`` raise ``UnknownRun``."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
 
     async def GetRun(
         self, request: query_pb2.GetRunRequest, context: object = None
@@ -63,20 +63,6 @@ class QueryService:
             raise UnknownRun(request.run_id, "that has ended")
         return query_pb2.GetReportResponse(verdict=verdict_message(state.verdict))
 
-    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
-        state = self._driver.journal.runs.find(run_id, generation)
-        if state is None:
-            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
-        return state, self._driver.registry.runs.get(state.key)
-
-
-class ControlService:
-    """Carries out what operators want changed."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._request_ids = itertools.count(-1, -1)  # those of failure records are positive
-
     async def ResetLimits(
         self, request: control_pb2.ResetLimitsRequest, context: object = None
     ) -> control_pb2.ResetLimitsResponse:
@@ -86,3 +72,9 @@ class ControlService:
         if forgotten is None:
             raise UnknownRun(request.run_id)
         return control_pb2.ResetLimitsResponse(forgotten=forgotten)
+
+    def _find(self, run_id: str, generation: int) -> tuple[RunState, IsolatedRun | None]:
+        state = self._driver.journal.runs.find(run_id, generation)
+        if state is None:
+            raise UnknownRun(run_id, f"of generation {generation}" if generation else "")
+        return state, self._driver.registry.runs.get(state.key)

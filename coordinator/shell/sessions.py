@@ -1,8 +1,4 @@
-"""Shell. Sessions and failure streams as streams of messages, whatever carries them.
-
-The gRPC services and the embedded coordinator both use these; errors leave as
-``CoordinatorError`` and are put into words of the transport elsewhere.
-"""
+"""Shell. Sessions and failure streams as streams of messages, over gRPC or in one process."""
 
 from __future__ import annotations
 
@@ -19,14 +15,8 @@ from coordinator.core.events import SessionOpened
 from coordinator.core.model import FailureRecord
 from coordinator.errors import CoordinatorError, Deposed, InvalidRequest
 from coordinator.shell.driver import Driver
+from coordinator.wire import session as wire
 from coordinator.wire.failure import failure_reported
-from coordinator.wire.session import (
-    directive_message,
-    gpu_summary,
-    refusing,
-    session_event,
-    session_opened,
-)
 from drumbeat.mapping import OnProblem
 from drumbeat.tasks import until_one_ends
 from drumbeat.v1 import session_pb2
@@ -61,7 +51,7 @@ class Sessions:
         async def write() -> None:
             while True:
                 effect = await outbox.next()
-                await send(directive_message(effect, run_id=opened.run_id, term=term))
+                await send(wire.directive_message(effect, run_id=opened.run_id, term=term))
 
         try:
             await until_one_ends(self._read(requests, opened), write(), outbox.ended())
@@ -82,17 +72,15 @@ class Sessions:
         try:
             async with asyncio.timeout(timeout):
                 message = await anext(requests)
-        except TimeoutError:
+        except (TimeoutError, StopAsyncIteration):
             raise InvalidRequest("hello", "nothing", f"a hello within {timeout:g} s") from None
-        except StopAsyncIteration:
-            raise InvalidRequest("hello", "nothing", "a hello as the first message") from None
         except DecodeError as error:
             raise _undecodable(error) from None
         noted = _note_once(message.hello.run.run_id, message.hello.host)
-        opened = session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
+        opened = wire.session_opened(message, session_id=uuid.uuid4().hex, on_problem=noted)
         if message.hello.term > self._driver.journal.term:
             raise Deposed(message.hello.term)
-        if gpus := gpu_summary(message):
+        if gpus := wire.gpu_summary(message):
             # Nothing is decided by it, so it is not kept either.
             text = f"{opened.run_id}: {opened.agent.name} has {gpus}"
             log.debug("GPUs of an agent", message=text, gpus=gpus, **{"run.id": opened.run_id})
@@ -111,7 +99,7 @@ class Sessions:
             except DecodeError as error:
                 noted(_undecodable(error))
                 continue
-            if (event := session_event(message, opened, noted)) is not None:
+            if (event := wire.session_event(message, opened, noted)) is not None:
                 self._driver.submit(event)
 
     async def _read_records(
@@ -125,7 +113,7 @@ class Sessions:
         limits, error = self._driver.limits, None
         try:
             async for message in requests:
-                with refusing():
+                with wire.refusing():
                     event = failure_reported(
                         message,
                         request_id=next(self._request_ids),

@@ -1,7 +1,6 @@
-"""Pure. The turns of a coordinator: take what waits, decide, have it journaled, tell.
+"""Pure. The turns of a coordinator, as the driver takes them and the simulation.
 
-Without I/O, so that the driver and the simulation share it: they journal the effects of
-``decide``, and hand them to ``tell`` once they are durable.
+They journal the effects of ``decide``, and hand them to ``tell`` once they are durable.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ BATCH_MAX = 1_000
 # wait no longer.
 FAILURES_MAX = 256
 FAILURES_BYTES_MAX = 1024 * 1024
-
 
 _CONCLUSIONS = frozenset({GroupState.SUCCEEDED, GroupState.FAILED})
 

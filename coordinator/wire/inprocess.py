@@ -6,11 +6,11 @@ is what can't be: a report must never cost a host its session. Texts are cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.core.inprocess.rank_rules import FILL_GAPS, SHIFT_RANKS, RankRule, RuleKind
+from coordinator.core.inprocess.rank_rules import RankRule, RuleKind
 from coordinator.core.inprocess.records import InprocessReport, InprocessSpec
 from coordinator.core.inprocess.roster import FAULT_CHARACTERS_MAX
 from coordinator.core.model import DURATION_MAX_S
@@ -37,9 +37,6 @@ _KINDS = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKind)
 _STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, InprocessStep)
 
 
-# From the network.
-
-
 def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport | None:
     """Read what the workers of an agent with so many of them do in iterations."""
     message, step = beat.inprocess, _STEPS.get(beat.inprocess.step)
@@ -56,9 +53,7 @@ def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport 
     )
 
 
-def interruption_of(
-    record: failure_pb2.FailureRecord,
-) -> tuple[InterruptionKind | None, int]:
+def interruption_of(record: failure_pb2.FailureRecord) -> tuple[InterruptionKind | None, int]:
     """Read what a failure did to an iteration, and to which; ``None`` and 0 if to none."""
     if not record.interruption or record.iteration > ID_MAX:
         return None, 0
@@ -86,7 +81,7 @@ def _kind(value: iteration_pb2.InterruptionKind.ValueType) -> InterruptionKind:
 def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
     default = InprocessSpec()
     return InprocessSpec(
-        rules=tuple(_rules(message.rules[:RULES_MAX])),
+        rules=tuple(filter(None, map(_rule, message.rules[:RULES_MAX]))),
         world_size_min=message.world_size_min,
         active_world_size_min=message.active_world_size_min,
         iterations_max=min(message.iterations_max, ID_MAX),
@@ -96,36 +91,23 @@ def _spec(message: iteration_pb2.InprocessSpec) -> InprocessSpec:
     )
 
 
-def _rules(messages: Iterable[iteration_pb2.RankRule]) -> Iterator[RankRule]:
-    for message in messages:
-        match message.WhichOneof("kind"):
-            case "shift":
-                yield SHIFT_RANKS
-            case "fill":
-                yield FILL_GAPS
-            case "groups":
-                # What is always 0 makes no difference.
-                allowed = message.groups.allowed[:GROUP_BYTES_MAX].rstrip(b"\0")
-                yield RankRule(kind=RuleKind.GROUPS, allowed=allowed)
-            case "active_max" if message.active_max:
-                yield RankRule(kind=RuleKind.ACTIVE_MAX, count=message.active_max)
-            case "active_divisor" if message.active_divisor:
-                yield RankRule(kind=RuleKind.ACTIVE_DIVISOR, count=message.active_divisor)
+def _rule(message: iteration_pb2.RankRule) -> RankRule | None:
+    which, number = message.WhichOneof("kind"), message.active_max or message.active_divisor
+    if which is None or (which.startswith("active") and not number):
+        return None
+    # What is always 0 makes no difference.
+    allowed = message.groups.allowed[:GROUP_BYTES_MAX].rstrip(b"\0")
+    return RankRule(kind=RuleKind(which.upper()), count=number, allowed=allowed)
 
 
 def _seconds(message: Duration) -> float:
     return min(max(0.0, seconds_of(message)), DURATION_MAX_S)
 
 
-# To the network.
-
-
 def directive_message(directive: InprocessDirective) -> inprocess_pb2.InprocessDirective:
     """Write what an agent's workers do in an iteration."""
     message = inprocess_pb2.InprocessDirective(
-        round_id=directive.round_id,
-        iteration=directive.iteration,
-        terminated=directive.terminated,
+        round_id=directive.round_id, iteration=directive.iteration, terminated=directive.terminated
     )
     match directive.kind:
         case IterationBegin(seats=seats) as begin:

@@ -24,17 +24,8 @@ from coordinator.errors import (
     SpecMismatch,
     StaleSession,
 )
+from coordinator.wire import failure as failures
 from coordinator.wire import inprocess
-from coordinator.wire.failure import (
-    NAME,
-    NAME_CHARACTERS_MAX,
-    OBSERVATION,
-    PROGRESS,
-    exit_message,
-    limits_message,
-    read_record,
-    read_uptime_s,
-)
 from drumbeat import VERSION
 from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse, text
 from drumbeat.v1 import common_pb2, session_pb2
@@ -51,14 +42,14 @@ _RUN_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}", re.ASCII)
 _GROUP_STATES = enum_table(session_pb2.GroupState.DESCRIPTOR, model.GroupState)
 
 SPEC = MessageMapping(
-    model.RunSpec, common_pb2.RunSpec, checks={"master_addr": text(0, NAME_CHARACTERS_MAX)}
+    model.RunSpec, common_pb2.RunSpec, checks={"master_addr": text(0, failures.NAME_CHARACTERS_MAX)}
 )
 _IDENTITY = MessageMapping(
     model.AgentIdentity,
     session_pb2.Hello,
     checks={
-        **dict.fromkeys(("host", "address", "role"), NAME),
-        "name": text(0, NAME_CHARACTERS_MAX),
+        **dict.fromkeys(("host", "address", "role"), failures.NAME),
+        "name": text(0, failures.NAME_CHARACTERS_MAX),
         "local_world_size": between(1, LOCAL_WORLD_SIZE_MAX),
     },
     given=("incarnation",),
@@ -98,9 +89,6 @@ def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
     return detail
 
 
-# From the network.
-
-
 def session_opened(
     message: session_pb2.AgentReport, *, session_id: str, on_problem: OnProblem = refuse
 ) -> SessionOpened:
@@ -111,21 +99,21 @@ def session_opened(
     if message.WhichOneof("kind") != "hello":
         kind = message.WhichOneof("kind") or "unknown"
         raise InvalidRequest("kind", kind, "hello as the first message")
-    hello, fence, most = message.hello, message.fence, NAME_CHARACTERS_MAX
+    hello, fence, most = message.hello, message.fence, failures.NAME_CHARACTERS_MAX
     if hello.WhichOneof("purpose") != "run":
         raise InvalidRequest("hello.purpose", hello.WhichOneof("purpose") or "unknown", "run")
     if len(hello.gpus) > GPUS_MAX:
         raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
     with refusing():
-        incarnation = NAME("fence.incarnation", fence.incarnation)
+        incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
             run_id=run_id_of("hello.run.run_id", hello.run.run_id),
             spec=SPEC.read(hello.run.spec, "hello.run.spec"),
             session_id=session_id,
             agent=_IDENTITY.read(hello, "hello", incarnation=incarnation),
             beat=read_beat(hello.beat, fence, hello.local_world_size, on_problem),
-            uptime_s=read_uptime_s(message),
+            uptime_s=failures.read_uptime_s(message),
             version=hello.version[:most],
             labels=labels,
         )
@@ -133,11 +121,9 @@ def session_opened(
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:
     """Return the GPUs of a checked ``Hello``, e.g. "8 NVIDIA H200"; empty if none."""
-    names = Counter(
-        "".join(letter for letter in gpu.name[:NAME_CHARACTERS_MAX] if letter.isprintable())
-        for gpu in message.hello.gpus
-    )
-    return ", ".join(f"{count} {name}" for name, count in names.items())
+    names = (gpu.name[: failures.NAME_CHARACTERS_MAX] for gpu in message.hello.gpus)
+    found = Counter("".join(filter(str.isprintable, name)) for name in names)
+    return ", ".join(f"{count} {name}" for name, count in found.items())
 
 
 def session_event(
@@ -154,17 +140,13 @@ def session_event(
     if (fence.run_id, fence.incarnation) != (opened.run_id, incarnation):
         on_problem(InvalidField("fence", f"{fence.run_id} {fence.incarnation}", "as in hello"))
         return None
-    whose = {
-        "run_id": fence.run_id,
-        "session_id": fence.session_id,
-        "incarnation": incarnation,
-    }
+    whose = {"run_id": fence.run_id, "session_id": fence.session_id, "incarnation": incarnation}
     match message.WhichOneof("kind"):
         case "beat":
             beat = read_beat(message.beat, fence, opened.agent.local_world_size, on_problem)
-            return BeatReceived(beat=beat, uptime_s=read_uptime_s(message), **whose)
+            return BeatReceived(beat=beat, uptime_s=failures.read_uptime_s(message), **whose)
         case "goodbye":
-            return AgentLeft(reason=message.goodbye.reason[:NAME_CHARACTERS_MAX], **whose)
+            return AgentLeft(reason=message.goodbye.reason[: failures.NAME_CHARACTERS_MAX], **whose)
         case kind:
             on_problem(InvalidField("kind", kind or "unknown", "beat or goodbye"))
             return None
@@ -193,7 +175,7 @@ def read_beat(
     failure = None
     if message.HasField("failure"):
         try:
-            failure = read_record(
+            failure = failures.read_record(
                 message.failure,
                 incarnation=fence.incarnation,
                 round_id=round_id,
@@ -207,8 +189,8 @@ def read_beat(
     if port > 65535:
         on_problem(InvalidField("beat.master_port", port, "0 to 65535"))
         port = 0
-    longest, path = message.observations[:NAMES_MAX], "beat.observations"
-    observations = {each.section: each for each in OBSERVATION.read_all(longest, path, on_problem)}
+    read_all = failures.OBSERVATION.read_all
+    longest = read_all(message.observations[:NAMES_MAX], "beat.observations", on_problem)
     # No table: nothing is read as often.
     return model.Beat(
         state=state,
@@ -218,7 +200,7 @@ def read_beat(
         workers_alive=message.workers_alive,
         is_start_impossible=message.is_start_impossible,
         workers=_workers(message, size, on_problem),
-        observations=tuple(observations.values()),
+        observations=tuple({each.section: each for each in longest}.values()),
         inprocess=inprocess.report_of(message, size),
         failure=failure,
         workers_done=min(message.workers_done, size),
@@ -230,16 +212,13 @@ def _workers(
 ) -> tuple[WorkerProgress, ...]:
     """Read where the workers that the host has stand, each once."""
     found: dict[int, WorkerProgress] = {}
-    for worker in PROGRESS.read_all(message.workers, "beat.workers", on_problem):
+    for worker in failures.PROGRESS.read_all(message.workers, "beat.workers", on_problem):
         if worker.local_rank >= size or worker.local_rank in found:
             allowed = f"0 to {size - 1}, each once"
             on_problem(InvalidField("beat.workers.local_rank", worker.local_rank, allowed))
         else:
             found[worker.local_rank] = worker
     return tuple(found.values())
-
-
-# To the network.
 
 
 def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2.Directive:
@@ -254,7 +233,7 @@ def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2
         case fx.SetPace(pace=pace):
             return session_pb2.Directive(pace=_PACE.write(pace))
         case fx.TellLimits(limits=limits):
-            kind = {"limits": limits_message(limits)}
+            kind = {"limits": failures.limits_message(limits)}
         case fx.Direct():
             kind = {"desired": desired_message(effect)}
         case fx.Instruct(directive=directive):
@@ -306,5 +285,5 @@ def _exit(wanted: model.Exit) -> session_pb2.Exit:
     """Return a message that may be shared: it is to be copied, not changed."""
     known = _exits.get(wanted.shows_report)
     if known is None or known[0] is not wanted.verdict:
-        known = _exits[wanted.shows_report] = wanted.verdict, exit_message(wanted)
+        known = _exits[wanted.shows_report] = wanted.verdict, failures.exit_message(wanted)
     return known[1]

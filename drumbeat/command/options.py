@@ -154,24 +154,6 @@ def version_option(program: str) -> Callable[[F], F]:
     )
 
 
-def parse(command: click.Command, argv: Sequence[str] | None, *, program: str) -> Any:
-    """Run a command that only reads its command line, and return what it returns.
-
-    Returns an exit code where there is nothing more to do: after ``--help`` and
-    ``--version`` (0), and after an error of usage, which is written to standard
-    error (2). ``argv`` None stands for this process's own command line.
-    """
-    try:
-        return command.main(args=argv, prog_name=program, standalone_mode=False)
-    except click.ClickException as error:
-        ctx = error.ctx if isinstance(error, click.UsageError) else None
-        path = ctx.command_path if ctx is not None else program
-        write_error(program, error.format_message(), f"try '{path} --help'")
-        return EXIT_USAGE
-    except click.Abort:
-        return _EXIT_INTERRUPTED
-
-
 def run(
     command: click.Command,
     argv: Sequence[str] | None,
@@ -180,13 +162,22 @@ def run(
     program: str,
     errors: Any,
 ) -> int:
-    """Read a command line, do what it says and return the exit code.
+    """Read a command line, do what its command returns, and return the exit code.
 
-    ``errors`` is the class of those that end a command; they have a ``hint`` and an ``exit_code``.
+    That is 0 after ``--help`` and ``--version``. ``argv`` None stands for this process's own
+    arguments. ``errors`` is the class of those that end a command; they have a ``hint`` and an
+    ``exit_code``.
     """
     try:
-        parsed = parse(command, argv, program=program)
+        parsed = command.main(args=argv, prog_name=program, standalone_mode=False)
         return parsed if isinstance(parsed, int) else do(parsed)
+    except click.ClickException as error:
+        ctx = error.ctx if isinstance(error, click.UsageError) else None
+        path = ctx.command_path if ctx is not None else program
+        write_error(program, error.format_message(), f"try '{path} --help'")
+        return EXIT_USAGE
+    except click.Abort:
+        return _EXIT_INTERRUPTED
     except errors as error:
         write_error(program, str(error), error.hint)
         return int(error.exit_code)

@@ -1,8 +1,4 @@
-"""Pure. Declarations of settings: each stands once, as a field of a dataclass.
-
-The option of the command line, its variables, the check of its values and its line in
-``docs/settings.md`` are derived from it. See ADR 28.
-"""
+"""Pure. Declarations of settings: each stands once, as a field of a dataclass. See ADR 28."""
 
 from __future__ import annotations
 
@@ -131,19 +127,14 @@ def _kind(
 ) -> Kind:
     """Values of some types that a function accepts; ``convert`` makes one of a text."""
 
-    def checked(value: Any, given: Any) -> Any:
+    def read(value: Any, given: str | None = None) -> Any:
         is_of_type = isinstance(value, types) and isinstance(value, bool) == (types is bool)
         if not is_of_type or not is_allowed(value):
-            raise ValueError(f"{given!r} is given, allowed is {allowed}")
+            shown = value if given is None else given
+            raise ValueError(f"{shown!r} is given, allowed is {allowed}")
         return value
 
-    return Kind(
-        allowed,
-        lambda value: checked(value, value),
-        lambda given: checked(convert(given), given),
-        text,
-        metavar,
-    )
+    return Kind(allowed, read, lambda given: read(convert(given), given), text, metavar)
 
 
 def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
@@ -234,20 +225,17 @@ def _level(given: str) -> Any:
     word = given.strip().lower()
     if word.isdecimal() and len(word) < 4:
         return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
-    word = _OTHER_LEVELS.get(word, word)
-    return word if word in LOG_LEVELS else _LEVELS.parse(given)
+    return _LEVELS.parse(_OTHER_LEVELS.get(word, word))
 
 
 PORT = number(0, 65535, metavar="PORT")
 
 
 class HostPort(NamedTuple):
-    """An address to connect to; ``str()`` gives what gRPC takes, IPv6 in brackets."""
+    """An address to connect to; ``str()`` gives what gRPC takes, with IPv6 in brackets."""
 
     host: str
-    """Name or IP address, without brackets."""
     port: int
-    """1 to 65535."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -255,19 +243,15 @@ class HostPort(NamedTuple):
 
 def parse_host_port(given: str) -> HostPort:
     """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
-    if match := _HOST_PORT.fullmatch(given.strip()):
-        in_brackets, name, digits = match.groups()
-        port = int(digits or PORT_DEFAULT)
-        if (name or _is_ipv6(in_brackets)) and 1 <= port <= 65535:
-            return HostPort(name or in_brackets, port)
-    raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
-
-
-def _is_ipv6(text: str) -> bool:
+    match = _HOST_PORT.fullmatch(given.strip())
+    in_brackets, name, digits = match.groups() if match else ("", "", "")
     try:
-        return bool(ipaddress.IPv6Address(text))
+        host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or PORT_DEFAULT)
     except ValueError:
-        return False
+        host, port = "", 0
+    if not 1 <= port <= 65535:
+        raise ValueError(f"{given!r} is not an address: give {_ADDRESS_ALLOWED}")
+    return HostPort(host, port)
 
 
 def _read_address(value: Any) -> str:

@@ -4,14 +4,17 @@ Names and meanings are those of ``torch.distributed.elastic.multiprocessing.erro
 nothing here raises into training, and a KeyboardInterrupt is recorded as well.
 """
 
+import faulthandler
 import functools
 import logging
 import os
+import stat
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from worker_sdk.context import ERROR_FILE
-from worker_sdk.errors import error_file, faults
+from worker_sdk.context import ERROR_FILE, FAULT_FILE_SUFFIX
+from worker_sdk.errors import error_file
 
 log = logging.getLogger("worker_sdk")
 
@@ -35,7 +38,7 @@ class ErrorHandler:
         """Have a fatal signal leave the stacks of all threads from here on. Never raises."""
         path = self._get_error_file_path()
         is_ours = path is not None and _owners.setdefault(path, os.getpid()) == os.getpid()
-        faults.enable(path if is_ours else None)
+        enable_faults(path if is_ours else None)
 
     def record_exception(self, e: BaseException) -> None:
         """Write ``e`` and its traceback to the error file. Never raises."""
@@ -151,3 +154,50 @@ def _write(path: str, content: error_file.Content) -> None:
         error_file.write(path, content)
     except (OSError, RecursionError, ValueError) as error:
         log.warning("an error could not be written to %s: %s", path, error)
+
+
+class _FaultFile:
+    """What the one fault handler of this process writes to, if not to the standard error.
+
+    Under an agent, that is a file beside the error file: the agent reads it, and repeats it on the
+    standard error that it shares with its workers.
+    """
+
+    path = ""
+    descriptor: int | None = None
+
+
+def enable_faults(error_file: str | None) -> None:
+    """Have stacks written on a fatal signal, beside ``error_file`` if given. Never raises."""
+    path = f"{error_file}{FAULT_FILE_SUFFIX}" if error_file else ""
+    former = _FaultFile.descriptor
+    is_open = former is not None and path == _FaultFile.path
+    descriptor = former if is_open else _open_fault_file(path)
+    try:
+        faulthandler.enable(sys.stderr if descriptor is None else descriptor)
+    except (AttributeError, OSError, RuntimeError, ValueError) as error:
+        # No standard error, or one that is no file.
+        log.warning("no stacks will be written on a crash: %s", error)
+        return
+    _FaultFile.path, _FaultFile.descriptor = path, descriptor
+    if former is not None and former != descriptor:
+        os.close(former)
+
+
+def _leave_faults_to_parent() -> None:
+    """In a forked child: write to the standard error, the file tells of the parent."""
+    if _FaultFile.descriptor is not None:
+        faulthandler.disable()
+        enable_faults(None)
+
+
+os.register_at_fork(after_in_child=_leave_faults_to_parent)
+
+
+def _open_fault_file(path: str) -> int | None:
+    """Return a descriptor of a plain file that is there already."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags) if stat.S_ISREG(os.lstat(path).st_mode) else None
+    except OSError:
+        return None

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from worker_sdk.inprocess import environment, errors
-from worker_sdk.inprocess.arguments import call_with
-from worker_sdk.inprocess.settings import Duration, count, seconds
+from worker_sdk.inprocess.arguments import Duration, call_with, count, seconds
 from worker_sdk.inprocess.state import State
 
 _SUBCLASSABLE = 1 << 10
@@ -123,9 +122,10 @@ class RetryController(Initialize):
     min_active_world_size: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name != "max_iterations" or value is not None:
-                count(name, value)
+        count("min_world_size", self.min_world_size)
+        count("min_active_world_size", self.min_active_world_size)
+        if self.max_iterations is not None:
+            count("max_iterations", self.max_iterations)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""

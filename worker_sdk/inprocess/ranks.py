@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from worker_sdk.inprocess.arguments import call_with
+from worker_sdk.inprocess.arguments import call_with, count
 from worker_sdk.inprocess.hooks import flattened
-from worker_sdk.inprocess.settings import count
 from worker_sdk.inprocess.state import Mode, State
 
 GROUP_SIZE_MAX, GROUP_BYTES_MAX = 2048 * 8 - 1, 128

@@ -41,8 +41,7 @@ class HostIterations:
     """
 
     def __init__(self, config: AgentConfig) -> None:
-        self._size = config.nproc_per_node
-        self._shutdown_timeout_s = config.shutdown_timeout
+        self._size, self._shutdown_timeout_s = config.nproc_per_node, config.shutdown_timeout
         self._latest: InprocessDirective | None = None
         self.begin_round(NO_ROUND)
 
@@ -97,13 +96,16 @@ class HostIterations:
         self._latest = directive
         if directive.round_id != self._round_id:
             return []
-        self.has_failed = self.has_failed or self._is_late_loss(directive)
+        iteration = directive.iteration
+        if isinstance(directive.kind, IterationComplete) and iteration > self._completed:
+            # Of a worker that has left an iteration which was complete, as we hear only now.
+            left = [w for w in self._workers if not w.takes_part and not w.has_exited]
+            self.has_failed |= any(w.iteration == iteration and w.seat is not None for w in left)
         self._follow()
-        match directive.kind:
-            case IterationInterrupt(reason=reason):
-                self._notices.interrupted(reason, now=now)
-            case IterationBegin():
-                return self._notices.began(directive.iteration, now=now)
+        if isinstance(directive.kind, IterationBegin):
+            return self._notices.began(iteration, now=now)
+        if isinstance(directive.kind, IterationInterrupt):
+            self._notices.interrupted(directive.kind.reason, now=now)
         return []
 
     def step_taken(self, step: WorkerStep, *, now: float) -> Fault | None:
@@ -275,14 +277,6 @@ class HostIterations:
             if isinstance(directive.kind, IterationComplete):
                 self._completed = directive.iteration
 
-    def _is_late_loss(self, directive: InprocessDirective) -> bool:
-        """Return whether a worker has left an iteration that was complete, as we hear only now."""
-        iteration = directive.iteration
-        if not isinstance(directive.kind, IterationComplete) or iteration <= self._completed:
-            return False
-        seated = (w for w in self._workers if w.iteration == iteration and w.seat is not None)
-        return any(not worker.takes_part and not worker.has_exited for worker in seated)
-
     def _settle(self, worker: Worker, directive: InprocessDirective, now: float) -> list[fx.Effect]:
         if worker.left is not None:
             # An iteration that counts on a worker that has left can't go on.
@@ -290,19 +284,17 @@ class HostIterations:
             if not has_done_it and worker.seat_in(directive) is not None:
                 self._broken.setdefault((directive.iteration, worker.local_rank), worker.left)
             return []
-        if worker.is_left_behind(directive):
-            kill_at = now + self._shutdown_timeout_s
-            worker.discard(directive.iteration, at=now, kill_at=kill_at)
-            why = f"local rank {worker.local_rank}: {worker.left.message if worker.left else ''}"
-            tell = fx.Tell(what="worker given up", why=why, round_id=self._round_id)
-            return [tell, self._end(worker, SIGTERM)]
-        order = worker.obey(directive)
-        return [] if order is None else [order]
+        if not worker.is_left_behind(directive):
+            order = worker.obey(directive)
+            return [] if order is None else [order]
+        worker.kill_at = now + self._shutdown_timeout_s
+        why = f"local rank {worker.local_rank}: {worker.discard(directive.iteration, at=now)}"
+        tell = fx.Tell(what="worker given up", why=why, round_id=self._round_id)
+        return [tell, self._end(worker, SIGTERM)]
 
     def _end(self, worker: Worker, signum: int) -> fx.SignalWorkers:
-        rank = worker.local_rank
         return fx.SignalWorkers(
-            round_id=self._round_id, local_rank=rank, signum=signum, is_for_group=True
+            round_id=self._round_id, local_rank=worker.local_rank, signum=signum, is_for_group=True
         )
 
     def _update_report(self) -> None:
@@ -318,7 +310,13 @@ class HostIterations:
         low = self._low = max(self._low, low)
         step = self._step(present)
         self._broken = {key: why for key, why in self._broken.items() if key[0] >= low}
-        ahead = [worker for worker in present if _is_ahead(worker, low, step)]
+        # They need not be waited for in what this host is at.
+        if step is InprocessStep.RUNNING:
+            completed = [w for w in present if w.phase is InprocessStep.COMPLETED]
+            ahead = [worker for worker in completed if not worker.is_spare]
+        else:
+            waiting = [w for w in present if w.phase is InprocessStep.ENTERED]
+            ahead = [worker for worker in waiting if worker.iteration == low + 1]
         entered = present if step is InprocessStep.ENTERED else ahead
         is_entry = bool(entered) and step is not InprocessStep.RUNNING
         groups = tuple(worker.group for worker in self._workers) if is_entry else ()
@@ -363,13 +361,6 @@ class HostIterations:
         if InprocessStep.ENTERED in phases:
             return InprocessStep.ENTERED
         return InprocessStep.RUNNING if InprocessStep.RUNNING in phases else InprocessStep.COMPLETED
-
-
-def _is_ahead(worker: Worker, low: int, step: InprocessStep) -> bool:
-    """Return whether a worker need not be waited for in what its host is at."""
-    if step is InprocessStep.RUNNING:
-        return worker.phase is InprocessStep.COMPLETED and not worker.is_spare
-    return worker.iteration == low + 1 and worker.phase is InprocessStep.ENTERED
 
 
 class RestartNotices:

@@ -132,14 +132,10 @@ class Worker:
         """Return whether the coordinator goes on without it, although it has not ended."""
         if self.local_rank in directive.terminated:
             return True
-        match directive.kind:
-            case IterationBegin():
-                return self.seat_in(directive) is None
-            case IterationComplete():
-                has_missed_it = self.iteration == directive.iteration and not self.has_begun
-                return self.iteration < directive.iteration or has_missed_it
-            case IterationInterrupt():
-                return False
+        if isinstance(directive.kind, IterationBegin):
+            return self.seat_in(directive) is None
+        latest_begun = self.iteration if self.has_begun else self.iteration - 1
+        return isinstance(directive.kind, IterationComplete) and latest_begun < directive.iteration
 
     def dismiss(self, round_id: int, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""
@@ -147,15 +143,15 @@ class Worker:
         self.fault = replace(self.leave(why, self.iteration, at=at), is_victim=True)
         return self._order(round_id, Abort(reason=reason))
 
-    def discard(self, iteration: int, *, at: float, kill_at: float) -> None:
-        """Give it up, because an iteration goes on without it."""
+    def discard(self, iteration: int, *, at: float) -> str:
+        """Give it up, because an iteration goes on without it; return why."""
         kind, why = InterruptionKind.BARRIER_TIMEOUT, "did not enter it in time"
         if self.iteration >= iteration:
             kind, why = InterruptionKind.DISCARDED, "has no rank in it"
         message = f"iteration {iteration} goes on without this worker, which {why}"
         fault = self.leave(self.interruption(kind, message), iteration, at=at)
         self.fault = replace(fault, is_victim=kind is InterruptionKind.DISCARDED)
-        self.kill_at = kill_at
+        return message
 
     def obey(self, directive: InprocessDirective) -> WorkerOrder | None:
         """Return the order that it still needs, ``None`` if it needs none."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -21,6 +23,8 @@ from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gp
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 DRIVER_TOLD_AFTER_S = 1.5
 """How long the driver may take without a word about it."""
 
@@ -31,6 +35,8 @@ SYSFS = Path("/sys")
 
 # Instructions have caches of their own; placement is about data.
 _DATA_CACHES = frozenset({"Data", "Unified"})
+
+NO_CPUS: frozenset[int] = frozenset()
 
 
 class HostDevices:
@@ -114,20 +120,26 @@ def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, 
     nodes = root / "devices/system/node"
     node_of = {
         cpu: node
-        for node in _read_cpu_list(nodes / "online")
-        for cpu in _read_cpu_list(nodes / f"node{node}/cpulist")
+        for node in _read(nodes / "online", parse_cpu_list, NO_CPUS)
+        for cpu in _read(nodes / f"node{node}/cpulist", parse_cpu_list, NO_CPUS)
     }
     cpus = []
     for index in sorted(allowed):
-        folder = root / "devices/system/cpu" / f"cpu{index}"
-        siblings = _read_cpu_list(folder / "topology/thread_siblings_list")
+        folder = root / f"devices/system/cpu/cpu{index}"
+        siblings = _read(folder / "topology/thread_siblings_list", parse_cpu_list, NO_CPUS)
+        caches = {
+            _read(cache / "level", int, 0): cache / "shared_cpu_list"
+            for cache in folder.glob("cache/index[0-9]*")
+            if _read(cache / "type", str, "") in _DATA_CACHES
+        }
+        sharing = _read(caches[max(caches)], parse_cpu_list, NO_CPUS) if any(caches) else NO_CPUS
         cpus.append(
             Cpu(
                 index=index,
                 node=node_of.get(index, 0),
-                socket=_read_number(folder / "topology/physical_package_id", default=0),
+                socket=_read(folder / "topology/physical_package_id", int, 0),
                 core=min(siblings | {index}),
-                cache=min(_read_last_level_cache(folder / "cache"), default=-1),
+                cache=min(sharing, default=-1),
             )
         )
     return tuple(cpus)
@@ -137,37 +149,12 @@ def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:
     """Return the NUMA node of the device at this address; None if the system does not know."""
     if not pci_address:
         return None
-    node = _read_number(root / "bus/pci/devices" / pci_address / "numa_node", default=-1)
+    node = _read(root / "bus/pci/devices" / pci_address / "numa_node", int, -1)
     return node if node >= 0 else None
 
 
-def _read_last_level_cache(folder: Path) -> frozenset[int]:
-    """Return the CPUs that share the cache of the highest level; empty if unknown."""
-    levels = {
-        _read_number(cache / "level", default=0): cache
-        for cache in folder.glob("index[0-9]*")
-        if _read_text(cache / "type") in _DATA_CACHES
-    }
-    level = max(levels, default=0)
-    return _read_cpu_list(levels[level] / "shared_cpu_list") if level > 0 else frozenset()
-
-
-def _read_text(path: Path) -> str:
+def _read(path: Path, parse: Callable[[str], T], default: T) -> T:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _read_number(path: Path, *, default: int) -> int:
-    try:
-        return int(_read_text(path))
-    except ValueError:
+        return parse(path.read_text(encoding="ascii", errors="replace").strip())
+    except (OSError, ValueError):
         return default
-
-
-def _read_cpu_list(path: Path) -> frozenset[int]:
-    try:
-        return parse_cpu_list(_read_text(path))
-    except ValueError:
-        return frozenset()

@@ -145,22 +145,20 @@ class _Cgroup:
 
 def _find_cgroup(memberships: Path, root: Path) -> _Cgroup | None:
     """Return the cgroup that accounts for a process's memory; ``None`` if it can't be seen."""
-    unified = ""
+    name, is_unified = "", True
     for line in _read(memberships).splitlines():
-        _, controllers, name = (*line.split(":", 2), "", "")[:3]
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if "memory" in controllers.split(","):
-            return _locate(name, root / "memory", is_unified=False)
-        unified = unified if controllers else name or unified
-    return _locate(unified, root, is_unified=True) if unified else None
-
-
-def _locate(name: str, root: Path, *, is_unified: bool) -> _Cgroup | None:
+            name, root, is_unified = path, root / "memory", False
+            break
+        if not controllers:
+            name = path or name
     parts = PurePosixPath(name.strip()).parts[1:]
     # A container may see its own cgroup as the root, under a name that only its host knows.
     own = [root.joinpath(*parts)] if ".." not in parts else []
     for directory in (*own, root):
         cgroup = _Cgroup(name.strip(), directory, is_unified)
-        if cgroup.events.exists():
+        if name and cgroup.events.exists():
             return cgroup
     return None
 

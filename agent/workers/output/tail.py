@@ -195,7 +195,13 @@ class Tail:
         if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
             return False
         if is_closing and left_s <= 0 and not is_more:
-            self._give_up()
+            with self._lock:
+                for source in self._sources:
+                    source.close()
+                self._sources.clear()
+            self._is_complete = False
+            where = "the rest is only in the log files, if any"
+            _LOGGER.warning("the console takes no output: %s", where)
             return False
         if not is_more:
             self._wait(left_s if is_closing else None)
@@ -236,14 +242,6 @@ class Tail:
             for key, sink in tuple(self._sinks.items()):
                 if id(sink) not in used and sink.is_idle:
                     self._sinks.pop(key).close()
-
-    def _give_up(self) -> None:
-        with self._lock:
-            for source in self._sources:
-                source.close()
-            self._sources.clear()
-        self._is_complete = False
-        _LOGGER.warning("the console takes no output: the rest is only in the log files, if any")
 
 
 def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | StderrPipe]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.root_cause import TableRoom, is_telling_enough, unhealed
+from coordinator.core.failures.root_cause import insert_most_telling, unhealed
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import FailureRecord, Round
 from coordinator.core.run.records import FailureRecorded, FailuresCounted
@@ -25,8 +25,10 @@ def taken(
     state: RunState, record: FailureRecord, *, bytes_max: int
 ) -> FailureRecorded | FailuresCounted:
     """Return what to journal: a record that would be dropped at once is only counted."""
-    room = TableRoom(count_max=state.failures_kept_max, bytes_max=bytes_max)
-    if is_telling_enough(state.failures, record, room, held=state.failures_bytes):
+    limit, table = state.failures_kept_max, list(state.failures)
+    held = state.failures_bytes
+    insert_most_telling(table, record, held=held, count_max=limit, bytes_max=bytes_max)
+    if any(each is record for each in table):
         return FailureRecorded(record=record, bytes_max=bytes_max)
     return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)
 

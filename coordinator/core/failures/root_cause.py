@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from math import inf
 
 from coordinator.core.inprocess.records import IterationPhase, IterationState
-from coordinator.core.model import FailureRecord, Hang, HangKind
+from coordinator.core.model import FailureRecord, HangKind
 from drumbeat.format import one_line
 from drumbeat.violation import show_value
 
@@ -50,11 +48,9 @@ def unhealed(
         return list(records)
     first = iterations.iteration + (iterations.phase is IterationPhase.COMPLETED)
     return [
-        record
-        for record in records
-        if record.interruption is None
-        or record.round_id != iterations.round_id
-        or record.iteration >= first
+        r
+        for r in records
+        if not r.interruption or r.round_id != iterations.round_id or r.iteration >= first
     ]
 
 
@@ -90,49 +86,24 @@ def _named(record: FailureRecord) -> str:
     why = one_line(lines[0], CAUSE_CHARACTERS_MAX) if lines else ""
     if record.has_never_run and why:
         return f"{who}: {why}"
-    if record.hang is not None:
-        return f"{who} hung: {_limit_broken(record.hang)}"
+    if (hang := record.hang) is not None:
+        name, limit = show_value(hang.scope), f"within {hang.limit_s:g} s"
+        return f"{who} hung: {_LIMITS_BROKEN[hang.kind].format(name=name, limit=limit)}"
     if record.interruption is not None:
         return f"{who}: {record.interruption}{f': {why}' if why else ''}"
     ending = record.signal_name or f"exit code {record.exit_code}"
     return f"{who} ({ending}{f', {why}' if why else ''})"
 
 
-def _limit_broken(hang: Hang) -> str:
-    limit = f"within {hang.limit_s:g} s"
-    return _LIMITS_BROKEN[hang.kind].format(name=show_value(hang.scope), limit=limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRoom:
-    """How much a table of failure records may hold; the most telling one always has room."""
-
-    count_max: int
-    bytes_max: int = NO_LIMIT
-
-
-def is_telling_enough(
-    records: Sequence[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
-) -> bool:
-    """Return whether a record would stay in a table that ``insert_most_telling`` made.
-
-    ``held`` are the bytes in the table.
-    """
-    rank = bisect_right(records, _telling(record), key=_telling)
-    if rank == 0:
-        return True
-    if rank >= room.count_max:
-        return False
-    if held + record.size_bytes <= room.bytes_max:
-        return True
-    more_telling = sum(each.size_bytes for each in islice(records, rank))
-    return more_telling + record.size_bytes <= room.bytes_max
-
-
 def insert_most_telling(
-    records: list[FailureRecord], record: FailureRecord, room: TableRoom, *, held: int
+    records: list[FailureRecord],
+    record: FailureRecord,
+    *,
+    held: int,
+    count_max: int,
+    bytes_max: int = NO_LIMIT,
 ) -> int:
-    """Insert into a table that has this room: the least telling ones go.
+    """Insert into a table that may hold so much: the least telling ones go, but never all.
 
     The latest rounds come first, in them the latest iterations, in these the earliest
     failures: what explains the present outlives what explained the past. ``records``
@@ -141,7 +112,7 @@ def insert_most_telling(
     """
     insort(records, record, key=_telling)
     held += record.size_bytes
-    while len(records) > room.count_max or (held > room.bytes_max and len(records) > 1):
+    while len(records) > count_max or (held > bytes_max and len(records) > 1):
         held -= records.pop().size_bytes
     return held
 

@@ -12,17 +12,9 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
 
+from coordinator.core.inprocess import records as rec
 from coordinator.core.inprocess.rank_rules import assign
-from coordinator.core.inprocess.records import (
-    InprocessReport,
-    InprocessSpec,
-    IterationBegan,
-    IterationCompleted,
-    IterationInterrupted,
-    IterationPhase,
-    IterationRecord,
-    IterationState,
-)
+from coordinator.core.inprocess.records import InprocessReport, InprocessSpec, IterationPhase
 from coordinator.core.inprocess.roster import (
     FAULTS_NAMED_MAX,
     Barrier,
@@ -57,7 +49,7 @@ class Iterations:
     """
 
     def __init__(
-        self, state: IterationState, current: Round, *, lost: Iterable[str] = (), now: float
+        self, state: rec.IterationState, current: Round, *, lost: Iterable[str] = (), now: float
     ) -> None:
         """Begin with ``state`` (also of an earlier life), without the agents ``lost`` since."""
         self.state = state
@@ -74,13 +66,11 @@ class Iterations:
         self._exited_since: float | None = None
         self._interrupted_since = now
         # The agent that leads the next iteration, which may hold no port yet, and its record.
-        self._ready: tuple[str, IterationBegan] | GiveUp | None = None
+        self._ready: tuple[str, rec.IterationBegan] | GiveUp | None = None
         self._give_up: GiveUp | None = None
         self._expect_all()
         for incarnation in lost:
             self.agent_lost(incarnation, "it was lost")
-
-    # Events.
 
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
@@ -95,61 +85,55 @@ class Iterations:
         if iteration < state.next_iteration or step is InprocessStep.OUTSIDE:
             return
         is_expected = step in (InprocessStep.ENTERED, InprocessStep.INTERRUPTED)
+        name = host.agent.name
         if incarnation not in self.roster.live:
             self._entry.is_deserted = True
         elif iteration > state.next_iteration or not is_expected:
-            where = f"{host.agent.name} is {step} in iteration {iteration}, but the next one"
-            why = f"{where} to begin is {state.next_iteration}: the round's state was lost"
+            where = f"{name} is {step} in iteration {iteration}, but the next one to begin is"
+            why = f"{where} {state.next_iteration}: the round's state was lost"
             self._give_up = self._give_up or GiveUp(reason=why)
         elif step is InprocessStep.ENTERED:
             self._enter(host, report, now)
         elif self._entry.early is None:
-            found = islice(self._workers_in(host, report.interruptions), FAULTS_NAMED_MAX)
-            named = faults_named([self.roster.fault_of(w, i.kind, i.message) for w, i in found])
-            self._entry.early = (
-                iteration,
-                named or f"{host.agent.name} did not wait for it to begin",
-            )
+            faults = islice(self._faults_in(host, report.interruptions), FAULTS_NAMED_MAX)
+            why = faults_named([fault for _, fault in faults])
+            self._entry.early = iteration, why or f"{name} did not wait for it to begin"
             self._note_overtaken(host)
 
     def agent_lost(self, incarnation: str, why: str) -> None:
         """Go on without a host. Linear in its workers."""
-        host = self.roster.live.get(incarnation)
-        if host is not None:
+        if (host := self.roster.live.get(incarnation)) is not None:
             self._retire(host, InterruptionKind.HOST_LOST, why)
 
-    def noted(self, record: IterationRecord, *, now: float) -> None:
+    def noted(self, record: rec.IterationRecord, *, now: float) -> None:
         """Follow a record that has just been folded into ``state``."""
         self._ready = None
         match record:
-            case IterationBegan():
+            case rec.IterationBegan():
                 self._leavers, self._faults, self._cause = {}, {}, ""
                 self._exited_since = None
                 self.roster.seat(self.state.order, self.state.active_world_size)
                 self._expect_all()
-            case IterationInterrupted():
+            case rec.IterationInterrupted():
                 self._interrupted_since, self._exited_since, self._cause = now, None, ""
                 if self._entry.early is not None and self._entry.early[0] == record.iteration:
                     self._faults = {}
                     self._entry = Entry(dict(self.roster.live))
                 self._completion = Barrier()
-            case IterationCompleted():
+            case rec.IterationCompleted():
                 self._completion = Barrier()
-
-    # What follows.
 
     @property
     def is_engaged(self) -> bool:
         """Whether failures are decided on here, and not by the round."""
-        if self._is_in_call() or self._is_any_entered():
-            return True
+        entry, is_in_call = self._entry, self._is_in_call() or self._is_any_entered()
         # None is left that could enter: what those did that ended is decided here, too.
-        is_over = self._entry.is_deserted and not self.roster.live
-        return is_over or self._entry.early is not None or self._give_up is not None
+        is_over = entry.is_deserted and not self.roster.live
+        return bool(is_in_call or is_over or entry.early or self._give_up)
 
     def decide(
         self, find_address: FindAddress, *, now: float
-    ) -> IterationRecord | GiveUp | Wait | None:
+    ) -> rec.IterationRecord | GiveUp | Wait | None:
         """Return what follows from the state as it is; ``None``: nothing until an event comes.
 
         ``GiveUp`` ends the round as one whose workers failed.
@@ -177,15 +161,13 @@ class Iterations:
         if state.phase is IterationPhase.RUNNING and not self._faults:
             assert roster.gone.isdisjoint(state.order), "a worker that is gone takes part"
 
-    # Reports.
-
     def _note_progress(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in what a report says of the iteration that began last."""
         phase, done = self.state.phase, self._completion
         if phase is IterationPhase.RUNNING:
-            found = self._add_faults(host, report.interruptions)
+            self._add_faults(host, report.interruptions)
             if report.step is InprocessStep.INTERRUPTED:
-                if not found and not self._faults:
+                if not self._faults:
                     self._cause = self._cause or f"{host.agent.name} did not say why"
             elif report.step is InprocessStep.COMPLETED:
                 done.missing.pop(host.agent.incarnation, None)
@@ -196,26 +178,23 @@ class Iterations:
         elif phase is IterationPhase.INTERRUPTED and now <= self._last_call_until():
             self._add_faults(host, report.interruptions)
 
-    def _workers_in(
+    def _faults_in(
         self, host: Seat, interruptions: Iterable[Interruption]
-    ) -> Iterator[tuple[int, Interruption]]:
-        return (
-            (host.rank_first + each.local_rank, each)
-            for each in interruptions
-            if each.local_rank < host.agent.local_world_size
-        )
+    ) -> Iterator[tuple[int, Fault]]:
+        """Make a fault of what a host reports of each of its workers."""
+        for each in interruptions:
+            if each.local_rank < host.agent.local_world_size:
+                worker = host.rank_first + each.local_rank
+                yield worker, self.roster.fault_of(worker, each.kind, each.message)
 
-    def _add_faults(self, host: Seat, interruptions: Iterable[Interruption]) -> bool:
-        """Keep what is new of workers with a rank; tell whether there was any."""
-        found = False
-        for worker, interruption in self._workers_in(host, interruptions):
-            if self.roster.ranks[worker] >= 0:
-                found = True
-                if worker not in self._faults and len(self._faults) < FAULTS_KEPT_MAX:
-                    self._faults[worker] = self.roster.fault_of(
-                        worker, interruption.kind, interruption.message
-                    )
-        return found
+    def _add_faults(self, host: Seat, interruptions: Iterable[Interruption]) -> None:
+        for worker, fault in self._faults_in(host, interruptions):
+            self._add_fault(worker, fault)
+
+    def _add_fault(self, worker: int, fault: Fault) -> None:
+        """Keep what is new of a worker with a rank."""
+        if self.roster.ranks[worker] >= 0 and len(self._faults) < FAULTS_KEPT_MAX:
+            self._faults.setdefault(worker, fault)
 
     def _note_ahead(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in which of a host's workers need not be waited for any more."""
@@ -235,16 +214,14 @@ class Iterations:
 
     def _take_terminated(self, host: Seat, terminated: Iterable[Interruption], now: float) -> None:
         """Go on without these workers; if the iteration runs and counts on one, it is over."""
-        for worker, interruption in self._workers_in(host, terminated):
+        for worker, fault in self._faults_in(host, terminated):
             if worker in self.roster.gone:
                 continue
-            self._leavers[worker] = self.roster.fault_of(
-                worker, interruption.kind, interruption.message
-            )
+            self._leavers[worker] = fault
             self._remove(host, [worker])
             if self.state.phase is IterationPhase.RUNNING:
-                self._add_faults(host, (interruption,))
-                if self._exited_since is None and interruption.kind is InterruptionKind.EXITED:
+                self._add_fault(worker, fault)
+                if self._exited_since is None and fault.is_exit:
                     self._exited_since = now
 
     def _enter(self, host: Seat, report: InprocessReport, now: float) -> None:
@@ -287,8 +264,6 @@ class Iterations:
             why = f"workers disagree on how to restart in process: {'; '.join(differing)}"
             self._give_up = GiveUp(reason=why)
 
-    # Workers that leave.
-
     def _retire(
         self, host: Seat, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
     ) -> None:
@@ -299,8 +274,8 @@ class Iterations:
         fault = self.roster.fault_of(left[0], kind, why, workers=len(left))
         self._leavers[left[0]] = fault
         self._remove(host, left)
-        if self.state.phase is IterationPhase.RUNNING and len(self._faults) < FAULTS_KEPT_MAX:
-            self._faults.setdefault(left[0], fault)
+        if self.state.phase is IterationPhase.RUNNING:
+            self._add_fault(left[0], fault)
 
     def _remove(self, host: Seat, workers: Iterable[int]) -> None:
         for worker in workers:
@@ -317,9 +292,7 @@ class Iterations:
         is_running = self.state.phase is IterationPhase.RUNNING
         self._completion = Barrier(dict(self.roster.live) if is_running else {})
 
-    # Decisions.
-
-    def _decide_running(self, now: float) -> IterationRecord | Wait | None:
+    def _decide_running(self, now: float) -> rec.IterationRecord | Wait | None:
         state, done, faults = self.state, self._completion, list(self._faults.values())
         why = faults_named(faults) or self._cause
         if not self._cause and all(fault.is_exit for fault in faults):
@@ -339,14 +312,15 @@ class Iterations:
                 why = f"not completed by {late} within {limit_s:g} s of the first that did"
         return self._interrupted(state.iteration, why, now)
 
-    def _completed(self, now: float) -> IterationCompleted:
+    def _completed(self, now: float) -> rec.IterationCompleted:
         state = self.state
-        return IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
+        return rec.IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
 
-    def _interrupted(self, iteration: int, why: str, now: float) -> IterationInterrupted:
-        reason = f"iteration {iteration} was interrupted: {why}"
-        round_id = self.state.round_id
-        return IterationInterrupted(round_id=round_id, iteration=iteration, reason=reason, at_s=now)
+    def _interrupted(self, iteration: int, why: str, now: float) -> rec.IterationInterrupted:
+        reason, round_id = f"iteration {iteration} was interrupted: {why}", self.state.round_id
+        return rec.IterationInterrupted(
+            round_id=round_id, iteration=iteration, reason=reason, at_s=now
+        )
 
     def _last_call_until(self) -> float:
         """Return until when more is heard of an interruption, or others may exit as well."""
@@ -355,7 +329,7 @@ class Iterations:
 
     def _decide_barrier(
         self, find_address: FindAddress, now: float
-    ) -> IterationRecord | GiveUp | Wait:
+    ) -> rec.IterationRecord | GiveUp | Wait:
         state, entry, leavers = self.state, self._entry, self._leavers.values()
         is_deserted = not self.roster.live and bool(leavers) and bool(state.order)
         if is_deserted and all(fault.is_exit for fault in leavers):
@@ -382,7 +356,7 @@ class Iterations:
             case address, port:
                 return replace(record, master_addr=address, master_port=port, at_s=now)
 
-    def _rank_all(self) -> tuple[str, IterationBegan] | GiveUp:
+    def _rank_all(self) -> tuple[str, rec.IterationBegan] | GiveUp:
         """Look for an order of those that are left, and its leader. Linear in workers."""
         state, spec, roster, leavers = self.state, self._present_spec(), self.roster, self._leavers
         why, used, is_in_call = "", 0, self._is_in_call()
@@ -414,7 +388,7 @@ class Iterations:
             reason = f"{reason}; without {listed(names, gone, most=FAULTS_NAMED_MAX)}"
         if isinstance(found, str):
             return GiveUp(reason=f"{reason}; {found}")
-        return roster.host_of(found.order[0]).agent.incarnation, IterationBegan(
+        return roster.host_of(found.order[0]).agent.incarnation, rec.IterationBegan(
             round_id=state.round_id,
             iteration=state.next_iteration,
             active_world_size=found.active_world_size,
@@ -425,8 +399,6 @@ class Iterations:
             reason=reason,
             exited=sum(fault.is_exit for fault in leavers.values()),
         )
-
-    # What is asked above.
 
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
@@ -454,9 +426,9 @@ class Iterations:
         return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
 
     def _barrier_deadline(self) -> float:
-        since = self._entry.since
-        if self.state.phase is IterationPhase.INTERRUPTED or since is None:
-            since = self._interrupted_since
+        is_first = self.state.phase is not IterationPhase.INTERRUPTED
+        since = self._entry.since if is_first else None
+        since = self._interrupted_since if since is None else since
         return since + self._present_spec().barrier_timeout_s
 
 

@@ -23,29 +23,20 @@ SIZES_SHOWN_MAX = 8
 class RuleKind(StrEnum):
     """What a rule does."""
 
-    SHIFT = "SHIFT"
-    """All move down to close the gaps, in order."""
-    FILL = "FILL"
-    """The highest ranks move into the gaps, the others stay."""
-    GROUPS = "GROUPS"
-    """Groups that have not one of the sizes allowed take no part any more."""
-    ACTIVE_MAX = "ACTIVE_MAX"
-    """At most this many are active."""
-    ACTIVE_DIVISOR = "ACTIVE_DIVISOR"
-    """As many as can be divided by this are active."""
+    SHIFT = "SHIFT"  # all move down to close the gaps, in order
+    FILL = "FILL"  # the highest ranks move into the gaps, the others stay
+    GROUPS = "GROUPS"  # groups that have not one of the sizes allowed take no part any more
+    ACTIVE_MAX = "ACTIVE_MAX"  # at most this many are active
+    ACTIVE_DIVISOR = "ACTIVE_DIVISOR"  # as many as can be divided by this are active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRule:
-    """One rule. One class for all kinds, so that a journal can read it.
-
-    ``count`` is that of the active rules, 1 or more. Bit ``i % 8`` of byte ``i // 8`` of
-    ``allowed`` says whether a group with ``i`` workers may stay.
-    """
+    """One rule. One class for all kinds, so that a journal can read it."""
 
     kind: RuleKind
-    count: int = 0
-    allowed: bytes = b""
+    count: int = 0  # of the active rules, 1 or more
+    allowed: bytes = b""  # bit i % 8 of byte i // 8: whether a group with i workers may stay
 
     def __str__(self) -> str:
         if self.kind is RuleKind.GROUPS:
@@ -86,16 +77,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """An order; its first ``active_world_size`` workers call the function.
-
-    ``cuts`` lead to it from the order before. ``discarded`` are those of them that
-    a rule sent away although nothing was wrong with them.
-    """
+    """An order; its first ``active_world_size`` workers call the function."""
 
     order: list[int]
     active_world_size: int
-    cuts: tuple[Cut, ...]
-    discarded: tuple[int, ...]
+    cuts: tuple[Cut, ...]  # they lead to it from the order before
+    discarded: tuple[int, ...]  # sent away by a rule, although nothing was wrong with them
 
 
 def assign(

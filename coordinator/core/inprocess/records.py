@@ -39,22 +39,18 @@ class InprocessReport(HostReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationBegan:
-    """All workers that take part had entered, and were told to call the function.
-
-    ``cuts`` are the workers that took part before and do no more; ``exited`` of them had
-    failed at nothing. ``spec`` is ``None`` if it is that of the iteration before.
-    """
+    """All workers that take part had entered, and were told to call the function."""
 
     round_id: int
     iteration: int
     active_world_size: int
     master_addr: str
     master_port: int
-    cuts: tuple[Cut, ...] = ()
-    spec: InprocessSpec | None = None
+    cuts: tuple[Cut, ...] = ()  # of workers that took part before and do no more
+    spec: InprocessSpec | None = None  # None: that of the iteration before
     reason: str = ""
     at_s: float = 0.0
-    exited: int = 0
+    exited: int = 0  # of those cut, who had failed at nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,40 +100,30 @@ class IterationPhase(StrEnum):
     and from INTERRUPTED to COMPLETED when all workers have ended, having done their part.
     """
 
-    NONE = "NONE"
-    """There was none; waits for nothing."""
-    RUNNING = "RUNNING"
-    """It runs; waits for all to complete it, or for one to be interrupted."""
-    INTERRUPTED = "INTERRUPTED"
-    """It was interrupted; waits for all that are left to enter the next one."""
-    COMPLETED = "COMPLETED"
-    """All have completed it; waits for nothing."""
+    NONE = "NONE"  # there was none; waits for nothing
+    RUNNING = "RUNNING"  # waits for all to complete it, or for one to be interrupted
+    INTERRUPTED = "INTERRUPTED"  # waits for all that are left to enter the next one
+    COMPLETED = "COMPLETED"  # all have completed it; waits for nothing
 
 
 @dataclass(slots=True, kw_only=True)
 class IterationState:
-    """What must still be known of a round's iterations after a restart of the coordinator.
-
-    ``order`` are the workers of the latest iteration that began, by rank; a worker is
-    its rank at the start of the round. ``spec`` is that of the present call of the
-    function, ``call_first`` its first iteration; ``None`` if none of it began.
-    ``restarted`` counts the iterations that an interrupted one was followed by, ``exited``
-    the workers that left the order having failed at nothing.
-    """
+    """What must still be known of a round's iterations after a restart of the coordinator."""
 
     round_id: int
     world_size: int
     iteration: int = -1
     phase: IterationPhase = IterationPhase.NONE
+    # Workers of the latest iteration that began, by rank, each as its rank in the round.
     order: list[int] = field(default_factory=list)
     active_world_size: int = 0
     master_addr: str = ""
     master_port: int = 0
-    spec: InprocessSpec | None = None
-    call_first: int = 0
-    restarted: int = 0
+    spec: InprocessSpec | None = None  # of the present call; None: none of it began
+    call_first: int = 0  # the first iteration of the call
+    restarted: int = 0  # iterations that followed an interrupted one
     reason: str = ""
-    exited: int = 0
+    exited: int = 0  # workers that left the order having failed at nothing
 
     @property
     def next_iteration(self) -> int:
@@ -156,18 +142,34 @@ class IterationState:
 
     def apply(self, record: IterationRecord) -> None:
         """Fold one record in. Raises ``ValueError`` for one that can't follow the others."""
+        is_running = self.phase is IterationPhase.RUNNING
+        is_completed = isinstance(record, IterationCompleted)
+        # One that was interrupted is complete if all of its workers have ended and none failed.
+        is_over = is_completed and self.phase is IterationPhase.INTERRUPTED and bool(self.order)
+        expected = self.iteration if is_running or is_over else self.next_iteration
+        is_untimely = isinstance(record, IterationBegan) if is_running else is_completed
+        if (record.round_id, record.iteration) != (self.round_id, expected) or (
+            is_untimely and not is_over
+        ):
+            what = f"{type(record).__name__} of iteration {record.iteration}"
+            at = f"iteration {self.iteration} of round {self.round_id}, {self.phase}"
+            raise ValueError(f"{what} of round {record.round_id} can't follow {at}")
+        if self.phase in (IterationPhase.NONE, IterationPhase.COMPLETED):
+            self.call_first, self.spec = record.iteration, None
         match record:
             case IterationBegan():
-                self._expect(record, is_next=True)
-                self._begin(record)
+                self.restarted += record.iteration > self.call_first
+                self.order = self.workers
+                for cut in record.cuts:
+                    self.order = cut.apply(self.order)
+                self.exited += record.exited
+                self.active_world_size = record.active_world_size
+                self.master_addr, self.master_port = record.master_addr, record.master_port
+                self.spec = record.spec or self.spec
+                self.phase, self.reason = IterationPhase.RUNNING, record.reason
             case IterationInterrupted():
-                self._expect(record, is_next=self.phase is not IterationPhase.RUNNING)
-                self._start_call_if_new(record.iteration)
                 self.phase, self.reason = IterationPhase.INTERRUPTED, record.reason
             case IterationCompleted():
-                # An interrupted one is, if all of its workers have ended and none has failed.
-                if self.phase is not IterationPhase.INTERRUPTED or not self.order:
-                    self._expect(record, is_next=False)
                 self.phase, self.reason = IterationPhase.COMPLETED, ""
         self.iteration = record.iteration
 
@@ -182,27 +184,3 @@ class IterationState:
             assert self.master_port > 0, "no port"
             assert self.spec is not None, "no spec"
             assert self.call_first <= self.iteration, "the call begins after its iteration"
-
-    def _begin(self, record: IterationBegan) -> None:
-        self._start_call_if_new(record.iteration)
-        self.restarted += record.iteration > self.call_first
-        self.order = self.workers
-        for cut in record.cuts:
-            self.order = cut.apply(self.order)
-        self.exited += record.exited
-        self.active_world_size = record.active_world_size
-        self.master_addr, self.master_port = record.master_addr, record.master_port
-        self.spec = record.spec or self.spec
-        self.phase, self.reason = IterationPhase.RUNNING, record.reason
-
-    def _start_call_if_new(self, iteration: int) -> None:
-        if self.phase in (IterationPhase.NONE, IterationPhase.COMPLETED):
-            self.call_first, self.spec = iteration, None
-
-    def _expect(self, record: IterationRecord, *, is_next: bool) -> None:
-        expected = self.round_id, self.next_iteration if is_next else self.iteration
-        is_running = self.phase is IterationPhase.RUNNING
-        if (record.round_id, record.iteration) != expected or is_next is is_running:
-            what = f"{type(record).__name__} of iteration {record.iteration}"
-            at = f"iteration {self.iteration} of round {self.round_id}, {self.phase}"
-            raise ValueError(f"{what} of round {record.round_id} can't follow {at}")

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.effects import Instruct
 from coordinator.core.inprocess.iterations import Address, Iterations
-from coordinator.core.inprocess.records import (
-    InprocessReport,
-    IterationBegan,
-    IterationPhase,
-    told,
-)
+from coordinator.core.inprocess.records import InprocessReport, IterationBegan, IterationPhase, told
 from coordinator.core.model import Round
 from coordinator.core.phases.phase import RunContext
 from coordinator.core.phases.rendezvous import GiveUp, LeaderPort, Wait

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import islice
 
-from coordinator.core.failures.root_cause import TableRoom, insert_most_telling
+from coordinator.core.failures.root_cause import insert_most_telling
 from coordinator.core.inprocess import records as its
 from coordinator.core.model import (
     AgentIdentity,
@@ -302,9 +302,13 @@ class RunState:
         if isinstance(taken, rec.FailureRecorded):
             record, number = taken.record, 1
             heard = {record.incarnation: record.sequence}
-            room = TableRoom(count_max=self.failures_kept_max, bytes_max=taken.bytes_max)
-            held = self.failures_bytes
-            self.failures_bytes = insert_most_telling(self.failures, record, room, held=held)
+            self.failures_bytes = insert_most_telling(
+                self.failures,
+                record,
+                held=self.failures_bytes,
+                count_max=self.failures_kept_max,
+                bytes_max=taken.bytes_max,
+            )
         else:
             heard, number = taken.heard, taken.count
         self.failures_count += number

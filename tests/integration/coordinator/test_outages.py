@@ -20,8 +20,8 @@ from coordinator.core.registry.registry import Registry
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import Phase
 from coordinator.errors import (
+    CommandFailed,
     JournalCorrupt,
-    JournalError,
     JournalFull,
     LostLeadership,
     Unavailable,
@@ -52,7 +52,7 @@ class FlakyJournal(Journal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.error: JournalError | None = None
+        self.error: CommandFailed | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.tries = 0

@@ -9,7 +9,6 @@ import pytest
 from coordinator.core.failures.root_cause import (
     CAUSES_SHOWN_MAX,
     HANG_END_S,
-    TableRoom,
     describe,
     insert_most_telling,
     root_causes,
@@ -107,7 +106,7 @@ def test_causes_are_described_in_one_bounded_line() -> None:
 def kept(records: list[FailureRecord], limit: int) -> list[FailureRecord]:
     table: list[FailureRecord] = []
     for record in records:
-        insert_most_telling(table, record, TableRoom(count_max=limit), held=0)
+        insert_most_telling(table, record, held=0, count_max=limit)
     return table
 
 
@@ -243,9 +242,9 @@ def test_a_full_table_keeps_the_last_iteration() -> None:
     for iteration in range(4):
         for at in (2.0, 1.0):
             found = an_interruption(iteration * 10 + int(at), iteration, happened_at=at)
-            insert_most_telling(records, found, TableRoom(count_max=3), held=0)
+            insert_most_telling(records, found, held=0, count_max=3)
     assert [record.sequence for record in records] == [31, 32, 21]
-    insert_most_telling(records, a_record(99, happened_at=9.0), TableRoom(count_max=3), held=0)
+    insert_most_telling(records, a_record(99, happened_at=9.0), held=0, count_max=3)
     assert [record.sequence for record in records] == [99, 31, 32]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.failures.root_cause import TableRoom, insert_most_telling, is_telling_enough
+from coordinator.core.failures.root_cause import insert_most_telling
 from coordinator.core.model import FailureRecord
 from coordinator.core.policy import Policy
 from coordinator.core.run.records import (
@@ -95,17 +95,16 @@ def test_the_most_telling_record_is_kept_however_large_it_is() -> None:
     st.integers(1, 8),
     st.integers(10, 200),
 )
-def test_what_would_be_dropped_at_once_is_told_before(
+def test_a_table_keeps_to_its_limits_and_knows_its_size(
     records: list[tuple[float, int]], count_max: int, bytes_max: int
 ) -> None:
-    room = TableRoom(count_max=count_max, bytes_max=bytes_max)
     table: list[FailureRecord] = []
     held = 0
     for sequence, (happened_at, size) in enumerate(records):
         record = a_record(sequence, happened_at=happened_at, size_bytes=size)
-        is_kept = is_telling_enough(table, record, room, held=held)
-        held = insert_most_telling(table, record, room, held=held)
-        assert (record in table) == is_kept
+        held = insert_most_telling(
+            table, record, held=held, count_max=count_max, bytes_max=bytes_max
+        )
         assert held == sum(each.size_bytes for each in table)
         assert len(table) <= count_max
         assert held <= bytes_max or len(table) == 1

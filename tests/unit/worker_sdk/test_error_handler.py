@@ -15,7 +15,7 @@ import pytest
 import worker_sdk
 from agent.workers.failures.error_file import read_error_file
 from worker_sdk import record
-from worker_sdk.errors import error_handler, faults
+from worker_sdk.errors import error_handler
 from worker_sdk.errors.error_file import FILE_BYTES_MAX, MESSAGE_BYTES_MAX, STACK_BYTES_MAX
 from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler
 
@@ -390,5 +390,5 @@ def test_no_standard_error_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    faults.enable(None)
+    error_handler.enable_faults(None)
     assert "no stacks will be written" in caplog.text

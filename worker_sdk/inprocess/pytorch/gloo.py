@@ -33,7 +33,6 @@ QUIET_CHECKS = 2  # in a row: the kernel does not tell when the last byte has go
 # Bytes not read, and not sent (SIOCOUTQNSD; SIOCOUTQ has those that are not acknowledged yet).
 _QUEUES = (termios.FIONREAD, 0x894B)
 
-
 _kept: list[socket.socket] = []
 """Connections that were shut down."""
 
@@ -47,14 +46,10 @@ def close_kept() -> None:
 def shut_down_gloo() -> int:
     """Shut the connections of all gloo groups down; return how many there were.
 
-    gloo forgets a message whose sending fails, or that it is in the middle of, when the
-    connection ends, and lets its thread wait for it. So
-
-    * messages that are under way are let through first;
-    * connections are shut for reading only: gloo finds them at an end and closes them, and
-      a message that it begins to send until then can still be sent;
-    * a descriptor of each is kept until all workers have left the iteration, or a worker
-      that has not been interrupted yet would fail to send to one that has.
+    gloo forgets a message that fails, or is under way, when the connection ends, and lets its
+    thread wait for it. So those under way are let through first; connections are shut for reading
+    only, so that what gloo sends until it finds them at an end still arrives; and a descriptor of
+    each is kept until all workers have left the iteration, for those that are interrupted later.
 
     They are found by what they are watched with: gloo's loop runs in a thread of its name,
     and its epoll instance has with each descriptor the address of the object that serves it.
@@ -89,17 +84,17 @@ def shut_down_to(host: str, port: int) -> int:
     except (OSError, UnicodeError):
         found = []
     hosts = {_plain(str(place[0])) for *_, place in found}
-    count = 0
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _tcp_sockets(_descriptors("socket:"))]
         here = [each for each in sockets if each.getsockname()[1] == port]
         is_ours = any(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for each in here)
-        for each in sockets:
-            peer = _peer(each)
-            is_client = peer is not None and peer[1] == port and peer[0] in hosts
-            if is_client or (is_ours and peer is not None and each in here):
-                count += _shut_down(each, socket.SHUT_RDWR)
-    return count
+        ends = [
+            each
+            for each in sockets
+            if (peer := _peer(each)) is not None
+            and ((peer[1] == port and peer[0] in hosts) or (is_ours and each in here))
+        ]
+        return sum(_shut_down(each, socket.SHUT_RDWR) for each in ends)
 
 
 def _objects_of_torch(addresses: set[int]) -> set[int]:

@@ -24,26 +24,24 @@ STORE_TIMEOUT = timedelta(minutes=30)
 """As torch's; that of the group counts, if it has one."""
 
 
+# A module of DistributedDataParallel that is the last to let go of an aborted group waits for its
+# threads with the interpreter's lock held, which they may need.
 _aborted: list[Any] = []
-"""Process groups that were aborted, kept for a while: a module of DistributedDataParallel that is
-the last to let go of one waits for its threads with the interpreter's lock held, which they may
-need."""
 
 
 class AbortTorchDistributed(Abort):
     """Aborts all of torch's process groups, and destroys them.
 
-    A main thread in a collective, of NCCL or of gloo, comes out with an error, whether or not
-    its peers are alive; so does one that waits for others in ``init_process_group``.
+    A main thread in a collective comes out with an error, as in ``init_process_group``.
     """
 
     def __call__(self, state: State) -> State:
         """Abort; nothing to do where torch is not used."""
-        distributed = _distributed()
-        if distributed is None:
+        module = distributed()
+        if module is None:
             return state
-        if distributed.is_initialized():
-            groups = list(distributed.distributed_c10d._world.pg_names)  # noqa: SLF001
+        if module.is_initialized():
+            groups = list(module.distributed_c10d._world.pg_names)  # noqa: SLF001
             _aborted.extend(groups)
             # All at once: one may wait for another's peers.
             threads = [
@@ -55,7 +53,7 @@ class AbortTorchDistributed(Abort):
             for thread in threads:
                 thread.join()  # without a limit: the hard timeout ends what can't be aborted
             gloo.shut_down_gloo()
-            _destroy(distributed)
+            _destroy(module)
         host, port = environment.master()
         if port:
             gloo.shut_down_to(host, port)
@@ -65,14 +63,14 @@ class AbortTorchDistributed(Abort):
 def settle() -> None:
     """Leave torch as it was before its first group; once the main thread has come out.
 
-    It may have made a group while the others were aborted. And one that it failed
-    to make has been counted: the next would have another name than on the other workers.
+    It may have made one meanwhile. And one that it failed to make has been counted: the next would
+    have another name than on the other workers.
     """
-    distributed = _distributed()
-    if distributed is not None and distributed.is_initialized():
-        _destroy(distributed)
-    elif distributed is not None:
-        distributed.distributed_c10d._world.group_count = 0  # noqa: SLF001
+    module = distributed()
+    if module is not None and module.is_initialized():
+        _destroy(module)
+    elif module is not None:
+        module.distributed_c10d._world.group_count = 0  # noqa: SLF001
 
 
 def let_go() -> None:
@@ -124,9 +122,10 @@ def _wait_for_store(host: str, port: int, timeout_s: float) -> None:
             return
 
 
-def _distributed() -> Any:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed if distributed is not None and distributed.is_available() else None
+def distributed() -> Any:
+    """Return the module, ``None`` where the program has not imported it, or it is of no use."""
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() else None
 
 
 def _abort(group: Any) -> None:
@@ -140,9 +139,9 @@ def _abort(group: Any) -> None:
             log.warning("a process group could not be aborted: %s", error)
 
 
-def _destroy(distributed: Any) -> None:
+def _destroy(module: Any) -> None:
     try:
-        distributed.destroy_process_group()
+        module.destroy_process_group()
     except (AssertionError, RuntimeError, ValueError) as error:
         # The main thread may have come out, and have destroyed it itself.
         log.warning("the process groups could not be destroyed: %s", error)

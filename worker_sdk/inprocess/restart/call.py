@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -44,8 +43,8 @@ class Call:
     def __init__(self, plan: Plan, link: Link, function: partial[Any]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("a wrapped function can only be called in the main thread")
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed = process_groups.distributed()
+        if distributed is not None and distributed.is_initialized():
             raise RuntimeError(
                 "torch.distributed is initialized already: initialize it in the wrapped function,"
                 " which is restarted with other ranks"
@@ -185,7 +184,8 @@ class Call:
                 kind = Kind.INTERRUPTION_KIND_BASE_EXCEPTION
         ended = worker_pb2.Terminated(interruption=interruption(self._local_rank, kind, error))
         number = max(self._link.iteration - 1, 0)
-        self._link.end(worker_pb2.WorkerStep(iteration=number, terminated=ended))
+        step = worker_pb2.WorkerStep(iteration=number, terminated=ended)
+        self._link.send_step(step, is_last=True)
 
 
 def _drop_our_frames(error: BaseException) -> None:

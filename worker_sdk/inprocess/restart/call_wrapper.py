@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.arguments import call_with, with_instance
@@ -29,14 +29,13 @@ FLUSH_TIMEOUT_S = 2.0
 """How long a worker that ends may try to tell why. The agent learns of its end anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a ``Wrapper`` was given, checked."""
 
     timing: dict[str, float]
     limits: hooks.RetryController
-    rules: list[RankAssignment]
-    local_filter: RankFilter | None
+    rules: list[RankAssignment]  # for the coordinator to apply
+    local_filter: RankFilter | None  # the user's own
     initialize: hooks.Initialize | None
     abort: hooks.Abort | None
     finalize: hooks.Finalize | None
@@ -60,9 +59,7 @@ class Link:
         self.attachment, self.limits = attachment, limits
         self.iteration = 0
         """The next one; it goes on from call to call."""
-        self.is_ended = False
-        """This process takes no part any more."""
-        self._is_greeted = False
+        self.is_ended = self._is_greeted = False
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -78,18 +75,14 @@ class Link:
             raise RestartError(f"this worker can't restart in process any more: {greeted.left}")
         self.iteration, self._is_greeted = greeted.next_iteration, True
 
-    def send_step(self, step: worker_pb2.WorkerStep) -> None:
-        """Send a step, unless the last one was sent."""
+    def send_step(self, step: worker_pb2.WorkerStep, *, is_last: bool = False) -> None:
+        """Send a step, unless the last one was sent; the process may end right after that."""
         with self._lock:
             if not self.is_ended:
+                self.is_ended = is_last
                 self.attachment.send_step(step)
-
-    def end(self, step: worker_pb2.WorkerStep) -> None:
-        """Tell that this process takes no part any more; it may end right after."""
-        with self._lock:
-            self.is_ended = True
-            self.attachment.send_step(step)
-        self.attachment.confirm(FLUSH_TIMEOUT_S)
+        if is_last:
+            self.attachment.confirm(FLUSH_TIMEOUT_S)
 
 
 class CallWrapper:

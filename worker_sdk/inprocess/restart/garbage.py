@@ -1,7 +1,7 @@
 """Shell. Frees what an interrupted iteration left: communicators end when they are freed.
 
-A collection looks at every object there is. With torch that is some 170,000, 0.1 s
-each time, on every worker; most of them are modules, and are there to stay.
+A collection looks at every object: with torch some 170,000, 0.1 s each time, on every worker;
+most of them are modules, and are there to stay.
 """
 
 import contextlib
@@ -18,15 +18,14 @@ CHAIN_MAX = 64
 """Exceptions whose frames are emptied: one, what it came from, and so on."""
 
 LOADER_JOIN_S = 0.005
-"""How long a worker process of a loader that is freed may take to end, before it is ended."""
+"""How long a worker process of a loader that is freed may take to end by itself."""
 
 
 def free(remains: list[BaseException]) -> None:
     """Free what these exceptions left behind, and forget them; then all other garbage.
 
-    Their frames first: a loader in a frame that is part of a cycle would be freed by the
-    collector, which takes its queues apart before. What it then tells its worker processes
-    never reaches them, and it waits for each of them for 5 s.
+    Their frames first: the collector takes the queues of a loader in a cycle apart before it is
+    freed, which then can't tell its worker processes, and waits 5 s for each of them.
     """
     with _loaders_freed_quickly():
         while remains:
@@ -43,11 +42,8 @@ def free(remains: list[BaseException]) -> None:
 
 @contextlib.contextmanager
 def _loaders_freed_quickly() -> Iterator[None]:
-    """Have loaders of torch end worker processes that are busy, not wait for their batch.
-
-    Source: ``_MultiProcessingDataLoaderIter._shutdown_workers`` of torch 2.13, which looks
-    the time up when it waits.
-    """
+    """Have loaders of torch end worker processes that are busy, not wait for their batch."""
+    # `_MultiProcessingDataLoaderIter._shutdown_workers` of torch 2.13 looks it up when it waits.
     utils: Any = sys.modules.get("torch.utils.data._utils")
     wait_s = getattr(utils, "MP_STATUS_CHECK_INTERVAL", None)
     if wait_s is not None:
@@ -70,8 +66,7 @@ def collect() -> None:
 def older_objects_left_out() -> Iterator[None]:
     """Have collections pass over what is there now, so that they take next to no time.
 
-    What of it becomes garbage meanwhile, and is part of a cycle, is freed afterwards.
-    Does nothing if the program has done this itself.
+    Cycles of it that become garbage are freed afterwards. Not if the program does so itself.
     """
     is_ours = not gc.get_freeze_count()
     if is_ours:

@@ -1,7 +1,7 @@
 """Pure. The iteration that a worker is in: what it tells its agent, and when it is interrupted."""
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.01, 1.0
 """A signal may come right before a system call and not break it: it is sent again."""
@@ -31,16 +31,14 @@ class Phase(enum.Enum):
     OVER = "the call has ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Enter:
+class Enter(NamedTuple):
     """The main thread wants an iteration to begin."""
 
     iteration: int
     content: object
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     """The main thread has left the function; with a cause, for the agent, if that failed."""
 
     reason: str = ""
@@ -49,8 +47,7 @@ class Left:
     """It takes no part any more, and waits for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What the agent, or the watch on progress, orders; as an effect, the main thread's answer.
 
     The content is with ``BEGIN`` the agent's message, with ``INTERRUPT`` the cause if that is here.
@@ -71,8 +68,7 @@ class Notice(enum.Enum):
     DEADLINE = "`next_deadline` is over"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Tell the agent a step: ``entered``, ``interrupted`` or ``completed``."""
 
     step: str
