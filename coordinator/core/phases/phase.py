@@ -133,15 +133,13 @@ class RunContext:
     def _exit(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
         """Return the end, and whether this agent is one of the few that show the whole report."""
         first, report = next(iter(self.state.seats.values()), None), verdict.report
-        if first is None:
-            return model.Exit(verdict=verdict, generation=self.state.generation)
-        records = [*report.root_causes, *report.victims] if report is not None else []
-        shown_by = {first.agent.incarnation, *(record.incarnation for record in records)}
+        records = (*report.root_causes, *report.victims) if report is not None else ()
+        is_among = any(record.incarnation == incarnation for record in records)
         return model.Exit(
             verdict=verdict,
             generation=self.state.generation,
-            shows_report=incarnation in shown_by,
-            shown_on=first.agent.host,
+            shows_report=first is None or first.agent.incarnation == incarnation or is_among,
+            shown_on=first.agent.host if first is not None else "",
         )
 
 

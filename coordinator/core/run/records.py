@@ -169,12 +169,9 @@ _NAME_BYTES = 40
 
 def weight(record: Record) -> int:
     """Return as how many usual records one counts in a journal, at least 1."""
-    size = 0
     match record:
         case FailureRecorded():
-            size = record.record.size_bytes
-        case FailuresCounted():
-            size = len(record.heard) * _NAME_BYTES
-        case RoundStarted():
-            size = len(record.participants) * _NAME_BYTES
-    return 1 + size // USUAL_BYTES
+            return 1 + record.record.size_bytes // USUAL_BYTES
+        case FailuresCounted(heard=names) | RoundStarted(participants=names):
+            return 1 + len(names) * _NAME_BYTES // USUAL_BYTES
+    return 1
