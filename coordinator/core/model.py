@@ -307,16 +307,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Desired: stop what is left, and end.
-
-    Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
-    run's ``generation``. ``shown_on`` is the host of one that does.
-    """
+    """Desired: stop what is left, and end."""
 
     verdict: Verdict
-    generation: int = 1
+    generation: int = 1  # by it an agent asks for the whole of a report that was cut on the way
     shows_report: bool = True
-    shown_on: str = ""
+    shown_on: str = ""  # the host of one that shows it
 
 
 Desired = Standby | Assignment | Stop | Exit | Release

@@ -47,9 +47,8 @@ def group_order(
 ) -> list[AgentIdentity]:
     """Return the agents by their new group rank.
 
-    An agent keeps its previous group rank if that is below the number of
-    agents. The others fill the holes: first those that had a rank, in its
-    order, then newcomers in the order given.
+    An agent keeps its previous group rank if that is below the number of agents. The others
+    fill the holes: first those that had a rank, in its order, then newcomers in the order given.
     """
     size = len(agents)
     ranked = sorted(agents, key=lambda agent: previous.get(agent.incarnation, inf))

@@ -1,7 +1,6 @@
 """Pure. All runs of one coordinator: which exist, which are due, which are remembered.
 
-A run id can be used again once its run has ended. Whom an agent belongs to is then judged
-by durations alone: its uptime against the age of the verdict.
+A run id can be used again once its run has ended; an agent's uptime tells which it belongs to.
 """
 
 from __future__ import annotations

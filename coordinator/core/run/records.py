@@ -1,7 +1,4 @@
-"""Pure. What the journal keeps: every accepted change of a run; ``RunState`` is their fold.
-
-``at_s`` is when a decision was taken, on the coordinator's clock.
-"""
+"""Pure. What the journal keeps: every accepted change of a run; ``RunState`` is their fold."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class AgentAdmitted:
     agent: AgentIdentity
     # Above every round it has held: a coordinator that lost its memory must not use them again.
     rounds_seen: int = 0
-    at_s: float = 0.0
+    at_s: float = 0.0  # of all decisions: when it was taken, on the coordinator's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
