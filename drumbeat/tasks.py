@@ -24,8 +24,8 @@ async def until_one_ends(*parts: Awaitable[Any]) -> None:
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
     of = dict(zip(futures, outcomes, strict=True))
     for future in (*ended, *futures):
-        if isinstance(error := of[future], Exception):
-            raise error
+        if isinstance(of[future], Exception):
+            raise of[future]
     if any(future.cancelled() for future in ended):
         raise asyncio.CancelledError
 

@@ -43,8 +43,7 @@ class Attachment:
     """This process's stream to its agent at ``target``. Never raises; opened when first needed."""
 
     def __init__(self, target: str, token: str) -> None:
-        self._target = target
-        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._target, self._metadata = target, (("authorization", f"Bearer {token}"),)
         # Reentrant: a signal handler may ask while the code it interrupted asks.
         self._changed = threading.Condition(threading.RLock())
         self._thread: threading.Thread | None = None
@@ -58,7 +57,7 @@ class Attachment:
         self._confirmed = 0
         self._step: worker_pb2.WorkerStep | None = None
         self._order: worker_pb2.WorkerOrder | None = None
-        self._receiver: Receiver | None = None
+        self._hand_over: Receiver = _pass_over
 
     def send_step(self, step: worker_pb2.WorkerStep) -> None:
         """Have the agent know a step; it takes the place of the one before. Does not wait."""
@@ -74,7 +73,7 @@ class Attachment:
         ``None`` instead of an order says that no more will come.
         """
         with self._changed:
-            self._receiver = receiver
+            self._hand_over = receiver or _pass_over
             if self._order is not None:
                 self._hand_over(self._order)
 
@@ -167,10 +166,6 @@ class Attachment:
     def _wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
         self._changed.wait_for(lambda: is_so() or self._thread is None, timeout_s)
 
-    def _hand_over(self, order: worker_pb2.WorkerOrder | None) -> None:
-        if self._receiver is not None:
-            self._receiver(order)
-
     def _on_response(self, response: worker_pb2.AttachResponse) -> None:
         """Act on what the agent says; what a later version of it says is passed over."""
         with self._changed:
@@ -185,3 +180,6 @@ class Attachment:
                     self._order = response.order
                     self._hand_over(response.order)
             self._changed.notify_all()
+
+
+def _pass_over(_order: worker_pb2.WorkerOrder | None) -> None: ...

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from agent import errors
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.coordinator_link import CoordinatorLink
-from agent.core.model import Assignment, Beat, DesiredState, Exit, Standby
+from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.core.round_workers import SIGTERM, RoundWorkers
-from agent.errors import AgentError, ProcessesStuck, RunForgotten, SupervisorLost
 from agent.settings.config import AgentConfig
 from agent.telemetry.waits import Situation
 
@@ -27,6 +26,61 @@ RETRY_BASE_S = 0.5
 """The wait before the first retry of a supervisor; it doubles. All of them together outlast a
 passing shortage of processes or memory, and the first replacement of one that has lived comes at
 once."""
+
+# Upper bound of the first delay before a new attempt; doubles with each failure.
+# The coordinator waits half a second for an agent whose stream broke.
+DELAY_FIRST_S = 0.05
+
+
+class CoordinatorLink:
+    """One attempt at a session at a time; the first error of a session ends it.
+
+    Before the first welcome the agent waits for the join timeout, later for the grace, counted
+    from the loss. Instants are monotonic seconds.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self.coordinator = config.coordinator or "within this process"
+        self.attempt = 0
+        self.is_open = self.was_open = False
+        self.deadline: float | None = None
+        self.pace = Pace(heartbeat_interval_s=1.0, reconnect_delay_max_s=1.0)
+        self.reason = "no answer"
+        self._failures = 0
+
+    def begin(self, *, now: float) -> None:
+        """Begin the first attempt, which is made at once."""
+        self.attempt, self.deadline = 1, now + self._config.join_timeout
+
+    def welcomed(self, pace: Pace) -> None:
+        """Note that the coordinator let us in, or stretched or tightened the heartbeats."""
+        self.pace, self.is_open, self.was_open = pace, True, True
+        self._failures, self.deadline = 0, None
+
+    def lost(self, reason: str, *, now: float) -> float:
+        """Begin another attempt; return the upper bound of its random delay."""
+        if self.is_open:
+            self.deadline = now + self._config.coordinator_grace
+        self.is_open, self.reason = False, reason
+        self.attempt += 1
+        delay = DELAY_FIRST_S * 2.0**self._failures
+        self._failures = min(self._failures + 1, 20)
+        return min(delay, self.pace.reconnect_delay_max_s)
+
+    def end(self) -> None:
+        """Wait for nothing any more."""
+        self.is_open, self.deadline = False, None
+        self.attempt += 1
+
+    def given_up(self, *, now: float) -> errors.AgentError | None:
+        """Return the error to end with at ``now``; ``None`` while there is patience left."""
+        if self.deadline is None or now < self.deadline:
+            return None
+        where, config = self.coordinator, self._config
+        if self.was_open:
+            return errors.CoordinatorLost(where, config.coordinator_grace, self.reason)
+        return errors.CoordinatorUnreachable(where, config.join_timeout, self.reason)
 
 
 class AgentCore:
@@ -49,7 +103,7 @@ class AgentCore:
         self._ending_signum = SIGTERM
         self._is_finished = False
         # Set when processes outlived SIGKILL: this host can't take part any more.
-        self._stuck: AgentError | None = None
+        self._stuck: errors.AgentError | None = None
         self._supervisor_deaths = 0  # and failed starts, since workers ran last
         self._beat_sent: Beat | None = None
         self._beat_at: float | None = None
@@ -214,7 +268,7 @@ class AgentCore:
                     pids = ", ".join(str(pid) for pid in event.stuck_pids)
                     why = f"not even SIGKILL ended pid {pids}; the kernel holds them"
                     self._tell("processes stuck", why)
-                    self._stuck = ProcessesStuck(event.round_id, event.stuck_pids)
+                    self._stuck = errors.ProcessesStuck(event.round_id, event.stuck_pids)
                 self._workers.stopped(event.round_id)
             case _:
                 assert_never(event)
@@ -233,7 +287,7 @@ class AgentCore:
             start = fx.StartSupervisor(delay_s=delay_s, is_command_kept=not has_lived)
             self._effects.append(start)
         else:
-            self._end_with(SupervisorLost(deaths, event.ending))
+            self._end_with(errors.SupervisorLost(deaths, event.ending))
         if has_lived or deaths > SUPERVISOR_DEATHS_MAX:
             self._effects += self._workers.lost(event, now=now)
 
@@ -244,7 +298,7 @@ class AgentCore:
         self._effects.append(fx.SendGoodbye(reason=f"ended by signal {signum}"))
         self._end(fx.Finish(exit_code=EXIT_SIGNAL + signum), signum)
 
-    def _end_with(self, error: AgentError) -> None:
+    def _end_with(self, error: errors.AgentError) -> None:
         self._end(fx.Finish(exit_code=error.exit_code, error=error))
 
     def _end(self, finish: fx.Finish, signum: int = SIGTERM) -> None:
@@ -286,7 +340,7 @@ class AgentCore:
         if target.round_id == self._workers.succeeded_round_id:
             return  # given up after its success, which counts; the run goes on without us
         if error is None and target.round_id <= latest:
-            error = RunForgotten(target.round_id, latest)
+            error = errors.RunForgotten(target.round_id, latest)
         if error is not None:
             self._effects.append(fx.SendGoodbye(reason=str(error)))
             self._end_with(error)

@@ -49,10 +49,7 @@ GOODBYE_TIMEOUT_S = 1.0
 
 
 def run(config: AgentConfig) -> int:
-    """Run an agent against the coordinator of its configuration; return the exit code.
-
-    Raises ``AgentError``.
-    """
+    """Run an agent against its coordinator; return the exit code. Raises ``AgentError``."""
     from agent.session.grpc_transport import GrpcConnection  # noqa: PLC0415 - a standalone agent needs none
 
     assert config.coordinator is not None, "only a standalone agent has no coordinator"
@@ -116,7 +113,7 @@ class Driver:
     ) -> None:
         self._config, self._connect = config, connect
         output = WorkerOutput(config, directory)
-        host, now = socket.gethostname(), time.monotonic()
+        size, host, now = config.nproc_per_node, socket.gethostname(), time.monotonic()
         self._identity = identity = Identity(
             incarnation=uuid.uuid4().hex,
             host=host,
@@ -127,10 +124,8 @@ class Driver:
         self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
         self._telemetry = Telemetry(config, host=host)
-        self.recorder = OutcomeRecorder(config.nproc_per_node)
-        self._history = History(
-            host=config.name or host, local_world_size=config.nproc_per_node, now=now
-        )
+        self.recorder = OutcomeRecorder(size)
+        self._history = History(host=config.name or host, local_world_size=size, now=now)
         self._queue = EventQueue()
         self._arrived = asyncio.Event()
         self._finish: fx.Finish | None = None
@@ -200,18 +195,14 @@ class Driver:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if ended_by_itself(task):
-            error: BaseException | None = RuntimeError(f"a task was cancelled: {task}")
-        else:
-            error = None if task.cancelled() else task.exception()
-        if error is not None:
+            self._fail(RuntimeError(f"a task was cancelled: {task}"))
+        elif not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     def _fail(self, mistake: BaseException) -> None:
         """Let a mistake of ours end the agent rather than leave it waiting for ever."""
         self._mistake = self._mistake or mistake
         self._arrived.set()
-
-    # Effects.
 
     def _answer(self, event: Event | None, effects: list[fx.Effect], now: float) -> None:
         """Do what the core wants done about an event, with telemetry and the console told."""

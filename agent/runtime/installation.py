@@ -1,13 +1,8 @@
 """Shell. Where our packages are, for processes of our own, and what others offer by name."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from typing import Any
 
 _STARTER = Path(__file__).resolve().parents[2] / "drumbeat_commands.py"
 
@@ -17,7 +12,7 @@ def own_process(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", str(_STARTER), module, *arguments]
 
 
-def installed(*groups: str) -> dict[str, EntryPoint]:
+def installed(*groups: str) -> dict[str, Any]:
     """Return the entry points of these groups; of two with one name, that of the later group."""
     # Imported here: it costs more than the rest, and only foreign code needs it.
     from importlib.metadata import entry_points  # noqa: PLC0415

@@ -14,7 +14,7 @@ import structlog
 from agent.core import events as ev
 from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
-from agent.errors import AgentError, RunRefused, SpecRefused
+from agent.errors import RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
 from agent.session.spool import Reporter
 from agent.session.transport import Connect, Connection, Reports, TransportError
@@ -118,14 +118,12 @@ class Session:
         finally:
             self._said_all.set()
             await connection.close()
-        self._on_event(
-            ev.SessionLost(
-                attempt=self._attempt,
-                reason=reason,
-                is_stale=refusal == "STALE_SESSION",
-                refusal=self._final(refusal, reason),
-            )
-        )
+        # One that was admitted before lets no worker end because a message was not understood.
+        is_final = refusal in _FINAL_REFUSALS and not (refusal == "INVALID" and identity.term)
+        final = _FINAL_REFUSALS[refusal](self._config.run_id, reason) if is_final else None
+        is_stale, attempt = refusal == "STALE_SESSION", self._attempt
+        lost = ev.SessionLost(attempt=attempt, reason=reason, is_stale=is_stale, refusal=final)
+        self._on_event(lost)
 
     async def _converse(
         self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
@@ -230,16 +228,6 @@ class Session:
         if what not in self._passed_over:
             self._passed_over.add(what)
             log.warning("directive not understood", reason=f"this agent does not know {what}")
-
-    def _final(self, refusal: str, reason: str) -> AgentError | None:
-        """Return why the agent gives up, if it has to.
-
-        One that was admitted before lets no worker end because a message was not understood.
-        """
-        if refusal == "INVALID" and self._identity.term:
-            return None
-        kind = _FINAL_REFUSALS.get(refusal)
-        return kind(self._config.run_id, reason) if kind is not None else None
 
 
 def desired_from(message: session_pb2.DesiredState) -> DesiredState | None:

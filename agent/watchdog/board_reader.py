@@ -159,6 +159,7 @@ class Board:
 
 def _slot(index: int, row: bytes, name: str) -> Slot | None:
     """Return what the words of a slot mean; None if they mean nothing."""
+    # In the order of `layout.SLOT_DEADLINE` and those after it.
     deadline_ns, since_ns, limit_ns, signum, kind, grace_ns, *_ = _SLOT.unpack(row)
     is_open_ended = deadline_ns == layout.OPEN_ENDED
     if kind not in _PURPOSES or since_ns <= 0 or (deadline_ns < 0 and not is_open_ended):

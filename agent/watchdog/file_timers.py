@@ -92,6 +92,7 @@ class FileTimers:
         self._worker_with = worker_with
         self._wall_clock = wall_clock
         self._rest = b""
+        self._requests: dict[tuple[int, str], FileTimerRequest] = {}
         self._told: set[str] = set()
         self._loop = asyncio.get_running_loop()
         try:
@@ -151,17 +152,17 @@ class FileTimers:
             return False
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[: LINE_BYTES_MAX + 1]  # so much that it is refused when it is complete
-        requests = {}
         for line in lines:
             try:
                 request = parse(line)
             except ValueError as error:
                 self._warn("a file timer request was not understood", str(error))
             else:  # only the last one about a timer counts: it undoes those before
-                requests[request.pid, request.scope] = request
-        for request in requests.values():
+                self._requests[request.pid, request.scope] = request
+        # Passing one on may have more of them read, and passed on, meanwhile.
+        while self._requests:
             try:
-                self._pass_on(request)
+                self._pass_on(self._requests.pop(next(iter(self._requests))))
             except WorkerIsGone:
                 pass
             except TooManyTimers as refusal:

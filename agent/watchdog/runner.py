@@ -121,14 +121,14 @@ class Watchdog:
         """
         self.ended()
         self._workers.clear()
-        keys = [WorkerKey(round_id, local_rank) for local_rank in local_ranks]
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
+        env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
         try:
             directory = self._directory.ensure()
             listener = self._ensured_listener(directory)
-            for key in keys:
+            for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s)
                 self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(key=key, board=board)
@@ -136,17 +136,16 @@ class Watchdog:
             log.warning("workers not watched", reason=str(error))
             self.ended()
             self._workers.clear()
-            return {key.local_rank: {} for key in keys}
+            return env
         shared = self._serve_file_timers(directory)
-        return {
-            key.local_rank: {
+        for key, worker in self._workers.items():
+            env[key.local_rank] = {
                 **shared,
                 context.WORKER_DIR: str(worker.board.directory),
                 context.WORKER_SOCKET: str(listener.path),
                 context.WORKER_TOKEN: worker.board.directory.name,
             }
-            for key, worker in self._workers.items()
-        }
+        return env
 
     def started(self, round_id: int, pids: Mapping[int, int]) -> None:
         """Watch the workers of a round. Repeating it changes nothing."""
@@ -184,15 +183,12 @@ class Watchdog:
 
     def standings(self, round_id: int | None) -> list[Standing]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
-        found = []
-        for worker in self._workers_of(round_id) if round_id is not None else []:
+        workers = self._workers_of(round_id) if round_id is not None else []
+        for worker in workers:
             if worker.is_watched:
                 self._read_board(worker)
-            if worker.known is not None:
-                standing = worker.known.standing()
-                if standing != Standing(local_rank=worker.key.local_rank):
-                    found.append(standing)
-        return found
+        found = [worker.known.standing() for worker in workers if worker.known is not None]
+        return [each for each in found if each != Standing(local_rank=each.local_rank)]
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""

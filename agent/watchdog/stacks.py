@@ -82,7 +82,9 @@ async def take_evidence(
     if not owner_pid or not stack_signal:
         why = "the worker does not use the SDK, or offers none"
     elif not why and not is_traced:
-        stacks, why = await _take_stacks(pid, worker_pid, stacks_fd, stack_signal, timeout_s)
+        stacks, why = await _take_stacks(
+            pid, status, worker_pid, stacks_fd, stack_signal, timeout_s
+        )
     if why and not is_traced:
         notes += f"; no stacks: {why}"
     return Evidence(
@@ -95,12 +97,9 @@ async def take_evidence(
 
 
 async def _take_stacks(
-    pid: int, worker_pid: int, stacks_fd: int, number: int, timeout_s: float
+    pid: int, status: _Status, worker_pid: int, stacks_fd: int, number: int, timeout_s: float
 ) -> tuple[str, str]:
     """Return the stacks, and if there are none, why."""
-    status = _status(pid)
-    if status is None:
-        return "", f"process {pid} is gone"
     if not signal.SIGRTMIN <= number <= signal.SIGRTMAX or not status.caught >> (number - 1) & 1:
         return "", f"signal {number} is not caught by process {pid}"
     is_stopped = status.state == "T"

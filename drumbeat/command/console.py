@@ -109,24 +109,18 @@ class Console:
     def flush(self) -> None:
         """Do nothing: the thread writes at once. What a stream has to have."""
 
-    def drain(self, stall_s: float = STALL_S) -> bool:
-        """Wait until all is written, as long as something is; return whether it was."""
-        with self._changed:
-            while before := self._pending_bytes:
-                if not self._changed.wait_for(lambda: self._pending_bytes != before, stall_s):
-                    return False
-            return True
-
     def close(self, stall_s: float = STALL_S) -> None:
         """Write what is left, as long as the console takes something, and end the thread."""
-        is_drained = self.drain(stall_s)
+        is_flowing = True
         with self._changed:
+            while is_flowing and (before := self._pending_bytes):
+                is_flowing = self._changed.wait_for(lambda: self._pending_bytes != before, stall_s)
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is None:
             if self._fd >= 0:
                 os.close(self._fd)
-        elif is_drained:  # else it ends when its console flows again, or with the process
+        elif is_flowing:  # else it ends when its console flows again, or with the process
             self._thread.join()
 
     def _append(self, data: bytes) -> None:

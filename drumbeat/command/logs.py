@@ -37,10 +37,8 @@ def configure_logs(
     """
     target = sys.stderr if stream is None else stream
     is_json = log_format == "json"
-    # https://no-color.org
-    is_colored = (
-        target.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # no-color.org
+    is_colored = target.isatty() and not is_plain
     line = partial(_line, program=program, is_colored=is_colored, has_details=level == "debug")
     stamp = "iso" if is_json else "%Y-%m-%d %H:%M:%S"
     structlog.configure(

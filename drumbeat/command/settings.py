@@ -1,8 +1,4 @@
-"""Pure. Declarations of settings: each stands once, as a field of a dataclass.
-
-The option of the command line, its variables, the check of its values and its line in
-``docs/settings.md`` are derived from it. See ADR 28.
-"""
+"""Pure. Declarations of settings: each stands once, as a field of a dataclass. See ADR 28."""
 
 from __future__ import annotations
 
@@ -131,19 +127,14 @@ def _kind(
 ) -> Kind:
     """Values of some types that a function accepts; ``convert`` makes one of a text."""
 
-    def checked(value: Any, given: Any) -> Any:
+    def read(value: Any, given: str | None = None) -> Any:
         is_of_type = isinstance(value, types) and isinstance(value, bool) == (types is bool)
         if not is_of_type or not is_allowed(value):
-            raise ValueError(f"{given!r} is given, allowed is {allowed}")
+            shown = value if given is None else given
+            raise ValueError(f"{shown!r} is given, allowed is {allowed}")
         return value
 
-    return Kind(
-        allowed,
-        lambda value: checked(value, value),
-        lambda given: checked(convert(given), given),
-        text,
-        metavar,
-    )
+    return Kind(allowed, read, lambda given: read(convert(given), given), text, metavar)
 
 
 def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:

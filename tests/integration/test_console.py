@@ -65,7 +65,6 @@ def test_a_stalled_console_drops_counts_and_says_so_when_it_flows_again(
     shown = Console(pipe.stream)
     for _ in range(5_000):
         shown.write(line)
-    assert not shown.drain(stall_s=0.01)
     shown_lines = dropped = 0
     while shown_lines + dropped < 5_000:
         text = pipe.read_line()

@@ -1,7 +1,4 @@
-"""Shell. In-process restart: the function starts again on all workers, no process does.
-
-See docs/inprocess.md. Needs neither torch nor gRPC until an agent listens.
-"""
+"""Shell. In-process restart, see docs/inprocess.md. No torch or gRPC until an agent listens."""
 
 from typing import TYPE_CHECKING
 

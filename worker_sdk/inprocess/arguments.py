@@ -80,8 +80,7 @@ def call_with(function: Callable[..., Any], *offered: Any) -> Any:
 def with_instance(call: partial[Any], instance: object) -> partial[Any]:
     """Give ``instance`` for each parameter annotated with its class, or with a union that has it.
 
-    Annotations that are texts are understood if their names can be resolved, or if
-    they are plainly the name of the class.
+    Texts are understood if their names can be resolved, or are plainly that of the class.
     """
     try:
         signature = inspect.signature(call.func)

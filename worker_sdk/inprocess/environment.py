@@ -29,10 +29,7 @@ def master() -> tuple[str, int]:
 
 
 def apply(state: State, begin: worker_pb2.WorkerBegin) -> None:
-    """Set the variables for an iteration.
-
-    A worker that stands by finds its rank among all, in case its hooks want to know.
-    """
+    """Set the variables for an iteration; for a spare, whose hooks may ask, its rank among all."""
     is_active = state.active_rank is not None
     variables = {
         context.RANK: state.active_rank if is_active else state.rank,

@@ -6,10 +6,7 @@ class RestartError(Exception):
 
 
 class RestartAbort(BaseException):
-    """This worker takes no further part in restarts of this round.
-
-    Raised by user code; or by the wrapper, when no iteration follows.
-    """
+    """This worker takes no further part: raised by user code, or when no iteration follows."""
 
 
 class HealthCheckError(RestartError):

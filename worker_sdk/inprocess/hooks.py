@@ -122,9 +122,10 @@ class RetryController(Initialize):
     min_active_world_size: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name != "max_iterations" or value is not None:
-                count(name, value)
+        count("min_world_size", self.min_world_size)
+        count("min_active_world_size", self.min_active_world_size)
+        if self.max_iterations is not None:
+            count("max_iterations", self.max_iterations)
 
     def __call__(self, state: State) -> State:
         """Raise ``RestartAbort`` if the state is beyond the limits."""

@@ -45,23 +45,23 @@ _CONTINUED = (
 )
 """Functions that only return something which runs later, outside of the wrapper."""
 _HOOKS: dict[str, Any] = {
-    "initialize": hooks.Initialize, "abort": hooks.Abort,
-    "finalize": hooks.Finalize, "health_check": hooks.HealthCheck,
-}  # fmt: skip
+    "initialize": hooks.Initialize,
+    "abort": hooks.Abort,
+    "finalize": hooks.Finalize,
+    "health_check": hooks.HealthCheck,
+}
 
 
 @dataclass(kw_only=True, eq=False)
 class Wrapper:
     """Restarts a function on all workers of a run when it fails on one of them.
 
-    The processes stay. Used as a decorator: ``@Wrapper(soft_timeout=60)``. The function
-    is called in *iterations*: all workers begin one together, and when it is
-    interrupted anywhere, all clean up and begin the next one, without those that are
-    lost. Without an agent the function is simply called.
+    The processes stay. Used as a decorator: ``@Wrapper(soft_timeout=60)``. All workers begin an
+    iteration together, and when it is interrupted anywhere, all clean up and begin the next one,
+    without those that are lost. Without an agent the function is simply called.
 
-    The arguments are described in docs/inprocess.md. Durations are timedeltas, or seconds. Raises
-    ``TypeError`` and ``ValueError`` that name the argument. What it was given is there to look
-    at, not to change.
+    See docs/inprocess.md for the arguments; changing them later has no effect. Durations are
+    timedeltas, or seconds. Raises ``TypeError`` and ``ValueError`` that name the argument.
     """
 
     initialize: hooks.Initialize | None = None
@@ -119,10 +119,7 @@ class Wrapper:
         self._plan = Plan(timing(vars(self)), limits, rules, own, **given)
 
     def __call__(self, fn: Callable[..., R]) -> Callable[..., R | None]:
-        """Wrap ``fn``; a worker that stands by to the end returns ``None``.
-
-        Parameters that are annotated with ``CallWrapper`` are not for the caller to give.
-        """
+        """Wrap ``fn``; a worker that stands by to the end returns ``None``."""
         if not callable(fn):
             raise TypeError(f"a wrapper takes a function, not {fn!r}")
         for is_continued, instead in _CONTINUED:

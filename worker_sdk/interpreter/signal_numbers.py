@@ -6,8 +6,5 @@ ALLOWED = f"1 to 31 or {Signals.SIGRTMIN} to {Signals.SIGRTMAX}"
 
 
 def is_signal(number: int) -> bool:
-    """Return whether this system has the signal.
-
-    Not those that the C library keeps to itself, 32 and 33 on Linux: a process may be deaf to them.
-    """
+    """Return whether this system has the signal, and the C library does not keep it to itself."""
     return 1 <= number <= 31 or Signals.SIGRTMIN <= number <= Signals.SIGRTMAX

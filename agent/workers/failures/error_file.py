@@ -74,8 +74,7 @@ def timestamp_of(content: dict[str, Any]) -> int | None:
     """Return when the error was recorded, in seconds since 1970 on the worker's host."""
     message = content.get("message")
     holder: object = message.get("extraInfo") if isinstance(message, dict) else content
-    number = _whole(holder.get("timestamp")) if isinstance(holder, dict) else None
-    return number if number is not None and 0 <= number <= _TIMESTAMP_MAX else None
+    return _whole(holder.get("timestamp"), 0, _TIMESTAMP_MAX) if isinstance(holder, dict) else None
 
 
 def _error_in(content: dict[str, Any]) -> WorkerError:
@@ -86,17 +85,18 @@ def _error_in(content: dict[str, Any]) -> WorkerError:
     if not isinstance(text, str):
         return WorkerError(message=_NO_MESSAGE)
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    code = _whole(message.get("errorCode"))
     return WorkerError(
         message=bounded(text, MESSAGE_BYTES_MAX),
         traceback=bounded(stack, TRACEBACK_BYTES_MAX) if isinstance(stack, str) else "",
-        error_code=code if code is not None and abs(code) <= _EXIT_CODE_MAX else None,
+        error_code=_whole(message.get("errorCode"), -_EXIT_CODE_MAX, _EXIT_CODE_MAX),
     )
 
 
-def _whole(value: object) -> int | None:
-    """Return a whole number that is written as one, or as a text."""
+def _whole(value: object, low: int, high: int) -> int | None:
+    """Return a whole number within bounds that is written as one, or as a text."""
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        return None
     try:
-        return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        return int(value) if low <= int(value) <= high else None
     except ValueError:
         return None

@@ -24,7 +24,7 @@ _OF_WORKER = ("rank", "local_rank", "group_rank", "role")
 def read_report(message: session_pb2.Exit) -> FailureReport:
     """Return the report of a failed run."""
     report, more = message.verdict.report, ""
-    if message.is_report_cut and message.shows_report:
+    if is_to_be_completed(message):
         more = "Cut: the coordinator did not answer when it was asked for the rest."
     elif message.is_report_cut:
         more = f"Cut: the whole report is on the console of the agent on {message.shown_on}."

@@ -119,10 +119,10 @@ class DefaultLogsSpecs(LogsSpecs):
             none = dict.fromkeys(shown, os.devnull)
             both = (dict(none), dict(none))
             return LogsDest(shown, dict(shown), *both, none, os.devnull, os.devnull)
-        dest = LogsDest(shown, dict(shown))
         attempt_dir = self._make_attempt_dir(envs.get(0, {}))
-        dest.filtered_stdout = str(attempt_dir / "filtered_stdout.log")
-        dest.filtered_stderr = str(attempt_dir / "filtered_stderr.log")
+        filtered = [str(attempt_dir / f"filtered_{name}.log") for name in ("stdout", "stderr")]
+        dest = LogsDest(shown, dict(shown))
+        dest.filtered_stdout, dest.filtered_stderr = filtered
         redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
         for rank in shown:
             worker_dir = attempt_dir / str(rank)
@@ -157,9 +157,6 @@ class DefaultLogsSpecs(LogsSpecs):
         attempt_dir.mkdir()
         return attempt_dir
 
-    def _fields(self) -> tuple[object, ...]:
-        return (self._log_dir, self._redirects, self._tee, self._local_ranks_filter)
-
     def __repr__(self) -> str:
         return (
             f"DefaultLogsSpecs(root_log_dir={self._log_dir}, redirects={self._redirects!r}, "
@@ -169,6 +166,7 @@ class DefaultLogsSpecs(LogsSpecs):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DefaultLogsSpecs):
             return NotImplemented
-        return self._fields() == other._fields()
+        names = ("_log_dir", "_redirects", "_tee", "_local_ranks_filter")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # type: ignore[assignment]  # equal by value, and it may hold maps

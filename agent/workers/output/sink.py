@@ -24,11 +24,9 @@ class Sink:
         self.fd = -1
         self._pending = bytearray()
         self._is_broken = self._is_socket = self._is_shared = False
-        self._stream: TextIO | None = None
+        self._stream = None if isinstance(destination, int) else destination
         if isinstance(destination, int):
             self._open(destination)
-        else:
-            self._stream = destination
 
     @property
     def is_idle(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.core.coordinator_link import DELAY_FIRST_S, CoordinatorLink
+from agent.core.agent import DELAY_FIRST_S, CoordinatorLink
 from agent.errors import CoordinatorLost, CoordinatorUnreachable
 from tests.support.agents import CONFIG, PACE
 

@@ -24,17 +24,15 @@ STORE_TIMEOUT = timedelta(minutes=30)
 """As torch's; that of the group counts, if it has one."""
 
 
+# A module of DistributedDataParallel that is the last to let go of an aborted group waits for its
+# threads with the interpreter's lock held, which they may need.
 _aborted: list[Any] = []
-"""Process groups that were aborted, kept for a while: a module of DistributedDataParallel that is
-the last to let go of one waits for its threads with the interpreter's lock held, which they may
-need."""
 
 
 class AbortTorchDistributed(Abort):
     """Aborts all of torch's process groups, and destroys them.
 
-    A main thread in a collective, of NCCL or of gloo, comes out with an error, whether or not
-    its peers are alive; so does one that waits for others in ``init_process_group``.
+    A main thread in a collective comes out with an error, as in ``init_process_group``.
     """
 
     def __call__(self, state: State) -> State:
@@ -65,8 +63,8 @@ class AbortTorchDistributed(Abort):
 def settle() -> None:
     """Leave torch as it was before its first group; once the main thread has come out.
 
-    It may have made a group while the others were aborted. And one that it failed
-    to make has been counted: the next would have another name than on the other workers.
+    It may have made one meanwhile. And one that it failed to make has been counted: the next would
+    have another name than on the other workers.
     """
     module = distributed()
     if module is not None and module.is_initialized():

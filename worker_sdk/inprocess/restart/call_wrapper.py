@@ -34,8 +34,8 @@ class Plan(NamedTuple):
 
     timing: dict[str, float]
     limits: hooks.RetryController
-    rules: list[RankAssignment]
-    local_filter: RankFilter | None
+    rules: list[RankAssignment]  # for the coordinator to apply
+    local_filter: RankFilter | None  # the user's own
     initialize: hooks.Initialize | None
     abort: hooks.Abort | None
     finalize: hooks.Finalize | None

@@ -46,8 +46,7 @@ class Interrupter:
 
     def run(self, function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Return what ``function`` returned, and what it raised; for the main thread."""
-        # Nothing is raised between these lines, so that no outcome is lost: the handler
-        # knows this frame.
+        # Nothing is raised between these lines: the handler knows this frame. No outcome is lost.
         try:
             self._is_open = True
             value = _call(function)
@@ -102,7 +101,6 @@ class Atomic:
         self.lock = threading.RLock()
 
     def __enter__(self) -> None:
-        """Enter, once no termination procedure is in progress."""
         if not self.lock.acquire(blocking=False):
             # The exception may have been raised already, and this be code that cleans up.
             if threading.current_thread() is threading.main_thread():
@@ -110,7 +108,6 @@ class Atomic:
             self.lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Leave."""
         self.lock.release()
 
 

@@ -121,9 +121,9 @@ class Ticker:
     ) -> None:
         self._timing, self._limits, self._on_silence = timing, limits, on_silence
         self._lock = threading.Lock()
-        self._is_running = self._is_judging = self._is_stopped = False
+        self._is_running = self._is_judging = False
         self._armed_since: float | None = None
-        self._changed = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="worker_sdk progress", daemon=True)
         self.start = self._thread.start
 
@@ -133,7 +133,6 @@ class Ticker:
             PROGRESS.start()
             self._is_running, self._is_judging = True, is_judging
             self._arm()
-        self._changed.set()
 
     def pause(self) -> None:
         """Expect no signs: the main thread waits for others, in code of ours."""
@@ -144,15 +143,15 @@ class Ticker:
 
     def close(self) -> None:
         """End the thread, and forget all limits."""
-        self._is_stopped = True
-        self._changed.set()
+        self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
         self.pause()
         self._limits.disarm(HEARTBEAT_SCOPE)
 
     def _arm(self) -> None:
-        """Move the limits to the latest sign; without a new one they stay, and say how long."""
+        """Move the limits to the latest sign; without one the hard one stays, and says how long."""
+        self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
         since = PROGRESS.since
         if since != self._armed_since:
             self._armed_since = since
@@ -161,13 +160,8 @@ class Ticker:
 
     def _tick(self) -> None:
         due = monotonic()
-        while True:
-            self._changed.wait(max(due - monotonic(), 0))
-            self._changed.clear()
-            if self._is_stopped:
-                return
+        while not self._stopped.wait(max(due - monotonic(), 0)):
             now = monotonic()
-            self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
             with self._lock:
                 due = now + self._step(now, now - due)
 
@@ -175,6 +169,7 @@ class Ticker:
         """Do what is due; return for how long nothing else is."""
         interval_s = self._timing["progress_watchdog_interval"]
         if not self._is_running:
+            self._limits.arm(HEARTBEAT_SCOPE, self._timing["heartbeat_timeout"])
             return interval_s
         if lateness_s > STALL_S:
             PROGRESS.excuse(lateness_s)

@@ -27,7 +27,7 @@ from agent.watchdog.file_timers import FileTimers, requested_path
 from tests.support.waiting import MS, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 WORKER = WorkerKey(round_id=3, local_rank=1)
 WALL = 1_000.0
@@ -66,6 +66,8 @@ class Scene:
     workers: dict[int, WorkerKey] = field(default_factory=lambda: {PID: WORKER})
     events: list[TimerAcquired | TimerReleased] = field(default_factory=list)
     refusal: Refusal | None = None
+    meanwhile: Callable[[], None] | None = None
+    """What happens once, as the next event is taken."""
     _timers: FileTimers | None = None
 
     def open(self) -> None:
@@ -83,6 +85,9 @@ class Scene:
         if self.refusal is not None:
             raise self.refusal
         self.events.append(event)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
 
     def write(self, *lines: bytes) -> None:
         fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
@@ -188,6 +193,22 @@ async def test_of_what_was_read_together_only_the_latest_counts(scene: Scene) ->
     assert [(type(event), event.scope) for event in events] == [
         (TimerReleased, "a"),
         (TimerAcquired, "b"),
+    ]
+
+
+async def test_no_request_is_overtaken_by_one_that_is_read_as_it_is_passed_on(
+    scene: Scene,
+) -> None:
+    def catch_up() -> None:
+        scene.write(line("b", -1))
+        scene.timers.catch_up()
+
+    scene.meanwhile = catch_up
+    scene.write(line("a", WALL - 5), line("b", WALL + 1))
+    scene.timers.catch_up()
+    assert [(type(event), event.scope) for event in scene.events] == [
+        (TimerAcquired, "a"),
+        (TimerReleased, "b"),
     ]
 
 
