@@ -34,10 +34,10 @@ from agent.workers.supervisor.messages import (
 )
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
-    continue_with_parents_end,
     die_with,
     kill_descendants,
     list_remaining,
+    signal_at_parents_end,
 )
 from agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
@@ -267,7 +267,7 @@ def serve(
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     become_subreaper()
-    continue_with_parents_end()
+    signal_at_parents_end(signal.SIGCONT)
     with agent:
         try:
             if os.getppid() == agent_pid:
