@@ -322,7 +322,6 @@ def test_a_signal_that_another_thread_takes_ends_the_wait_for_the_others(
     try:
         with pytest.raises(Heard):
             Wrapper()(lambda: 1)()
-            thread.join()
     finally:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # one that is late must end nothing
         thread.join()
