@@ -61,18 +61,14 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host's workers do in the iterations of a round: all of it, the latest wins.
-
-    ``terminated`` only grows. ``groups`` are by local rank, empty if no rule asks for them,
-    ``ahead`` the local ranks that have completed what still runs, or wait for the next one.
-    """
+    """What a host's workers do in the iterations of a round: all of it, the latest wins."""
 
     iteration: int
     step: InprocessStep
-    terminated: tuple[Interruption, ...] = ()
+    terminated: tuple[Interruption, ...] = ()  # only grows
     interruptions: tuple[Interruption, ...] = ()
-    groups: tuple[str, ...] = ()
-    ahead: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()  # by local rank, empty if no rule asks for them
+    ahead: tuple[int, ...] = ()  # have completed what still runs, or wait for the next one
 
 
 class InprocessSeat(NamedTuple):
@@ -117,15 +113,13 @@ DirectiveKind = IterationBegin | IterationInterrupt | IterationComplete
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InprocessDirective:
-    """What a host's workers shall do in an iteration; the latest wins.
-
-    ``terminated`` are local ranks that take no part any more, whatever they do: their
-    host may never have seen the begin that had no seat for them.
-    """
+    """What a host's workers shall do in an iteration; the latest wins."""
 
     round_id: int
     iteration: int
     kind: DirectiveKind
+    # Local ranks that take no part any more, whatever they do: their host may never have
+    # seen the begin that had no seat for them.
     terminated: tuple[int, ...] = ()
 
     @property

@@ -31,7 +31,7 @@ from agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
-from worker_sdk.errors import error_file
+from worker_sdk.errors import NO_ERROR_FILE
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -88,7 +88,7 @@ def launch_agent(
             raise errors.RunFailed(told["run_id"], outcome.reason)
         found = outcome.error_files
         failures = {
-            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, error_file.NO_ERROR_FILE))
+            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, NO_ERROR_FILE))
             for cause in outcome.root_causes
         }
         raise errors.ChildFailedError(name, failures)

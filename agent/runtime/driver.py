@@ -145,7 +145,6 @@ class Driver:
         """Drive the core until it finishes."""
         become_subreaper()
         take_signals(self._config.signals_to_handle, self._submit)
-        self._workers.tell_settings()
         self._spawn(self._workers.start())
         now = time.monotonic()
         self._answer(None, self._core.start(now=now, master_port=self._reserve_port()), now)

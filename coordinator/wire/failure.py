@@ -46,6 +46,15 @@ _RANKS = MessageMapping(
 )
 _STANDING = MessageMapping(Standing, failure_pb2.RankProgress, parts={"progress": PROGRESS})
 
+_REPORT = MessageMapping(
+    model.FailureReport,
+    failure_pb2.FailureReport,
+    given=("root_causes", "victims", "standings", "standings_count"),
+)
+_VERDICT = MessageMapping(
+    model.Verdict, failure_pb2.Verdict, parts={"cause": model.VerdictCause}, given=("report",)
+)
+
 
 @cache
 def _records(text_characters_max: int = 2**31) -> MessageMapping[model.FailureRecord]:
@@ -151,31 +160,19 @@ def record_message(record: model.FailureRecord) -> failure_pb2.FailureRecord:
 
 def verdict_message(verdict: model.Verdict) -> failure_pb2.Verdict:
     """Write a verdict, whole."""
-    message = failure_pb2.Verdict(
-        is_success=verdict.is_success,
-        cause=cause_value(verdict.cause),
-        reason=verdict.reason,
-        restart_count=verdict.restart_count,
-        round_id=verdict.round_id,
-    )
-    if (report := verdict.report) is not None:
-        message.report.MergeFrom(
-            failure_pb2.FailureReport(
-                root_causes=map(record_message, report.root_causes),
-                victims=map(record_message, report.victims),
-                victims_count=report.victims_count,
-                world_size=report.world_size,
-                progress=map(_STANDING.write, report.standings),
-                progress_count=report.standings_count,
-                earlier=report.earlier,
-            )
+    report, written = verdict.report, None
+    if report is not None:
+        written = _REPORT.write(
+            report,
+            root_causes=map(record_message, report.root_causes),
+            victims=map(record_message, report.victims),
+            progress=map(_STANDING.write, report.standings),
+            progress_count=report.standings_count,
         )
+    message: failure_pb2.Verdict = _VERDICT.write(
+        verdict, is_success=verdict.is_success, report=written
+    )
     return message
-
-
-def cause_value(cause: model.VerdictCause) -> failure_pb2.VerdictCause.ValueType:
-    """Write why a run ended."""
-    return failure_pb2.VerdictCause.Value(f"VERDICT_CAUSE_{cause}")
 
 
 def exit_message(wanted: model.Exit) -> session_pb2.Exit:

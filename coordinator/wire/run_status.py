@@ -10,7 +10,7 @@ from coordinator.core.registry.isolation import IsolatedRun
 from coordinator.core.run.run import Run
 from coordinator.core.run.state import HistoryEntry, Phase, RunState
 from coordinator.errors import InvalidRequest
-from coordinator.wire.failure import PROGRESS, cause_value, limits_message, verdict_message
+from coordinator.wire.failure import PROGRESS, limits_message, verdict_message
 from coordinator.wire.session import SPEC
 from drumbeat.mapping import MessageMapping, duration
 from drumbeat.v1 import query_pb2, session_pb2
@@ -40,11 +40,12 @@ def run_message(
     ``state`` is what is journaled, ``run`` the core, for what is not: who is connected,
     and what agents say of themselves.
     """
-    verdict, iterations, reason, full = state.verdict, state.iterations, state.reason, {}
+    verdict, iterations, reason = state.verdict, state.iterations, state.reason
+    more: dict[str, Any] = {} if verdict is None else {"cause": f"VERDICT_CAUSE_{verdict.cause}"}
     if run and (run.state.phase, run.state.round_id) == (state.phase, state.round_id):
         reason = run.reason()  # what it waits for: it has decided nothing that is not journaled
     if view == query_pb2.VIEW_FULL:
-        full = {
+        more |= {
             "spec": SPEC.write(state.spec),
             "round": None if state.round is None else _ROUND.write(state.round),
             "verdict": None if verdict is None else verdict_message(verdict),
@@ -54,19 +55,18 @@ def run_message(
             "event_sequence": state.events_count,
         }
         if iterations is not None and iterations.iteration >= 0:
-            full["iteration"] = iterations.iteration
+            more["iteration"] = iterations.iteration
     return query_pb2.Run(
         run_id=state.run_id,
         generation=state.generation,
         phase=query_pb2.RunPhase.Value(f"RUN_PHASE_{state.phase}"),
         reason=reason,
-        cause=None if verdict is None else cause_value(verdict.cause),  # type: ignore[arg-type]
         round_id=state.round_id,
         restart_count=state.restart_count,
         agents_count=len(state.members),
         failures_count=state.failures_count,
         ended_age=None if state.ended_at is None else _age(state.ended_at, now),
-        **full,
+        **more,
     )
 
 

@@ -41,8 +41,7 @@ class HostIterations:
     """
 
     def __init__(self, config: AgentConfig) -> None:
-        self._size = config.nproc_per_node
-        self._shutdown_timeout_s = config.shutdown_timeout
+        self._size, self._shutdown_timeout_s = config.nproc_per_node, config.shutdown_timeout
         self._latest: InprocessDirective | None = None
         self.begin_round(NO_ROUND)
 

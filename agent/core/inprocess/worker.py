@@ -132,14 +132,10 @@ class Worker:
         """Return whether the coordinator goes on without it, although it has not ended."""
         if self.local_rank in directive.terminated:
             return True
-        match directive.kind:
-            case IterationBegin():
-                return self.seat_in(directive) is None
-            case IterationComplete():
-                has_missed_it = self.iteration == directive.iteration and not self.has_begun
-                return self.iteration < directive.iteration or has_missed_it
-            case IterationInterrupt():
-                return False
+        if isinstance(directive.kind, IterationBegin):
+            return self.seat_in(directive) is None
+        latest_begun = self.iteration if self.has_begun else self.iteration - 1
+        return isinstance(directive.kind, IterationComplete) and latest_begun < directive.iteration
 
     def dismiss(self, round_id: int, reason: str, *, at: float) -> WorkerOrder:
         """Return the order to end, because no iteration follows."""

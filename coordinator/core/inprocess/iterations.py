@@ -72,8 +72,6 @@ class Iterations:
         for incarnation in lost:
             self.agent_lost(incarnation, "it was lost")
 
-    # Events.
-
     def reported(self, incarnation: str, report: InprocessReport, *, now: float) -> None:
         """Take a host's report of this round in. Constant, but for what it names."""
         host = self.roster.live.get(incarnation)
@@ -104,8 +102,7 @@ class Iterations:
 
     def agent_lost(self, incarnation: str, why: str) -> None:
         """Go on without a host. Linear in its workers."""
-        host = self.roster.live.get(incarnation)
-        if host is not None:
+        if (host := self.roster.live.get(incarnation)) is not None:
             self._retire(host, InterruptionKind.HOST_LOST, why)
 
     def noted(self, record: rec.IterationRecord, *, now: float) -> None:
@@ -125,8 +122,6 @@ class Iterations:
                 self._completion = Barrier()
             case rec.IterationCompleted():
                 self._completion = Barrier()
-
-    # What follows.
 
     @property
     def is_engaged(self) -> bool:
@@ -165,8 +160,6 @@ class Iterations:
         assert ranks == list(range(len(state.order))), "ranks are not those of the order"
         if state.phase is IterationPhase.RUNNING and not self._faults:
             assert roster.gone.isdisjoint(state.order), "a worker that is gone takes part"
-
-    # Reports.
 
     def _note_progress(self, host: Seat, report: InprocessReport, now: float) -> None:
         """Take in what a report says of the iteration that began last."""
@@ -271,8 +264,6 @@ class Iterations:
             why = f"workers disagree on how to restart in process: {'; '.join(differing)}"
             self._give_up = GiveUp(reason=why)
 
-    # Workers that leave.
-
     def _retire(
         self, host: Seat, kind: InterruptionKind, why: str, *, but: Collection[int] = ()
     ) -> None:
@@ -301,8 +292,6 @@ class Iterations:
         is_running = self.state.phase is IterationPhase.RUNNING
         self._completion = Barrier(dict(self.roster.live) if is_running else {})
 
-    # Decisions.
-
     def _decide_running(self, now: float) -> rec.IterationRecord | Wait | None:
         state, done, faults = self.state, self._completion, list(self._faults.values())
         why = faults_named(faults) or self._cause
@@ -328,8 +317,7 @@ class Iterations:
         return rec.IterationCompleted(round_id=state.round_id, iteration=state.iteration, at_s=now)
 
     def _interrupted(self, iteration: int, why: str, now: float) -> rec.IterationInterrupted:
-        reason = f"iteration {iteration} was interrupted: {why}"
-        round_id = self.state.round_id
+        reason, round_id = f"iteration {iteration} was interrupted: {why}", self.state.round_id
         return rec.IterationInterrupted(
             round_id=round_id, iteration=iteration, reason=reason, at_s=now
         )
@@ -412,8 +400,6 @@ class Iterations:
             exited=sum(fault.is_exit for fault in leavers.values()),
         )
 
-    # What is asked above.
-
     def _wait_at(
         self, barrier: Barrier, reached: str, iteration: int, *, until: float, now: float
     ) -> Wait:
@@ -440,9 +426,9 @@ class Iterations:
         return self._entry.spec[0] if self._entry.spec is not None else InprocessSpec()
 
     def _barrier_deadline(self) -> float:
-        since = self._entry.since
-        if self.state.phase is IterationPhase.INTERRUPTED or since is None:
-            since = self._interrupted_since
+        is_first = self.state.phase is not IterationPhase.INTERRUPTED
+        since = self._entry.since if is_first else None
+        since = self._interrupted_since if since is None else since
         return since + self._present_spec().barrier_timeout_s
 
 

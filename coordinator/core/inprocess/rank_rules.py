@@ -32,15 +32,11 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRule:
-    """One rule. One class for all kinds, so that a journal can read it.
-
-    ``count`` is that of the active rules, 1 or more. Bit ``i % 8`` of byte ``i // 8`` of
-    ``allowed`` says whether a group with ``i`` workers may stay.
-    """
+    """One rule. One class for all kinds, so that a journal can read it."""
 
     kind: RuleKind
-    count: int = 0
-    allowed: bytes = b""
+    count: int = 0  # of the active rules, 1 or more
+    allowed: bytes = b""  # bit i % 8 of byte i // 8: whether a group with i workers may stay
 
     def __str__(self) -> str:
         if self.kind is RuleKind.GROUPS:
@@ -81,16 +77,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """An order; its first ``active_world_size`` workers call the function.
-
-    ``cuts`` lead to it from the order before. ``discarded`` are those of them that
-    a rule sent away although nothing was wrong with them.
-    """
+    """An order; its first ``active_world_size`` workers call the function."""
 
     order: list[int]
     active_world_size: int
-    cuts: tuple[Cut, ...]
-    discarded: tuple[int, ...]
+    cuts: tuple[Cut, ...]  # they lead to it from the order before
+    discarded: tuple[int, ...]  # sent away by a rule, although nothing was wrong with them
 
 
 def assign(

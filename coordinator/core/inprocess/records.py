@@ -39,22 +39,18 @@ class InprocessReport(HostReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationBegan:
-    """All workers that take part had entered, and were told to call the function.
-
-    ``cuts`` are the workers that took part before and do no more; ``exited`` of them had
-    failed at nothing. ``spec`` is ``None`` if it is that of the iteration before.
-    """
+    """All workers that take part had entered, and were told to call the function."""
 
     round_id: int
     iteration: int
     active_world_size: int
     master_addr: str
     master_port: int
-    cuts: tuple[Cut, ...] = ()
-    spec: InprocessSpec | None = None
+    cuts: tuple[Cut, ...] = ()  # of workers that took part before and do no more
+    spec: InprocessSpec | None = None  # None: that of the iteration before
     reason: str = ""
     at_s: float = 0.0
-    exited: int = 0
+    exited: int = 0  # of those cut, who had failed at nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,28 +108,22 @@ class IterationPhase(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class IterationState:
-    """What must still be known of a round's iterations after a restart of the coordinator.
-
-    ``order`` are the workers of the latest iteration that began, by rank; a worker is
-    its rank at the start of the round. ``spec`` is that of the present call of the
-    function, ``call_first`` its first iteration; ``None`` if none of it began.
-    ``restarted`` counts the iterations that an interrupted one was followed by, ``exited``
-    the workers that left the order having failed at nothing.
-    """
+    """What must still be known of a round's iterations after a restart of the coordinator."""
 
     round_id: int
     world_size: int
     iteration: int = -1
     phase: IterationPhase = IterationPhase.NONE
+    # Workers of the latest iteration that began, by rank, each as its rank in the round.
     order: list[int] = field(default_factory=list)
     active_world_size: int = 0
     master_addr: str = ""
     master_port: int = 0
-    spec: InprocessSpec | None = None
-    call_first: int = 0
-    restarted: int = 0
+    spec: InprocessSpec | None = None  # of the present call; None: none of it began
+    call_first: int = 0  # the first iteration of the call
+    restarted: int = 0  # iterations that followed an interrupted one
     reason: str = ""
-    exited: int = 0
+    exited: int = 0  # workers that left the order having failed at nothing
 
     @property
     def next_iteration(self) -> int:

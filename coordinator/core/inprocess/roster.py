@@ -66,16 +66,11 @@ class Barrier:
 
 @dataclass(slots=True)
 class Entry(Barrier):
-    """The barrier of an iteration that has not begun.
+    """The barrier of an iteration that has not begun."""
 
-    ``spec`` is what the first host that entered brought, and its name, ``early`` the
-    iteration and what interrupts it before it begins. ``is_deserted``: a host has lost all
-    of its workers in it.
-    """
-
-    spec: tuple[InprocessSpec, str] | None = None
-    early: tuple[int, str] | None = None
-    is_deserted: bool = False
+    spec: tuple[InprocessSpec, str] | None = None  # what the first host brought, and its name
+    early: tuple[int, str] | None = None  # the iteration, and why it is over before it begins
+    is_deserted: bool = False  # a host has lost all of its workers in it
 
 
 class Roster:

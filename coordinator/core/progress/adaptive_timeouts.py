@@ -29,16 +29,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedLimit:
-    """One limit and what it came from; durable, so that learning goes on after a restart.
-
-    ``settled_s`` is what the rounds before this one came to, ``None`` if nothing.
-    ``longest_s`` and ``samples`` are of the current round, when it was noted.
-    """
+    """One limit and what it came from; durable, so that learning goes on after a restart."""
 
     section: str
     limit_s: float
-    settled_s: float | None = None
-    longest_s: float = 0.0
+    settled_s: float | None = None  # what the rounds before this one came to
+    longest_s: float = 0.0  # of the current round, when it was noted
     samples: int = 0
 
 
@@ -50,24 +46,17 @@ def differ(limits: Iterable[LearnedLimit], others: Iterable[LearnedLimit]) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRules:
-    """How limits come about.
-
-    ``factor`` and ``weight`` (of the earlier limit) are those of the source.
-    ``limit_min_s``: no limit is shorter, however fast a step is: a host that
-    pauses for a moment is no hang. ``heartbeats_min`` and ``sections_min``:
-    samples of one host before its times count; the first steps tell little of
-    the later ones, sections are rarer and more alike. ``growth_min``: a change
-    by less is told only at the end of the round.
-    ``interval_s``: changes of this long are journaled and told together.
-    """
+    """How limits come about; ``factor`` and ``weight`` are those of the source."""
 
     factor: float = 5.0
-    weight: float = 0.5
-    limit_min_s: float = 5.0
+    weight: float = 0.5  # of the earlier limit
+    limit_min_s: float = 5.0  # however fast a step is: a host that pauses a moment is no hang
+    # Samples of one host before its times count: the first steps tell little of the later
+    # ones, sections are rarer and more alike.
     heartbeats_min: int = 32
     sections_min: int = 3
-    growth_min: float = 0.1
-    interval_s: float = 1.0
+    growth_min: float = 0.1  # a change by less is told only at the end of the round
+    interval_s: float = 1.0  # changes of this long are journaled and told together
 
 
 class Learning:

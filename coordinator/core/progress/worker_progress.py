@@ -17,19 +17,14 @@ BEHIND_SHOWN_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProgress:
-    """Where one worker stands. Ages are seconds, as of one instant.
-
-    ``step``: of its latest heartbeat, if that named one. ``heartbeat_age_s`` is
-    ``None`` if there was no heartbeat, ``runtime_age_s`` if it does not use the
-    SDK. ``scope``: the innermost open section, else the latest open timer.
-    """
+    """Where one worker stands. Ages are seconds, as of one instant."""
 
     local_rank: int
-    step: int | None = None
+    step: int | None = None  # of its latest heartbeat, if that named one
     step_time_s: float | None = None
-    heartbeat_age_s: float | None = None
-    runtime_age_s: float | None = None
-    scope: str = ""
+    heartbeat_age_s: float | None = None  # None: there was none
+    runtime_age_s: float | None = None  # None: it does not use the SDK
+    scope: str = ""  # the innermost open section, else the latest open timer
     scope_age_s: float | None = None
     scopes_open: int = 0
 
