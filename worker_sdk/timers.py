@@ -16,9 +16,24 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 from weakref import ref
 
-from worker_sdk.board import layout
 from worker_sdk.board.board import REFUSED, Board, Thread
-from worker_sdk.board.layout import PROGRESS_SINCE, SIGNAL_DEFAULT, SLOT_WORDS, SLOTS_FROM
+from worker_sdk.board.layout import (
+    AUTO,
+    GAP_MAX,
+    GAPS,
+    HEARTBEAT_AT,
+    HEARTBEATS,
+    KIND_SECTION,
+    KIND_TIMER,
+    NO_STEP,
+    PROGRESS_SINCE,
+    SIGNAL_DEFAULT,
+    SLOT_SINCE,
+    SLOT_WORDS,
+    SLOTS_FROM,
+    STEP,
+    STEP_TIME,
+)
 from worker_sdk.interpreter.signal_numbers import ALLOWED, is_signal
 from worker_sdk.runtime import STATE, attachment, start
 
@@ -35,8 +50,15 @@ AFTER_MAX_S = 1e9
 """Longer limits, of more than thirty years, are taken for this one."""
 CONFIRM_TIMEOUT_S = 5.0
 """Longest wait for the agent to confirm a timer."""
+PLACES_KEPT = 1024
+"""Places in the code whose names are remembered."""
 STEP_MAX = 2**63 - 1
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+@functools.lru_cache(PLACES_KEPT)
+def _place(path: str, line: int) -> str:
+    return f"{path.rpartition('/')[2]}:{line}"
 
 
 class _Block:
@@ -105,8 +127,10 @@ class expires(_Block):  # noqa: N801 - used like a function
         self._after_ns = duration_ns("after", after)
         if scope is None:
             frame = sys._getframe(1)  # noqa: SLF001 - the cheap way to the caller
-            scope = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-        self._name = checked_name("scope", scope)
+            scope = _place(frame.f_code.co_filename, frame.f_lineno)
+        elif type(scope) is not str or not scope:
+            scope = checked_name("scope", scope)
+        self._name = scope
         self._signal = SIGNAL_DEFAULT if signal is None else signal_word(signal)
 
     def __enter__(self) -> Self:
@@ -115,9 +139,7 @@ class expires(_Block):  # noqa: N801 - used like a function
         board = self._board = STATE.board or start()
         after_ns = self._after_ns
         guard = ref(self, board.on_lost)
-        self._slot = board.open_slot(
-            self._name, after_ns, after_ns, self._signal, layout.KIND_TIMER
-        )
+        self._slot = board.open_slot(self._name, after_ns, after_ns, self._signal, KIND_TIMER)
         board.leak_guards[self._slot] = guard
         return self
 
@@ -144,7 +166,7 @@ class section(_Block):  # noqa: N801 - used like a function
         if timeout is None:
             self._limit = 0
         elif isinstance(timeout, str) and timeout == "auto":
-            self._limit = layout.AUTO
+            self._limit = AUTO
         else:
             self._limit = self._after_ns = duration_ns("timeout", timeout, '"auto" or None')
 
@@ -160,7 +182,7 @@ class section(_Block):  # noqa: N801 - used like a function
             self._began = monotonic_ns()
             self._thread = mine
             mine.sections += 1
-            after_ns, limit, kind = self._after_ns, self._limit, layout.KIND_SECTION
+            after_ns, limit, kind = self._after_ns, self._limit, KIND_SECTION
             self._slot = board.open_slot(self._name, after_ns, limit, SIGNAL_DEFAULT, kind)
             board.leak_guards[self._slot] = guard
             for slot in around:
@@ -193,7 +215,7 @@ class section(_Block):  # noqa: N801 - used like a function
         if slot != REFUSED:
             board.leak_guards[slot] = None
             # Pauses are left out.
-            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + layout.SLOT_SINCE]
+            began = board.words[SLOTS_FROM + slot * SLOT_WORDS + SLOT_SINCE]
             board.close_slot(slot)
         else:
             began = self._began
@@ -222,7 +244,7 @@ def acquire(
     board = STATE.board or start()
     if not board.free:
         release(name)  # else there would be no slot for the renewal of an open one
-    slot = board.open_slot(name, after_ns, after_ns, word, layout.KIND_TIMER)
+    slot = board.open_slot(name, after_ns, after_ns, word, KIND_TIMER)
     try:
         # From the look to the store there is no call, so no other thread comes in between.
         acquired = board.acquired
@@ -258,7 +280,11 @@ def heartbeat(step: int | None = None) -> None:
     From the first one on the agent may expect more of them. ``step``, 0 or more, is shown in
     reports, and tells how long a step takes.
     """
-    mark = layout.NO_STEP if step is None else checked_step(step)
+    # Called at every step: the usual one is checked without a call.
+    if type(step) is int and 0 <= step <= STEP_MAX:
+        mark = step
+    else:
+        mark = NO_STEP if step is None else checked_step(step)
     board = STATE.board or start()
     words = board.words
     mine = board.threads.mine
@@ -268,20 +294,20 @@ def heartbeat(step: int | None = None) -> None:
     if before and is_outside:
         gap = now - before
         if not board.has_section_between:
-            if words[layout.GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
-                words[layout.GAP_MAX] = gap
-            words[layout.GAPS] += 1
+            if words[GAP_MAX] < gap:  # noqa: PLR1730 - a call would let others in
+                words[GAP_MAX] = gap
+            words[GAPS] += 1
         steps = mark - board.step_before if mark >= 0 and board.step_before >= 0 else 1
         if steps > 0:
-            words[layout.STEP_TIME] = (gap - board.paused_ns) // steps
+            words[STEP_TIME] = (gap - board.paused_ns) // steps
     board.beat_before = now
     board.step_before = mark
     board.beater = mine
     board.paused_ns = 0
     board.has_section_between = not is_outside
-    words[layout.STEP] = mark
-    words[layout.HEARTBEAT_AT] = now
-    words[layout.HEARTBEATS] += 1
+    words[STEP] = mark
+    words[HEARTBEAT_AT] = now
+    words[HEARTBEATS] += 1
     words[PROGRESS_SINCE] = now if is_outside else 0
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from operator import attrgetter
 
 from coordinator.core.inprocess.records import InprocessReport
 from coordinator.core.progress.adaptive_timeouts import Observation
@@ -88,7 +87,13 @@ class Beat:
     def repeats(self, before: Beat) -> bool:
         """Return whether it says nothing new but where workers stand."""
         return (
-            _REPEATED(self) == _REPEATED(before)
+            self.state is before.state
+            and self.round_id == before.round_id
+            and self.master_port == before.master_port
+            and self.failures_written == before.failures_written
+            and self.workers_alive == before.workers_alive
+            and self.workers_done == before.workers_done
+            and self.is_start_impossible == before.is_start_impossible
             and not self.observations
             and self.inprocess is before.inprocess is None
             and self.failure is before.failure is None
@@ -106,10 +111,6 @@ class Beat:
             observations=self.observations or before.observations,
             failure=self.failure or before.failure,
         )
-
-
-_NEVER_REPEATED = frozenset({"workers", "observations", "inprocess", "failure"})
-_REPEATED = attrgetter(*(each.name for each in fields(Beat) if each.name not in _NEVER_REPEATED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,16 +307,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Desired: stop what is left, and end.
-
-    Long reports are cut on the way; who ``shows_report`` asks for all of it, by the
-    run's ``generation``. ``shown_on`` is the host of one that does.
-    """
+    """Desired: stop what is left, and end."""
 
     verdict: Verdict
-    generation: int = 1
+    generation: int = 1  # by it an agent asks for the whole of a report that was cut on the way
     shows_report: bool = True
-    shown_on: str = ""
+    shown_on: str = ""  # the host of one that shows it
 
 
 Desired = Standby | Assignment | Stop | Exit | Release

@@ -39,8 +39,10 @@ _STEPS = enum_table(inprocess_pb2.InprocessStep.DESCRIPTOR, InprocessStep)
 
 def report_of(beat: session_pb2.Beat, local_world_size: int) -> InprocessReport | None:
     """Read what the workers of an agent with so many of them do in iterations."""
+    if not beat.HasField("inprocess"):
+        return None
     message, step = beat.inprocess, _STEPS.get(beat.inprocess.step)
-    if not beat.HasField("inprocess") or step is None or message.iteration > ID_MAX:
+    if step is None or message.iteration > ID_MAX:
         return None
     return InprocessReport(
         iteration=message.iteration,

@@ -199,7 +199,7 @@ def read_beat(
         failures_written=message.failures_written,
         workers_alive=message.workers_alive,
         is_start_impossible=message.is_start_impossible,
-        workers=_workers(message, size, on_problem),
+        workers=_workers(message, size, on_problem) if message.workers else (),
         observations=tuple({each.section: each for each in longest}.values()),
         inprocess=inprocess.report_of(message, size),
         failure=failure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import fields, replace
+from itertools import chain, count
 
 from coordinator import errors
 from coordinator.core.events import SessionOpened
@@ -21,9 +22,8 @@ def refusal(
 ) -> errors.CoordinatorError | None:
     """Return why the agent can't be let in, ``None`` if it can.
 
-    A member comes back whatever the run does: an ended run still owes it the
-    verdict. A stranger is let in if the run lives, the specs agree and there is
-    room in the table.
+    A member comes back whatever the run does: an ended run still owes it the verdict.
+    A stranger is let in if the run lives, the specs agree and there is room in the table.
     """
     known = state.members.get(event.agent.incarnation)
     if known is not None:
@@ -84,11 +84,8 @@ def run_closed(run_id: str, state: RunState | None) -> errors.RunClosed:
 
 def numbered(agent: AgentIdentity, taken: Container[str]) -> AgentIdentity:
     """Return the agent with its name, numbered if another has it already: "node7#2"."""
-    name, number = agent.name, 1
-    while name in taken:
-        number += 1
-        name = f"{agent.name}#{number}"
-    return replace(agent, name=name)
+    names = chain([agent.name], (f"{agent.name}#{number}" for number in count(2)))
+    return replace(agent, name=next(name for name in names if name not in taken))
 
 
 def differences(*, theirs: RunSpec, ours: RunSpec) -> tuple[errors.Difference, ...]:

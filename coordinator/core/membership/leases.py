@@ -93,11 +93,10 @@ class Membership:
     def follow(self, agents: int) -> bool:
         """Take in how many agents the run has; return whether they beat at another pace now.
 
-        Up to ``agents_at_base_pace`` agents keep ``base_pace``. With each doubling beyond it
-        the reconnect delay doubles, and so does the interval, as far as the lease allows. The
-        lease is the same at any size: a large run finds its silent hosts as fast as a small
-        one. A pace that is stretched is tightened only when most agents have gone, so that a
-        few who come and go change nothing. It holds from each member's next beat on.
+        With each doubling beyond ``agents_at_base_pace`` the reconnect delay doubles, and so
+        does the interval, as far as the lease allows. The lease is the same at any size: a
+        large run finds its silent hosts as fast as a small one. A stretched pace is tightened
+        only when most agents have gone, so that a few who come and go change nothing.
         """
         before, room = self._stretch, self._policy.agents_at_base_pace * self._stretch
         while agents > room:
@@ -187,8 +186,7 @@ class Membership:
     def stood_still(self, seconds: float) -> None:
         """Take in that the coordinator read nothing for so long, and deadlines passed.
 
-        What waits to be read takes time as well: as much again, but no more than
-        a member needs for its next beat.
+        Reading what waits takes as much again, but no more than a member needs for a beat.
         """
         self._stalled_s += seconds
         self._reading_s += min(seconds, self._suspect_s)

@@ -20,16 +20,13 @@ Transition = RoundStarted | RoundEnded | EndingStarted | RunEnded
 
 
 class RunContext:
-    """One for each run. Every change of the durable state goes through ``commit``.
-
-    ``done`` is how many workers of each participant of the current or last round exited
-    with 0 before they were told to stop.
-    """
+    """One for each run. Every change of the durable state goes through ``commit``."""
 
     def __init__(self, state: RunState, members: Membership, policy: Policy) -> None:
         self.state, self.members, self.policy = state, members, policy
         self.learning = Learning(policy.learning, state.limits or ())
         self.silent = SilentAtFailure()
+        # Workers of participants of the round that exited with 0 before they were told to stop.
         self.done: dict[str, int] = {}
         self.effects: list[fx.Effect] = []
         self._untold: set[str] = set()  # members that may not know their desired state
@@ -47,9 +44,8 @@ class RunContext:
     def log(self, decision: str, reason: str) -> None:
         """Have a decision logged."""
         run_id, round_id = self.state.run_id, self.state.round_id
-        self.effects.append(
-            fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
-        )
+        log = fx.Decided(run_id=run_id, decision=decision, reason=reason, round_id=round_id)
+        self.effects.append(log)
 
     def ended(self, cause: model.VerdictCause, reason: str, *, now: float) -> RunEnded:
         """Return the end of the run, with the report on its last round if that failed."""
@@ -73,11 +69,7 @@ class RunContext:
     def take_effects(
         self, wait: Wait | None, released: Mapping[str, str], *, now: float
     ) -> list[fx.Effect]:
-        """Return the effects since the last call, desired states last.
-
-        ``wait`` is what the run, or an iteration, waits for, ``released`` by the exit barrier,
-        and why.
-        """
+        """Return the effects since the last call; ``wait`` and ``released`` are the phase's."""
         taken, self.effects = self.effects, []
         if not self._untold and not self._is_for_all:
             return taken  # as after most events
@@ -133,25 +125,21 @@ class RunContext:
     def _exit(self, verdict: model.Verdict, incarnation: str) -> model.Exit:
         """Return the end, and whether this agent is one of the few that show the whole report."""
         first, report = next(iter(self.state.seats.values()), None), verdict.report
-        if first is None:
-            return model.Exit(verdict=verdict, generation=self.state.generation)
-        records = [*report.root_causes, *report.victims] if report is not None else []
-        shown_by = {first.agent.incarnation, *(record.incarnation for record in records)}
+        records = (*report.root_causes, *report.victims) if report is not None else ()
+        is_among = any(record.incarnation == incarnation for record in records)
         return model.Exit(
             verdict=verdict,
             generation=self.state.generation,
-            shows_report=incarnation in shown_by,
-            shown_on=first.agent.host,
+            shows_report=first is None or first.agent.incarnation == incarnation or is_among,
+            shown_on=first.agent.host if first is not None else "",
         )
 
 
 def decided(state: RunState, record: Record) -> list[fx.Effect]:
     """Fold in a record that the history calls a decision; return what journals and logs it."""
     state.apply(record)
-    entry, run_id = state.history[-1], state.run_id
-    log = fx.Decided(
-        run_id=run_id, decision=entry.decision, reason=entry.reason, round_id=entry.round_id
-    )
+    what, run_id, round_id = state.history[-1], state.run_id, state.round_id
+    log = fx.Decided(run_id=run_id, decision=what.decision, reason=what.reason, round_id=round_id)
     return [fx.Persist(run_id=state.key, record=record), log]
 
 
@@ -160,9 +148,7 @@ class RunPhase:
 
     It is made at the transition, and after a restart of the coordinator, from the durable
     state alone, and dropped with its facts. ``wait`` is what waiting agents are told,
-    ``released`` are participants that need not wait for the others any more, with the
-    reason. ``review_at`` is when to review if nothing happens before; a phase that begins
-    may find at once what its forerunner had no time for.
+    ``released`` are participants that need not wait for the others any more, with the reason.
     """
 
     released: Mapping[str, str] = {}
@@ -170,7 +156,7 @@ class RunPhase:
     def __init__(self, run: RunContext, *, now: float) -> None:
         self.run, self.state, self.members = run, run.state, run.members
         self.wait: Wait | None = None
-        self.review_at: float | None = now
+        self.review_at: float | None = now  # a phase may find at once what is due
 
     def review(self, *, now: float, judged_at: float) -> Transition | None:
         """Return the record that leads to the next phase, ``None`` if this one goes on.

@@ -1,9 +1,8 @@
 """Pure. Who sits where in a round.
 
-Source of the rank arithmetic: torch elastic ``SimpleElasticAgent._assign_worker_ranks``
-(2.13.0): global ranks are prefix sums over local world sizes in group rank
-order; role ranks are the same within a role. Group ranks themselves are sticky
-here, which they are not there (docs/adr/0005-sticky-ranks.md).
+Global ranks are prefix sums over local world sizes in group rank order, role ranks the same
+within a role. Source: torch elastic ``SimpleElasticAgent._assign_worker_ranks`` (2.13.0);
+differs: group ranks are sticky here (docs/adr/0005-sticky-ranks.md).
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ def group_order(
 ) -> list[AgentIdentity]:
     """Return the agents by their new group rank.
 
-    An agent keeps its previous group rank if that is below the number of
-    agents. The others fill the holes: first those that had a rank, in its
-    order, then newcomers in the order given.
+    An agent keeps its previous group rank if that is below the number of agents. The others
+    fill the holes: first those that had a rank, in its order, then newcomers in the order given.
     """
     size = len(agents)
     ranked = sorted(agents, key=lambda agent: previous.get(agent.incarnation, inf))

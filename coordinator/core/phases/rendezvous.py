@@ -46,12 +46,11 @@ class GiveUp:
 def close_round(spec: RunSpec, gathering: Rendezvous, *, now: float) -> str | Wait | GiveUp:
     """Decide whether the round can close at ``now``; a string says why it does.
 
-    Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last
-    call: it waits ``last_call_s`` at most, and no longer than a tenth of it
-    after the latest arrival. A round that only lost agents makes no last call.
-    An agent whose stream broke a moment ago is waited for, its grace is short, and
-    one that is silent until it is heard or its lease ends: of many machines that
-    die at once the first one's end must not make a round with all the others.
+    Closes at ``agents_max`` at once. From ``agents_min`` on it makes a last call: it waits
+    ``last_call_s`` at most, and no longer than a tenth of it after the latest arrival. A round
+    that only lost agents makes no last call. An agent whose stream broke a moment ago is waited
+    for, its grace is short, and one that is silent until it is heard or its lease ends: of many
+    machines that die at once the first one's end must not make a round with all the others.
     Source: torch elastic ``_RendezvousJoinOp``; differs: docs/adr/0004-closing-a-round.md.
     """
     present, wanted = gathering.agents_present, spec.agents_min - gathering.agents_present

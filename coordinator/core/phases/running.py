@@ -97,11 +97,11 @@ class Running(RunPhase):
             lost = state.iterations.lost if state.iterations is not None else 0
             reason = reasons.all_succeeded(current, state.excused, lost)
             return self.run.ended(VerdictCause.SUCCEEDED, reason, now=now)
-        # Of those that can't start the command; no restart would help.
-        founders, presences = self._failed & state.founders, self.members.presences
-        if unable := [i for i in founders if presences[i].beat.is_start_impossible]:
+        if self._failed and (unable := self._unable()):
             reason = reasons.start_impossible(current, self._causes(), unable)
-            return self._fail(VerdictCause.START_IMPOSSIBLE, reason, now, self._where(judged_at))
+            self.run.silent.note(current, self.members, since=self._failed_since, charged=0)
+            where, cause = self._where(judged_at), VerdictCause.START_IMPOSSIBLE
+            return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)
         if self._lost:
             reason = reasons.round_lost(current, self._lost)
             return RoundEnded(cause=RoundEnd.AGENT_LOST, reason=reason, at_s=now)
@@ -121,6 +121,11 @@ class Running(RunPhase):
     def _causes(self) -> list[FailureRecord]:
         """Return what explains the failure of the round, as far as it is known. Linear."""
         return root_causes(known_failures(self.state, self.members), self._round.round_id)
+
+    def _unable(self) -> list[str]:
+        """Return failed members that can't start the command; no restart would help."""
+        presences, founders = self.members.presences, self.state.founders
+        return [i for i in self._failed & founders if presences[i].beat.is_start_impossible]
 
     def _where(self, now: float) -> Standings:
         """Return where the workers of the round stand. Linear in workers."""
@@ -163,9 +168,10 @@ class Running(RunPhase):
         else:
             what = reasons.run_failed(f"round {current.round_id} failed: {why}", causes)
         reason = reasons.restart(what, state)
-        if state.restarts_used >= state.spec.restarts_max:
-            return self._fail(VerdictCause.WORKER_FAILED, reason, now, where)
-        self.run.silent.note(current, members, since=self._failed_since, charged=1)
+        is_last = state.restarts_used >= state.spec.restarts_max
+        self.run.silent.note(current, members, since=self._failed_since, charged=not is_last)
+        if is_last:
+            return EndingStarted(reason=reason, at_s=now, where=where)
         return RoundEnded(cause=RoundEnd.WORKER_FAILED, reason=reason, at_s=now, where=where)
 
     def _review_barrier(self, now: float) -> None:
@@ -198,10 +204,3 @@ class Running(RunPhase):
             return None
         reason = f"{extras} more joined the {size} of the round"
         return RoundEnded(cause=RoundEnd.AGENT_JOINED, reason=reason, at_s=now)
-
-    def _fail(
-        self, cause: VerdictCause, reason: str, now: float, where: Standings
-    ) -> EndingStarted:
-        """Say that no further round would help, or none is allowed."""
-        self.run.silent.note(self._round, self.members, since=self._failed_since, charged=0)
-        return EndingStarted(reason=reason, at_s=now, where=where, cause=cause)

@@ -1,7 +1,6 @@
 """Pure. All runs of one coordinator: which exist, which are due, which are remembered.
 
-A run id can be used again once its run has ended. Whom an agent belongs to is then judged
-by durations alone: its uptime against the age of the verdict.
+A run id can be used again once its run has ended; an agent's uptime tells which it belongs to.
 """
 
 from __future__ import annotations
@@ -63,11 +62,6 @@ class Registry:
         run = self._of_agent(event.run_id, event.incarnation)
         return run is not None and run.take_quietly(event, now=now)
 
-    def latest(self, run_id: str) -> IsolatedRun | None:
-        """Return the run that has this id now, or had it last."""
-        runs = self._generations.get(run_id)
-        return runs[-1] if runs else None
-
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if nothing is awaited."""
         return self._deadlines.next()
@@ -75,7 +69,7 @@ class Registry:
     def check_invariants(self) -> None:
         """Assert what must hold between events. Linear in agents; for tests."""
         for run in self.runs.values():
-            is_latest = self.latest(run.state.run_id) is run
+            is_latest = self._generations[run.state.run_id][-1] is run
             assert is_latest or run.state.phase is Phase.ENDED, "two runs of an id are alive"
             run.check_invariants()
         assert len(self.ended) <= self._policy.runs_ended_max, "too many ended runs"
@@ -92,22 +86,23 @@ class Registry:
             case ev.FailureReported():
                 return self._take_failure(event, now)
             case ev.LimitsReset():
-                run = self.latest(event.run_id)
-                if run is None:
+                if (runs := self._generations.get(event.run_id)) is None:
                     return [fx.Answer(request_id=event.request_id, result=None)]
+                return self._deliver(runs[-1], event, now)
             case _:
                 run = self._of_agent(event.run_id, event.incarnation)
                 if run is None:
                     return refuse(event, errors.StaleSession("its run is not known here"))
-        return self._deliver(run, event, now)
+                return self._deliver(run, event, now)
 
     def _of_agent(self, run_id: str, incarnation: str) -> IsolatedRun | None:
         """Return the run of this id that the agent is a member of, else the latest."""
-        latest = self.latest(run_id)
-        if latest is None or incarnation in latest.state.members:
-            return latest
-        older = reversed(self._generations[run_id][:-1])
-        return next((run for run in older if incarnation in run.state.members), latest)
+        runs = self._generations.get(run_id)
+        if runs is None:
+            return None
+        if incarnation in runs[-1].state.members:
+            return runs[-1]
+        return next((run for run in reversed(runs) if incarnation in run.state.members), runs[-1])
 
     def _open(self, event: ev.SessionOpened, now: float) -> list[fx.Effect]:
         """Let an agent into its run: the one it is a member of, the latest, or a new one."""

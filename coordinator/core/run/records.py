@@ -1,7 +1,4 @@
-"""Pure. What the journal keeps: every accepted change of a run; ``RunState`` is their fold.
-
-``at_s`` is when a decision was taken, on the coordinator's clock.
-"""
+"""Pure. What the journal keeps: every accepted change of a run; ``RunState`` is their fold."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class AgentAdmitted:
     agent: AgentIdentity
     # Above every round it has held: a coordinator that lost its memory must not use them again.
     rounds_seen: int = 0
-    at_s: float = 0.0
+    at_s: float = 0.0  # of all decisions: when it was taken, on the coordinator's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +166,9 @@ _NAME_BYTES = 40
 
 def weight(record: Record) -> int:
     """Return as how many usual records one counts in a journal, at least 1."""
-    size = 0
     match record:
         case FailureRecorded():
-            size = record.record.size_bytes
-        case FailuresCounted():
-            size = len(record.heard) * _NAME_BYTES
-        case RoundStarted():
-            size = len(record.participants) * _NAME_BYTES
-    return 1 + size // USUAL_BYTES
+            return 1 + record.record.size_bytes // USUAL_BYTES
+        case FailuresCounted(heard=names) | RoundStarted(participants=names):
+            return 1 + len(names) * _NAME_BYTES // USUAL_BYTES
+    return 1

@@ -48,7 +48,11 @@ class Run(RunContext):
         quiet, awaited = self.members.take_quietly, self.silent.charged
         if isinstance(event, ev.BeatReceived) and quiet(event, awaited=awaited, now=now):
             return []
-        judged_at = self._judged_at(event, now)
+        # No timeout is over before its deadline is due, which comes when nothing waits to be read
+        # any more: a coordinator that stood still reads late what was said in time.
+        due, judged_at = self._phase.review_at, now
+        if due is not None and now >= due and not isinstance(event, ev.DeadlineReached):
+            judged_at = math.nextafter(due, -math.inf)
         self._take_in(event, now)
         while (transition := self._phase.review(now=now, judged_at=judged_at)) is not None:
             self._follow(transition, now)
@@ -126,10 +130,8 @@ class Run(RunContext):
             self._reject(replaced, SessionReplaced())
         self._phase.connected(incarnation, now=now)
         self.effects.append(fx.Welcome(session_id=event.session_id, pace=self.members.pace))
-        if self.state.limits is not None:
-            self.effects.append(
-                fx.TellLimits(session_id=event.session_id, limits=self.state.limits)
-            )
+        if (limits := self.state.limits) is not None:
+            self.effects.append(fx.TellLimits(session_id=event.session_id, limits=limits))
         self.tell([incarnation])
         self._take_beat(incarnation, event, now)
 
@@ -201,17 +203,6 @@ class Run(RunContext):
             )
         )
 
-    def _judged_at(self, event: ev.CoreEvent, now: float) -> float:
-        """Return the instant by which to judge: no timeout is over before its deadline is due.
-
-        Deadlines come when nothing waits to be read any more. A coordinator that stood
-        still reads late what was said in time, and more of it may follow.
-        """
-        due = self._phase.review_at
-        if due is None or isinstance(event, ev.DeadlineReached) or now < due:
-            return now
-        return math.nextafter(due, -math.inf)
-
     def _follow(self, transition: Transition, now: float) -> None:
         """Journal a transition, and begin the phase it leads to."""
         self.decide(transition)
@@ -236,5 +227,5 @@ class Run(RunContext):
             return
         self.commit(rec.LimitsLearned(limits=limits))
         if differ(limits, before):
-            for session_id in self.members.sessions():
-                self.effects.append(fx.TellLimits(session_id=session_id, limits=limits))
+            sessions = self.members.sessions()
+            self.effects += [fx.TellLimits(session_id=i, limits=limits) for i in sessions]

@@ -147,8 +147,9 @@ class RunState:
 
     def is_awaited(self, incarnation: str) -> bool:
         """Return whether the current round can't succeed without this agent."""
-        is_done = incarnation in self.succeeded or incarnation in self.excused
-        return self.phase is Phase.RUNNING and incarnation in self.seats and not is_done
+        if self.phase is not Phase.RUNNING or incarnation not in self.seats:
+            return False
+        return incarnation not in self.succeeded and incarnation not in self.excused
 
     def is_seated(self, incarnation: str) -> bool:
         """Return whether this agent has a place in the current or last round, not given up."""

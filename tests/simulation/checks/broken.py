@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from coordinator.core.model import FailureRecord, Seat
     from coordinator.core.phases.phase import Transition
     from coordinator.core.run.records import Record
-    from drumbeat.inprocess import InprocessSeat
+    from drumbeat.inprocess import InprocessDirective, InprocessSeat
 
 
 def reuses_ports(patch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,16 @@ def forgets_who_is_deserted(patch: pytest.MonkeyPatch) -> None:
 
 def excuses_for_good(patch: pytest.MonkeyPatch) -> None:
     """What was excused amid an iteration stays so when it turns out to be complete."""
-    patch.setattr(HostIterations, "_is_late_loss", lambda _self, _directive: False)
+
+    def directed(
+        self: HostIterations, directive: InprocessDirective, *, now: float
+    ) -> list[AgentEffect]:
+        effects = original(self, directive, now=now)
+        self.has_failed = False
+        return effects
+
+    original = HostIterations.directed
+    patch.setattr(HostIterations, "directed", directed)
 
 
 def seats_the_silent(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
-from worker_sdk.errors import error_file
+from worker_sdk.errors import bounded, describe
 from worker_sdk.inprocess import environment, errors, ranks
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
@@ -203,13 +203,13 @@ def interruption(
     """Return what went wrong, as texts that fit on the wire."""
     message = cause
     if isinstance(message, BaseException):
-        inner = error_file.describe(message)["message"]
+        inner = describe(message)["message"]
         message, stack = inner["message"], inner["extraInfo"]["py_callstack"]
     return iteration_pb2.Interruption(
         local_rank=local_rank,
         kind=kind,
-        message=error_file.bounded(message, MESSAGE_BYTES_MAX),
-        traceback=error_file.bounded(stack, TRACEBACK_BYTES_MAX),
+        message=bounded(message, MESSAGE_BYTES_MAX),
+        traceback=bounded(stack, TRACEBACK_BYTES_MAX),
     )
 
 
