@@ -31,7 +31,7 @@ from agent.multiprocessing.signals import HANDLERS
 from agent.workers.output.logs import LogsSpecs
 from agent.workers.supervisor.client import launch_supervisor
 from agent.workers.supervisor.messages import StartWorkers, WorkerStart
-from agent.workers.supervisor.process import SpawnError, opened_outputs, serve
+from agent.workers.supervisor.process import opened_outputs, serve
 from agent.workers.supervisor.process_tree import die_with
 from worker_sdk import record
 
@@ -199,7 +199,7 @@ class ForkSpawner:
                 # forked child never end, the end of the launcher interrupts this.
                 os.read(ready_fd, 1)
             except OSError as error:
-                raise SpawnError(error.errno or 0, f"cannot fork: {error.strerror}") from error
+                raise OSError(error.errno, f"cannot fork: {error.strerror}") from error
             finally:
                 os.close(ready_fd)
             return pid
