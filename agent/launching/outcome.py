@@ -35,8 +35,8 @@ class OutcomeRecorder:
     def __init__(self, local_world_size: int) -> None:
         self._local_world_size = local_world_size
         self._assignment: Assignment | None = None
-        self._succeeded: set[int] = set()
-        self._excused: set[int] = set()  # those that the others went on without, in process
+        # Those that have ended as they may, False: the others went on without them, in process.
+        self._has_succeeded: dict[int, bool] = {}
         self._error_files: dict[int, str] = {}
         self._exit: Exit | None = None
 
@@ -46,18 +46,17 @@ class OutcomeRecorder:
             case DirectiveReceived(state=Exit() as verdict):
                 self._exit = verdict
             case WorkerExited(exit_code=0) if self._is_current(event.round_id):
-                self._succeeded.add(event.local_rank)
+                self._has_succeeded.setdefault(event.local_rank, True)
             case WorkerExited() if self._is_current(event.round_id) and event.error_file:
                 self._error_files[event.local_rank] = event.error_file
         for effect in effects:
             if isinstance(effect, fx.StartRound):
-                self._assignment, self._succeeded = effect.assignment, set()
-                self._excused, self._error_files = set(), {}
+                self._assignment = effect.assignment
+                self._has_succeeded, self._error_files = {}, {}
             elif isinstance(effect, fx.WriteFailure) and self._is_current(effect.failure.round_id):
                 failure = effect.failure
                 if failure.interruption is not None and not failure.is_survived:
-                    self._succeeded.discard(failure.local_rank)
-                    self._excused.add(failure.local_rank)
+                    self._has_succeeded[failure.local_rank] = False
 
     def outcome(self, finish: fx.Finish) -> Outcome:
         """Return how the agent ended."""
@@ -67,15 +66,15 @@ class OutcomeRecorder:
         if finish.error is not None or verdict is None or not is_verdict:
             return Outcome(exit_code=finish.exit_code, error=finish.error)
         first = 0 if seat is None else seat.rank_first
-        counted = len(self._succeeded) + len(self._excused)
-        has_succeeded = verdict.is_success and counted == self._local_world_size
+        is_complete = verdict.is_success and len(self._has_succeeded) == self._local_world_size
+        succeeded = sorted(rank for rank, has in self._has_succeeded.items() if has and is_complete)
         return Outcome(
             exit_code=finish.exit_code,
             reason=verdict.reason,
             root_causes=verdict.report.root_causes if verdict.report else (),
             is_verdict=True,
             round_id=None if seat is None else seat.round_id,
-            ranks=tuple(first + each for each in sorted(self._succeeded) if has_succeeded),
+            ranks=tuple(first + each for each in succeeded),
             error_files={first + each: path for each, path in self._error_files.items()},
         )
 

@@ -142,7 +142,7 @@ class JobSettings:
         "stacks taken, and is ended.",
         shown_default="none",
     )
-    progress_timeout: float | str | None = _hangs(
+    progress_timeout: float | Literal["auto"] | None = _hangs(
         None,
         limit(is_learnable=True),
         "Longest time between two heartbeats; auto: learned from those of the run.",
@@ -305,13 +305,12 @@ class AgentConfig(JobSettings):
     def watchdog(self) -> WatchdogPolicy:
         """When a worker counts as one that hangs."""
         # Imported here: the command line needs none of it.
-        from agent.watchdog.core.model import AUTO, WatchdogPolicy  # noqa: PLC0415
+        from agent.watchdog.core.model import WatchdogPolicy  # noqa: PLC0415
 
-        progress = self.progress_timeout
         return WatchdogPolicy(
             startup_timeout_s=self.startup_timeout or None,
             runtime_timeout_s=self.runtime_timeout or None,
-            progress_timeout_s=AUTO if isinstance(progress, str) else progress or None,
+            progress_timeout_s=self.progress_timeout or None,
             exit_timeout_s=self.exit_timeout or None,
             kill_grace_s=self.hang_grace,
         )
