@@ -60,14 +60,10 @@ class Program(NamedTuple):
         Python writes unbuffered (``-u``), so that the last lines of a worker that is
         killed are not lost.
         """
-        match self.kind:
-            case "script":
-                return (python, "-u", self.target, *self.args)
-            case "module":
-                return (python, "-u", "-m", self.target, *self.args)
-            case "function":
-                return (python, "-P", "-u", *self.args)
-        return (self.target, *self.args)
+        if self.kind == "function":
+            return (python, "-P", "-u", *self.args)
+        interpreter = {"script": (python, "-u"), "module": (python, "-u", "-m")}
+        return (*interpreter.get(self.kind, ()), self.target, *self.args)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)
