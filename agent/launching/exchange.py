@@ -51,8 +51,8 @@ class Outcome:
     is_verdict: bool = False
     round_id: int | None = None
     ranks: tuple[int, ...] = ()
+    # Where workers of this host recorded why they failed, in the last round, by rank.
     error_files: Mapping[int, str] = field(default_factory=dict)
-    """Where workers of this host recorded why they failed, in the last round, by rank."""
 
 
 class OutcomeRecorder:

@@ -37,10 +37,8 @@ class Program(NamedTuple):
     """What the workers run, as it was launched."""
 
     kind: Literal["script", "module", "program", "function"]
-    target: str
-    """Path of a script, name of a module, program or function."""
-    args: tuple[str, ...] = ()
-    """Its arguments; of a function those of the interpreter that runs it."""
+    target: str  # path of a script, name of a module, program or function
+    args: tuple[str, ...] = ()  # of a function those of the interpreter that runs it
 
     @property
     def script(self) -> str | None:
@@ -285,12 +283,9 @@ class AgentConfig(JobSettings):
     )
 
     program: Program
-    python: str = "python"
-    """The interpreter of the workers."""
-    notes: tuple[str, ...] = ()
-    """What of the command line is not needed here, for the user."""
-    outcome_file: str | None = None
-    """Where a program that launched this agent reads how it ended; None: it has not."""
+    python: str = "python"  # interpreter of the workers
+    notes: tuple[str, ...] = ()  # for the user: what of the command line is not needed here
+    outcome_file: str | None = None  # for a program that launched this agent: how that ended
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -12,18 +12,13 @@ from typing import TextIO
 
 from drumbeat.format import count
 
+# What a console has not taken yet: a long report fits. Texts above it are dropped, counted, and
+# their number is said when the console takes something again.
 PENDING_BYTES_MAX = 4 * 1024 * 1024
-"""What a console has not taken yet, at most: a long report fits. Texts above it are dropped,
-counted, and their number is said when the console takes something again."""
+STALL_S = 1.0  # how long a console may take nothing at the end before the rest is given up
+_CHUNK_BYTES = 4096  # written at once, so that a slow console can be told from a stalled one
 
-STALL_S = 1.0
-"""How long a console may take nothing at the end before the rest is given up, in seconds."""
-
-_CHUNK_BYTES = 4096
-"""Written at once, so that a slow console can be told from a stalled one."""
-
-_console: list["Console"] = []
-"""Where this process writes; one at a time."""
+_console: list["Console"] = []  # where this process writes; one at a time
 
 
 def open_missing() -> None:
