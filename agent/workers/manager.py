@@ -220,9 +220,7 @@ class Workers:
         )
 
     async def _await_gpu_memory(self) -> None:
-        """Wait, for a bounded time, until the memory of dead workers is free."""
-        assert self._devices.memory is not None, "no GPU memory to wait for"
-        note = await self._devices.memory.wait(self._config.gpu_memory_wait)
+        note = await self._devices.wait_for_memory(self._config.gpu_memory_wait)
         self._submit(GpuMemoryFree(note=note))
 
     def _on_supervisor_death(self, returncode: int) -> None:
@@ -255,59 +253,49 @@ class Workers:
             self._submit(news)
 
     async def _examine(self, exited: WorkerExited) -> WorkerExited:
-        """Add why a worker ended; says on the console what stands nowhere else."""
-        round_id, local_rank = exited.round_id, exited.local_rank
-        hang = self.watchdog.gone(round_id, local_rank, exited.exit_code)
-        exited = replace(exited, hang=hang)
-        if exited.exit_code == 0 and hang is None:
-            self._files.submit(partial(self._output.ended, round_id, local_rank))
+        """Add why a worker ended."""
+        worker = exited.round_id, exited.local_rank
+        exited = replace(exited, hang=self.watchdog.gone(*worker, exited.exit_code))
+        if exited.exit_code == 0 and exited.hang is None:
+            self._files.submit(partial(self._output.ended, *worker))
             return exited
         try:
-            exited, stacks = await self._read_files(partial(self._read_remains, exited))
+            return await self._read_files(partial(self._read_remains, exited))
         except FilesStalled as error:
-            why = BECAUSE_IT_HUNG if hang else f"what it left could not be read: {error}"
+            why = BECAUSE_IT_HUNG if exited.hang else f"what it left could not be read: {error}"
             return replace(exited, explanation=why)
-        if stacks:
-            # Python writes them to one place only, and users look for them here.
-            write_text(f"{printable(stacks)}\n")
-        return exited
 
     async def _read_files(self, read: Callable[[], T]) -> T:
         """Read what a process left behind, in the thread; at once no more if that stands still."""
         timeout_s = 0.0 if self._files.is_stalled else EXAMINE_TIMEOUT_S
         return await self._files.run(read, timeout_s=timeout_s)
 
-    def _read_remains(self, exited: WorkerExited) -> tuple[WorkerExited, str]:
-        """Add what a worker that ended badly left behind, and what that says; blocks.
-
-        Returns the stacks of its crash as well.
-        """
+    def _read_remains(self, exited: WorkerExited) -> WorkerExited:
+        """Add what a worker that ended badly left behind, and what that says; blocks."""
         worker = exited.round_id, exited.local_rank
         self._output.ended(*worker)
         path = self._output.error_file(*worker)
-        stacks = read_faults(path) if path is not None else ""
-        error = read_error_file(path) if path is not None else None
+        stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
+        if stacks:
+            # Python writes them to one place only, and users look for them here.
+            write_text(f"{printable(stacks)}\n")
         stderr_tail = self._output.last_lines(*worker)
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
             error = WorkerError(message=what)
         why = BECAUSE_IT_HUNG
         if exited.hang is None:
+            code, pid, is_stopped = exited.exit_code, exited.pid, exited.is_stopped
             why = self._explainer.explain(
-                exited.exit_code,
-                exited.pid,
-                is_stopped=exited.is_stopped,
-                error=error,
-                stacks=stacks,
+                code, pid, is_stopped=is_stopped, error=error, stacks=stacks
             )
-        found = replace(
+        return replace(
             exited,
             error=error,
             explanation=why,
             stderr_tail=stderr_tail,
             error_file=self._output.kept_error_file(*worker),
         )
-        return found, stacks
 
 
 def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:

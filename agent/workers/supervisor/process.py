@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from agent.workers.supervisor.messages import (
     Command,
     KillWorkers,
     StartWorkers,
-    SupervisorEvent,
     WorkerStart,
     WorkerStartFailed,
 )
@@ -43,7 +41,6 @@ from agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
-    Effect,
     Event,
     SendSignal,
     SpawnFinished,
@@ -145,7 +142,7 @@ class Supervisor:
         except ConnectionResetError:
             data = b""  # It died with unread events.
         # What an agent asked for that has ended since is not begun any more.
-        if not data or self._is_hung_up():
+        if not data or self._hang_up.poll(0):
             self._is_agent_gone = True
             return
         for command in self._commands.feed(data):
@@ -154,33 +151,25 @@ class Supervisor:
             self._dispatch(command)
 
     def _dispatch(self, event: Event) -> None:
-        """Hand an event to the group, and do what it wants until it wants nothing more."""
-        events = deque([event])
-        while events:
-            for effect in self._group.handle(events.popleft(), now=time.monotonic()):
-                events.extend(self._execute(effect))
-
-    def _execute(self, effect: Effect) -> list[Event]:
-        match effect:
-            case StartWorkers():
-                return [self._spawn_workers(effect)]
-            case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
-                for pid in pids:
-                    # One that changed its user is not ours to signal: the kill after it will tell.
-                    with suppress(ProcessLookupError, PermissionError):
-                        (os.killpg if is_for_group else os.kill)(pid, signum)
-            case KillWorkers():
-                kill_descendants()
-            case report:
-                self._send(report)
-        return []
-
-    def _is_hung_up(self) -> bool:
-        return bool(self._hang_up.poll(0))
+        """Hand an event to the group, and do what it wants."""
+        for effect in self._group.handle(event, now=time.monotonic()):
+            match effect:
+                case StartWorkers():
+                    self._dispatch(self._spawn_workers(effect))
+                case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
+                    for pid in pids:
+                        # One that changed its user is not ours to signal; the kill will tell.
+                        with suppress(ProcessLookupError, PermissionError):
+                            (os.killpg if is_for_group else os.kill)(pid, signum)
+                case KillWorkers():
+                    kill_descendants()
+                case report:
+                    self._outbox += protocol.encode(report)
+                    self._flush()
 
     def _on_continued(self, _number: int, _frame: object) -> None:
         """Leave a start that waits, on the signal which comes when the agent ends."""
-        if self._is_starting and self._is_hung_up():
+        if self._is_starting and self._hang_up.poll(0):
             self._is_starting = False
             raise _AgentGone
 
@@ -189,7 +178,7 @@ class Supervisor:
         try:
             self._is_starting = True
             for worker in command.workers:
-                if self._is_hung_up():
+                if self._hang_up.poll(0):
                     raise _AgentGone
                 pids[worker.local_rank] = self._spawn(command, worker)
         except OSError as error:
@@ -211,18 +200,14 @@ class Supervisor:
         if reaped.exit_codes or not reaped.is_any_left:
             self._dispatch(reaped)
 
-    def _send(self, report: SupervisorEvent) -> None:
-        self._outbox += protocol.encode(report)
-        if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
-            raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
-        self._flush()
-
     def _flush(self) -> None:
         try:
             while self._outbox:
                 del self._outbox[: self._agent.send(self._outbox)]
-        except BlockingIOError:
-            pass
+        except BlockingIOError as error:
+            if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
+                left = f"the agent left {len(self._outbox)} bytes unread"
+                raise protocol.ProtocolError(left) from error
         except (BrokenPipeError, ConnectionResetError):
             self._is_agent_gone = True
             self._outbox.clear()

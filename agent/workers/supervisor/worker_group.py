@@ -245,19 +245,7 @@ class WorkerGroup:
     def _on_reaped(self, event: ChildrenReaped, now: float) -> list[Effect]:
         # A failed start leaves a SIGCHLD behind, but never a child.
         assert self.state is not State.IDLE or not event.is_any_left, "a child without a round"
-        effects = self._take_exits(event, now)
-        if not event.is_any_left:
-            return [*effects, *self._on_nothing_left()]
-        match self.state:
-            case State.STOPPING if not self._ranks_alive:
-                return [*effects, *self._on_kill(event, now)]
-            case State.KILLING:
-                # What a process forked while the others were being killed shows up only now.
-                return [*effects, KillWorkers()]
-        return effects
-
-    def _take_exits(self, event: ChildrenReaped, now: float) -> list[Effect]:
-        exits: list[Effect] = [
+        effects: list[Effect] = [
             WorkerExited(
                 round_id=self._round_id,
                 local_rank=self._ranks_alive.pop(pid),
@@ -270,21 +258,24 @@ class WorkerGroup:
             if pid in self._ranks_alive  # Any other is an adopted orphan.
         ]
         assert event.is_any_left or not self._ranks_alive, "a worker went without an exit"
-        return exits
-
-    def _on_nothing_left(self) -> list[Effect]:
-        is_answer = self.state in (State.STOPPING, State.KILLING)
-        self.state = State.IDLE
-        self._deadline = None
-        return [WorkersStopped(round_id=self._round_id)] if is_answer else []
+        match self.state:
+            case State.STOPPING | State.KILLING if not event.is_any_left:
+                effects.append(WorkersStopped(round_id=self._round_id))
+            case State.STOPPING if not self._ranks_alive:
+                effects += self._on_kill(event, now)
+            case State.KILLING:
+                # What a process forked while the others were being killed shows up only now.
+                effects.append(KillWorkers())
+        if not event.is_any_left:
+            self.state, self._deadline = State.IDLE, None
+        return effects
 
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[Effect]:
         if self._deadline is None or now < self._deadline:
             return []
         if self.state is State.STOPPING:
             return self._on_kill(event, now)
-        self.state = State.STUCK
-        self._deadline = None
+        self.state, self._deadline = State.STUCK, None
         return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
     def _answer(self, _event: Event, _now: float) -> list[Effect]:
