@@ -31,10 +31,7 @@ DRIVER_TOLD_AFTER_S = 1.5
 """How long the driver may take without a word about it."""
 
 DRIVER_TIMEOUT_S = 10.0
-"""How long the driver may take for its inventory; a broken GPU can hang it for good."""
-
-ANSWER_TIMEOUT_S = 10.0
-"""What the driver may take to answer at all, on top of a wait for memory."""
+"""How long the driver may take to answer at all; a broken GPU can hang it for good."""
 
 SYSFS = Path("/sys")
 
@@ -96,7 +93,7 @@ class HostDevices:
         they held before the first worker, so what others keep there is not waited for. One wait
         at a time.
         """
-        end, limit_s = threading.Event(), timeout_s + ANSWER_TIMEOUT_S
+        end, limit_s = threading.Event(), timeout_s + DRIVER_TIMEOUT_S
         watch = partial(wait_for_memory, self._nvml, self._held, timeout_s, end)
         thread = FileThread("gpu-memory")
         try:
@@ -123,15 +120,13 @@ async def find_devices(
     *,
     numa_mode: str | None,
     is_memory_awaited: bool,
-    nvml: Nvml | None = None,
 ) -> HostDevices:
     """Look at the devices of this host, before any worker uses them.
 
-    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set; ``nvml``
-    stands for the driver's module in a test.
+    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set.
     """
-    module = nvml or load_nvml()
-    found = () if module is None else await _take_inventory(module)
+    nvml = load_nvml()
+    found = () if nvml is None else await _take_inventory(nvml)
     gpus = visible(found, visible_devices)
     if gpus:
         names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
@@ -139,7 +134,7 @@ async def find_devices(
     elif numa_mode and visible_gpus(visible_devices):
         why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
         log.warning("NUMA binding", reason=f"workers not bound: {why}")
-    return HostDevices(gpus, nvml=module if is_memory_awaited else None, numa_mode=numa_mode)
+    return HostDevices(gpus, nvml=nvml if is_memory_awaited else None, numa_mode=numa_mode)
 
 
 async def _take_inventory(nvml: Nvml) -> tuple[Gpu, ...]:
@@ -194,9 +189,8 @@ def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, 
 
 def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:
     """Return the NUMA node of the device at this address; None if the system does not know."""
-    if not pci_address:
-        return None
-    node = _read(root / "bus/pci/devices" / pci_address / "numa_node", int, -1)
+    file = root / "bus/pci/devices" / pci_address / "numa_node"
+    node = _read(file, int, -1) if pci_address else -1
     return node if node >= 0 else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -20,9 +21,11 @@ SOON_S = 0.05
 
 
 @pytest.fixture
-def nvml() -> FakeNvml:
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Two GPUs; another program uses one of them."""
-    return FakeNvml([FakeGpu(uuid="GPU-a", used=7 * GIB), FakeGpu(uuid="GPU-b")])
+    made = FakeNvml([FakeGpu(uuid="GPU-a", used=7 * GIB), FakeGpu(uuid="GPU-b")])
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +96,7 @@ async def test_a_gpu_that_does_not_answer_is_left_out(nvml: FakeNvml) -> None:
 async def test_a_driver_that_hangs_is_left_alone(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.workers.devices.host.ANSWER_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("agent.workers.devices.host.DRIVER_TIMEOUT_S", SOON_S)
     waiter = waiter_of(nvml)
     nvml.gate = threading.Event()
     try:
@@ -114,17 +117,18 @@ async def test_a_wait_that_is_given_up_ends_its_watch(nvml: FakeNvml) -> None:
 
 
 async def test_devices_are_those_that_workers_see(nvml: FakeNvml) -> None:
-    devices = await find_devices("1", numa_mode=None, is_memory_awaited=True, nvml=nvml)
+    devices = await find_devices("1", numa_mode=None, is_memory_awaited=True)
     assert [gpu.uuid for gpu in devices.gpus] == ["GPU-b"]
     assert devices.is_memory_awaited
     nvml.gpus[0].used = 100 * GIB  # not ours
     assert await devices.wait_for_memory(LONG_S) == ""
 
 
-async def test_without_gpus_or_when_told_so_nobody_waits(nvml: FakeNvml) -> None:
-    told = await find_devices(None, numa_mode=None, is_memory_awaited=False, nvml=nvml)
+@pytest.mark.usefixtures("nvml")
+async def test_without_gpus_or_when_told_so_nothing_is_waited_for() -> None:
+    told = await find_devices(None, numa_mode=None, is_memory_awaited=False)
     assert (len(told.gpus), told.is_memory_awaited) == (2, False)
-    none = await find_devices("", numa_mode=None, is_memory_awaited=True, nvml=nvml)
+    none = await find_devices("", numa_mode=None, is_memory_awaited=True)
     assert (none.gpus, none.is_memory_awaited) == ((), False)
 
 
@@ -136,7 +140,7 @@ async def test_a_driver_that_hangs_at_the_start_counts_as_none(
     nvml.gate = threading.Event()
     try:
         with structlog.testing.capture_logs() as said:
-            devices = await find_devices(None, numa_mode=None, is_memory_awaited=True, nvml=nvml)
+            devices = await find_devices(None, numa_mode=None, is_memory_awaited=True)
         assert (devices.gpus, devices.is_memory_awaited) == ((), False)
         assert [line["event"] for line in said] == ["waiting", "GPUs not found"]
     finally:
