@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.workers.output.lines import LAST_BYTES_MAX
-from agent.workers.output.stderr import StderrPipe
+from agent.workers.output.streams import StderrPipe
 from agent.workers.output.tail import Tail
 from agent.workers.supervisor.messages import WorkerStart
 from agent.workers.supervisor.process import opened_outputs
