@@ -38,7 +38,6 @@ from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
-from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
@@ -192,7 +191,7 @@ class Driver:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if ended_by_itself(task):
+        if task.cancelled() and not task.cancelling():
             self._fail(RuntimeError(f"a task was cancelled: {task}"))
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
