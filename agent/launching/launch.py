@@ -26,8 +26,7 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
-from agent.workers.output import logs_specs
-from agent.workers.output.logs import LogsSpecs
+from agent.workers.output import logs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
@@ -79,7 +78,7 @@ def launch_agent(
             "outcome_file": str(directory / files.OUTCOME),
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
-            told["logs_specs"] = logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+            told["logs_specs"] = logs.pickled(cast("logs.LogsSpecs", config.logs_specs))
         outcome = _run(preflight.check_host(config.agent_config(program, **told)), directory)
         if outcome.exit_code == 0:
             values = directory / files.VALUES / str(outcome.round_id)

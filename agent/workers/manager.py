@@ -334,12 +334,9 @@ class Workers:
 
         Returns the stacks of its crash as well.
         """
-        worker = exited.round_id, exited.local_rank
-        self._output.ended(*worker)
-        path = self._output.error_file(*worker)
+        path, kept_error_file, stderr_tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks = read_faults(path) if path is not None else ""
         error = read_error_file(path) if path is not None else None
-        stderr_tail = self._output.last_lines(*worker)
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
             error = WorkerError(message=what)
@@ -357,7 +354,7 @@ class Workers:
             error=error,
             explanation=why,
             stderr_tail=stderr_tail,
-            error_file=self._output.kept_error_file(*worker),
+            error_file=kept_error_file,
         )
         return found, stacks
 

@@ -286,7 +286,6 @@ def test_finished_files_give_their_descriptors_back(tmp_path: Path) -> None:
             file.finish()
         wait_until_sync(lambda: not following._sources and not following._sinks, DEADLINE_S)
         assert following.close()
-        assert following.close()
     assert reader.data == b"x\n" * 5
 
 
@@ -295,10 +294,10 @@ def test_without_inotify_the_files_are_looked_at(
 ) -> None:
     """A host may have used up what the kernel lends: 128 watchers per user by default."""
 
-    def refuse() -> tail.Inotify:
+    def refuse(*_: object) -> int:
         raise OSError(24, "inotify: Too many open files")
 
-    monkeypatch.setattr(tail, "Inotify", refuse)
+    monkeypatch.setattr(tail, "_inotify", refuse)
     with Reader() as reader:
         following = Tail()
         following.add(str(tmp_path / "a"), reader.write_fd)

@@ -1,21 +1,38 @@
-"""Shell. Where the output of each worker goes, and the folders for it."""
+"""Shell. Where the output of each worker goes, as ours decides, or an installed package's."""
+
+from __future__ import annotations
 
 import logging
 import os
+import pickle
 import re
 import shutil
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from agent.workers.output.std import Std, StdOrMap, to_map
+from agent.errors import LogDirectoryUnusable, LogsSpecsUnusable, UnknownLogsSpecs
+from agent.runtime.installation import installed
+from agent.workers.output.std import Std, to_map
+from drumbeat.format import describe
 from worker_sdk import context
+
+if TYPE_CHECKING:
+    from agent.settings.config import AgentConfig
+    from agent.workers.output.std import StdOrMap
 
 _LOGGER = logging.getLogger(__name__)
 
 CONSOLE = ""
 """In place of a path: the stream stays what it is in the launcher."""
+
+GROUPS = ("torchrun.logs_specs", "drumbeat.logs_specs")
+"""Of two with one name the later is meant."""
+
+_TORCH = "torch.distributed.elastic.multiprocessing"
 
 
 @dataclass
@@ -98,9 +115,9 @@ class DefaultLogsSpecs(LogsSpecs):
             if Path(log_dir).exists() and not Path(log_dir).is_dir():
                 raise NotADirectoryError(f"log_dir: {log_dir} is a file, must be a directory")
             Path(log_dir).mkdir(parents=True, exist_ok=True)
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._log_dir = log_dir
         self._run_dir: Path | None = None
-        super().__init__(log_dir, redirects, tee, local_ranks_filter)
 
     @property
     def root_log_dir(self) -> str:
@@ -116,29 +133,26 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._log_dir == os.devnull:
             for env in envs.values():
                 env[context.ERROR_FILE] = ""
-            none = dict.fromkeys(shown, os.devnull)
-            both = (dict(none), dict(none))
-            return LogsDest(shown, dict(shown), *both, none, os.devnull, os.devnull)
+            out, err, errors = (dict.fromkeys(shown, os.devnull) for _ in range(3))
+            return LogsDest(shown, dict(shown), out, err, errors, os.devnull, os.devnull)
         attempt_dir = self._make_attempt_dir(envs.get(0, {}))
         filtered = [str(attempt_dir / f"filtered_{name}.log") for name in ("stdout", "stderr")]
-        dest = LogsDest(shown, dict(shown))
-        dest.filtered_stdout, dest.filtered_stderr = filtered
+        dest = LogsDest(shown, dict(shown), {}, {}, {}, *filtered)
         redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
         for rank in shown:
             worker_dir = attempt_dir / str(rank)
             worker_dir.mkdir()
-            stdout, stderr = str(worker_dir / "stdout.log"), str(worker_dir / "stderr.log")
             is_shown = not self._local_ranks_filter or rank in self._local_ranks_filter
-            for stream, path, paths, tees in (
-                (Std.OUT, stdout, dest.stdouts, dest.tee_stdouts),
-                (Std.ERR, stderr, dest.stderrs, dest.tee_stderrs),
+            for stream, name, paths, tees in (
+                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
             ):
                 if stream & (redirects[rank] | tee[rank]):
-                    paths[rank] = path
+                    paths[rank] = str(worker_dir / name)
                 elif not is_shown:
                     paths[rank] = os.devnull
                 if stream & tee[rank] and is_shown:
-                    tees[rank] = path
+                    tees[rank] = paths[rank]
             dest.error_files[rank] = str(worker_dir / "error.json")
             envs[rank][context.ERROR_FILE] = dest.error_files[rank]
         return dest
@@ -170,3 +184,75 @@ class DefaultLogsSpecs(LogsSpecs):
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # type: ignore[assignment]  # equal by value, and it may hold maps
+
+
+def check_name(name: str) -> None:
+    """Raise `UnknownLogsSpecs` unless there are such logs specs, without loading them."""
+    if name not in (found := installed(*GROUPS)):
+        raise UnknownLogsSpecs(name, tuple(sorted(found)))
+
+
+def make_logs_specs(log_dir: str | None, config: AgentConfig) -> LogsSpecs:
+    """Return what decides on the files of the workers, made as torchrun makes it.
+
+    Raises `UnknownLogsSpecs`, `LogsSpecsUnusable` or `LogDirectoryUnusable`.
+    """
+    if isinstance(config.logs_specs, bytes):
+        return _unpickled(config.logs_specs)
+    ranks = set(config.local_ranks_filter) if config.local_ranks_filter is not None else None
+    redirects, tee = Std.from_str(str(config.redirects)), Std.from_str(str(config.tee))
+    if config.logs_specs is None:
+        try:
+            return DefaultLogsSpecs(log_dir, redirects, tee, ranks)
+        except OSError as error:
+            where = log_dir or tempfile.gettempdir()
+            raise LogDirectoryUnusable(where, error.strerror or str(error)) from error
+    name = str(config.logs_specs)
+    check_name(name)
+    try:
+        factory = installed(*GROUPS)[name].load()
+        specs = factory(
+            log_dir=log_dir,
+            redirects=_as_expected_by(factory, redirects),
+            tee=_as_expected_by(factory, tee),
+            local_ranks_filter=ranks,
+        )
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
+    if not callable(getattr(specs, "reify", None)):
+        raise LogsSpecsUnusable(name, f"{type(specs).__name__} has no method reify")
+    return cast("LogsSpecs", specs)
+
+
+def pickled(specs: LogsSpecs) -> bytes:
+    """Return logs specs for the process of an agent; may raise `LogsSpecsUnusable`."""
+    import cloudpickle  # noqa: PLC0415 - only programs that launch bring their own
+
+    try:
+        content = cloudpickle.dumps(specs)
+    except Exception as error:
+        # Whatever the user's types raise.
+        raise LogsSpecsUnusable(type(specs).__name__, describe(error)) from error
+    return pickle.dumps((type(specs).__name__, list(sys.path), content))
+
+
+def _unpickled(data: bytes) -> LogsSpecs:
+    name, path, content = pickle.loads(data)  # noqa: S301 - from the program that launched us
+    # Last: what is ours is found where it was.
+    sys.path.extend(entry for entry in path if entry not in sys.path)
+    try:
+        return cast("LogsSpecs", pickle.loads(content))  # noqa: S301 - the same
+    except Exception as error:
+        raise LogsSpecsUnusable(name, describe(error)) from error
+
+
+def _as_expected_by(factory: Any, streams: StdOrMap) -> Any:
+    """Return `streams` in torch's own type for a class derived from torch's."""
+    for base in getattr(factory, "__mro__", ()):
+        if base.__module__.startswith(_TORCH) and (
+            std := getattr(sys.modules.get(base.__module__), "Std", None)
+        ):
+            if isinstance(streams, Std):
+                return std(int(streams))
+            return {rank: std(int(stream)) for rank, stream in streams.items()}
+    return streams

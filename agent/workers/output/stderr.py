@@ -7,7 +7,6 @@ is lost or grows.
 
 import fcntl
 import os
-import struct
 import termios
 import threading
 import tty
@@ -31,14 +30,17 @@ class StderrPipe:
     """One worker's standard error, opened by its ``path``; a source of a `Tail`.
 
     If ``screen``, where it is shown in the end, is a terminal, it is one; else a pipe at the path
-    given. Raises ``OSError`` if the system gives neither.
+    given. Without ``sinks`` only its end is remembered. Any thread may call all but `step`. Raises
+    ``OSError`` if the system gives neither.
     """
 
     turn = 0
-    is_unwatched = False
+    watch = 0  # none is needed
 
-    def __init__(self, path: str, screen: int, wake: Callable[[], None]) -> None:
-        self.sinks: tuple[Sink, ...] = ()
+    def __init__(
+        self, path: str, screen: int, sinks: tuple[Sink, ...], wake: Callable[[], None]
+    ) -> None:
+        self.sinks = sinks
         self.is_ended = False
         self._wake = wake
         self._lock = threading.Lock()
@@ -47,7 +49,7 @@ class StderrPipe:
         self._end = bytearray()
         self._screen = screen if os.isatty(screen) else -1
         # What is read first; then what only keeps it open, for it must not end with a writer.
-        self._fds: tuple[int, ...] = ()
+        self._fds: tuple[int, ...]
         if self._screen >= 0:
             master, slave = self._fds = os.openpty()
             # Bytes pass unchanged here; what a line end means is up to the agent's terminal.
@@ -55,17 +57,17 @@ class StderrPipe:
             os.set_blocking(master, False)
             self.path = os.ttyname(slave)
             self._copy_size()
-        else:
-            self.path = path
-            os.mkfifo(self.path, 0o600)
-            try:
-                # Open for writing too, or it would end whenever there is no worker.
-                self._fds = (os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC),)
-            finally:
-                if not self._fds:
-                    os.unlink(self.path)  # noqa: PTH108 - a text for the worker
-            with suppress(OSError):  # users have a limit for all their pipes
-                fcntl.fcntl(self._fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            return
+        self.path = path
+        os.mkfifo(path, 0o600)
+        try:
+            # Open for writing too, or it would end whenever there is no worker.
+            self._fds = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC),)
+        except OSError:
+            os.unlink(path)  # noqa: PTH108 - a text for the worker
+            raise
+        with suppress(OSError):  # users have a limit for all their pipes
+            fcntl.fcntl(self._fds[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     @property
     def pipe_fd(self) -> int:
@@ -85,14 +87,13 @@ class StderrPipe:
         return bool(chunk)
 
     def last_lines(self) -> str:
-        """Return the last lines that the worker, which has ended, wrote; from any thread."""
+        """Return the last lines that the worker, which has ended, wrote."""
         with self._lock:
             self._drain()
-            self._wake()
             return last_lines(bytes(self._end))
 
     def finish(self) -> None:
-        """Take what is left of a worker that is gone, descendants included; from any thread."""
+        """Take what is left of a worker that is gone, descendants included."""
         with self._lock:
             if not self._fds:
                 return
@@ -103,7 +104,6 @@ class StderrPipe:
             if self._screen < 0:
                 with suppress(OSError):
                     os.unlink(self.path)  # noqa: PTH108
-            self._wake()
 
     close = finish
 
@@ -123,8 +123,8 @@ class StderrPipe:
             size += len(chunk)
             if self.sinks:
                 self._arrived += chunk
+        self._wake()
 
     def _copy_size(self) -> None:
-        with suppress(OSError):
-            size = fcntl.ioctl(self._screen, termios.TIOCGWINSZ, bytes(struct.calcsize("4H")))
-            fcntl.ioctl(self._fds[0], termios.TIOCSWINSZ, size)
+        with suppress(termios.error):
+            termios.tcsetwinsize(self._fds[0], termios.tcgetwinsize(self._screen))

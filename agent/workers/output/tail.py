@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, TextIO
 
 from agent.workers.output.lines import LineCutter, matching, prefixed
 from agent.workers.output.sink import Sink
 from agent.workers.output.stderr import StderrPipe
-from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,14 +51,12 @@ class Tail:
         self._progress_at = 0.0
         self._is_complete = True
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Stays readable once the thread has ended.
-        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
         self._sources: list[FollowedFile | StderrPipe] = []
         self._sinks: dict[object, Sink] = {}
-        self._inotify: Inotify | None = None
+        self._inotify_fd = -1
 
     def add(
         self,
@@ -80,17 +76,13 @@ class Tail:
         turns that lead to the same place are shown. Raises ``OSError`` if the file cannot be read,
         or there is no such destination.
         """
-        fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with self._lock:
-                sinks = [self._sink(to) for to in (destination, filtered) if to is not None]
-                needles = tuple(needle.encode() for needle in filters)
-                source = FollowedFile(fd, tuple(sinks), prefix, needles, turn, self._wake)
-                source.unwatch = self._watch(fd)
-                self._begin(source)
-        except BaseException:
-            os.close(fd)
-            raise
+        needles = tuple(needle.encode() for needle in filters)
+        with self._lock:
+            sinks = tuple(self._sink(to) for to in (destination, filtered) if to is not None)
+            fd = os.open(source_path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            watch = self._watch(fd)
+            source = FollowedFile(fd, watch, sinks, prefix, needles, turn, self._wake)
+            self._begin(source)
         return source
 
     def add_pipe(self, path: str, destination: int, *, is_shown: bool) -> StderrPipe:
@@ -98,40 +90,30 @@ class Tail:
 
         If it is not shown, only its end is remembered. Raises ``OSError``, see `StderrPipe`.
         """
-        pipe = StderrPipe(path, destination, self._wake)
-        try:
-            with self._lock:
-                pipe.sinks = (self._sink(destination),) if is_shown else ()
-                self._begin(pipe)
-        except BaseException:
-            pipe.finish()
-            raise
+        with self._lock:
+            sinks = (self._sink(destination),) if is_shown else ()
+            pipe = StderrPipe(path, destination, sinks, self._wake)
+            self._begin(pipe)
         return pipe
 
     def close(self, stall_s: float = STALL_S) -> bool:
-        """Finish all sources, show them to their end, and give everything back.
+        """Finish all sources, show them to their end, and give everything back; call it once.
 
         Blocks until the destinations have taken all or, for ``stall_s``, nothing; returns whether
-        they took all. Harmless if repeated.
+        they took all. Not for the main thread, whose handlers of signals would wait as well.
         """
         with self._lock:
-            is_first = not self._is_closing
             self._is_closing = True
             self._stall_s = stall_s
             self._progress_at = time.monotonic()
-            if is_first:
-                self._wake()
+            self._wake()
         if self._thread is not None:
-            while self._thread.is_alive() and not wait_readable(self._done_fd, None):
-                pass  # after a signal; see `hurry`
             self._thread.join()
-        if is_first:
-            for sink in self._sinks.values():
-                sink.close()
-            if self._inotify is not None:
-                os.close(self._inotify.fd)
-            os.close(self._wakeup_fd)
-            os.close(self._done_fd)
+        for sink in self._sinks.values():
+            sink.close()
+        for fd in (self._wakeup_fd, self._inotify_fd):
+            if fd >= 0:
+                os.close(fd)
         return self._is_complete
 
     def hurry(self) -> None:
@@ -147,10 +129,13 @@ class Tail:
             self._sinks[key] = Sink(destination)
         return self._sinks[key]
 
-    def _watch(self, fd: int) -> Callable[[], None] | None:
+    def _watch(self, fd: int) -> int | None:
         try:
-            self._inotify = self._inotify or Inotify()
-            return self._inotify.watch(fd)
+            if self._inotify_fd < 0:
+                self._inotify_fd = _inotify("init1", os.O_NONBLOCK | os.O_CLOEXEC)
+            # By this path it is the very file that is open, whatever has its name meanwhile.
+            path = f"/proc/self/fd/{fd}".encode()
+            return _inotify("add_watch", self._inotify_fd, path, _IN_MODIFY)
         except OSError as error:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
@@ -169,11 +154,8 @@ class Tail:
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        try:
-            while self._pass_on():
-                pass
-        finally:
-            os.eventfd_write(self._done_fd, 1)
+        while self._pass_on():
+            pass
 
     def _pass_on(self) -> bool:
         """Pass on what there is, and wait for more; return whether there can be any."""
@@ -190,15 +172,12 @@ class Tail:
         if sum(sink.flush() for sink in sinks):
             self._progress_at = time.monotonic()
             is_more = is_more or is_held_up
-        self._drop_ended()
+        self._drop([source for source in sources if source.is_ended])
         left_s = self._progress_at + self._stall_s - time.monotonic()
-        if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
+        if is_closing and not self._sources and not any(sink.pending for sink in sinks):
             return False
         if is_closing and left_s <= 0 and not is_more:
-            with self._lock:
-                for source in self._sources:
-                    source.close()
-                self._sources.clear()
+            self._drop(self._sources)
             self._is_complete = False
             where = "the rest is only in the log files, if any"
             _LOGGER.warning("the console takes no output: %s", where)
@@ -212,48 +191,51 @@ class Tail:
         poll = select.poll()
         poll.register(self._wakeup_fd, select.POLLIN)
         with self._lock:
-            if self._inotify is not None:
-                poll.register(self._inotify.fd, select.POLLIN)
-            for source in _ready(self._sources):
-                if source.pipe_fd >= 0:
-                    poll.register(source.pipe_fd, select.POLLIN)
+            inotify_fd = self._inotify_fd
+            for fd in (inotify_fd, *(source.pipe_fd for source in _ready(self._sources))):
+                if fd >= 0:
+                    poll.register(fd, select.POLLIN)
             for sink in self._sinks.values():
-                if not sink.is_idle:
+                if sink.pending:
                     poll.register(sink.fd, select.POLLOUT)
-            if timeout_s is None and any(source.is_unwatched for source in self._sources):
+            if timeout_s is None and any(source.watch is None for source in self._sources):
                 timeout_s = LOOK_AGAIN_S
         poll.poll(None if timeout_s is None else timeout_s * 1000)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
-        if self._inotify is not None:
-            # All notices, and before the files are read, so that no write goes unnoticed. Which
-            # files they name is not looked at: asking every file costs less.
-            with suppress(BlockingIOError):
-                while os.read(self._inotify.fd, _NOTICES_BYTES):
-                    pass
+        # All notices, and before the files are read, so that no write goes unnoticed. Which files
+        # they name is not looked at: asking every file costs less.
+        with suppress(BlockingIOError):
+            while inotify_fd >= 0 and os.read(inotify_fd, _NOTICES_BYTES):
+                pass
 
-    def _drop_ended(self) -> None:
+    def _drop(self, dropped: Sequence[FollowedFile | StderrPipe]) -> None:
+        """Give back what belongs to some of the sources, unless others need it."""
         with self._lock:
-            for source in self._sources:
-                if source.is_ended:
-                    source.close()
-            self._sources = [source for source in self._sources if not source.is_ended]
-            used = {id(sink) for source in self._sources for sink in source.sinks}
+            self._sources = [source for source in self._sources if source not in dropped]
+            # The system knows one watch per file, however often it is asked for.
+            watches = {source.watch for source in self._sources}
+            for source in dropped:
+                source.close()
+                if source.watch and source.watch not in watches:
+                    with suppress(OSError):  # the file is gone
+                        _inotify("rm_watch", self._inotify_fd, source.watch)
+            used = {sink for source in self._sources for sink in source.sinks}
             for key, sink in tuple(self._sinks.items()):
-                if id(sink) not in used and sink.is_idle:
+                if sink not in used and not sink.pending:
                     self._sinks.pop(key).close()
 
 
 def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | StderrPipe]:
     """Return the sources that wait for no other and for no destination."""
-    first: dict[int, int] = {}
+    first: dict[Sink, int] = {}
     for source in sources:
         for sink in source.sinks:
-            first[id(sink)] = min(source.turn, first.get(id(sink), source.turn))
+            first[sink] = min(source.turn, first.get(sink, source.turn))
     return [
         source
         for source in sources
-        if all(source.turn == first[id(sink)] and not sink.is_full for sink in source.sinks)
+        if all(source.turn == first[sink] and not sink.is_full for sink in source.sinks)
     ]
 
 
@@ -264,23 +246,19 @@ class FollowedFile:
     pipe_fd: ClassVar[int] = -1
 
     fd: int
+    watch: int | None
+    """What tells of writes; None if nothing does."""
     sinks: tuple[Sink, ...]
     prefix: bytes
     needles: tuple[bytes, ...]
     turn: int
     wake: Callable[[], None]
-    unwatch: Callable[[], None] | None = None
     cutter: LineCutter = field(default_factory=LineCutter)
     position: int = 0
     is_finished: bool = False
     end_at: int | None = None
     """Size of the file when it was finished; None if more may come."""
     is_ended: bool = False
-
-    @property
-    def is_unwatched(self) -> bool:
-        """Whether nothing tells of writes."""
-        return self.unwatch is None
 
     def finish(self) -> None:
         """Show the file to its end, also a last line without a line end; no wait, any thread."""
@@ -291,33 +269,24 @@ class FollowedFile:
     def step(self) -> bool:
         """Pass one chunk on; return whether there may be more to do at once."""
         if self.is_finished and self.end_at is None:
-            self._restart_if_cut()
             self.end_at = os.fstat(self.fd).st_size
-        if self.end_at is not None and self.position >= self.end_at:
-            self._emit(self.cutter.end())
-            self.is_ended = True
-            return False
-        chunk = os.read(self.fd, CHUNK_BYTES)
-        self.position += len(chunk)
-        if chunk:
+        is_shown = self.end_at is not None and self.position >= self.end_at
+        if not is_shown and (chunk := os.read(self.fd, CHUNK_BYTES)):
+            self.position += len(chunk)
             self._emit(self.cutter.feed(chunk))
             return True
-        return self._restart_if_cut()
+        if os.fstat(self.fd).st_size < self.position:
+            # It was cut, as log rotation does: back to its beginning.
+            self.position, self.end_at = os.lseek(self.fd, 0, os.SEEK_SET), None
+            return True
+        if self.end_at is not None:
+            self._emit(self.cutter.end())
+            self.is_ended = True
+        return False
 
     def close(self) -> None:
         """Give the descriptor back."""
-        if self.unwatch is not None:
-            self.unwatch()
         os.close(self.fd)
-
-    def _restart_if_cut(self) -> bool:
-        """Go back to the beginning of a file that was cut, as log rotation does."""
-        size = os.fstat(self.fd).st_size
-        if size >= self.position:
-            return False
-        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
-        self.end_at = None if self.end_at is None else size
-        return True
 
     def _emit(self, block: bytes) -> None:
         self.sinks[0].add(prefixed(block, self.prefix))
@@ -325,33 +294,12 @@ class FollowedFile:
             sink.add(prefixed(matching(block, self.needles), self.prefix))
 
 
-class Inotify:
-    """Watches open files for writes. Its descriptor is readable after one; see inotify(7).
+def _inotify(call: str, *arguments: int | bytes) -> int:
+    """Make a call of inotify(7).
 
     Raises ``OSError`` if the system has no watcher or watch left (``fs.inotify.max_user_*``).
     """
-
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._watches: list[int] = []
-        self.fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-
-    def watch(self, fd: int) -> Callable[[], None]:
-        """Watch the file open as `fd`; return what undoes that."""
-        # By this path it is the very file that is open, whatever has its name meanwhile.
-        path = f"/proc/self/fd/{fd}".encode()
-        watch = _checked(self._libc.inotify_add_watch(self.fd, path, _IN_MODIFY))
-        self._watches.append(watch)
-        return partial(self._unwatch, watch)
-
-    def _unwatch(self, watch: int) -> None:
-        self._watches.remove(watch)
-        # The system knows one watch per file, however often it is asked for.
-        if watch not in self._watches:
-            self._libc.inotify_rm_watch(self.fd, watch)
-
-
-def _checked(result: int) -> int:
+    result: int = getattr(ctypes.CDLL(None, use_errno=True), f"inotify_{call}")(*arguments)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"inotify: {os.strerror(number)}")
