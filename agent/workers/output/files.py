@@ -15,8 +15,8 @@ from agent.settings.config import AgentConfig
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
 from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
-from agent.workers.output.stderr import StderrPipe
-from agent.workers.output.tail import FollowedFile, Tail
+from agent.workers.output.streams import FollowedFile, StderrPipe
+from agent.workers.output.tail import Tail
 from drumbeat.format import describe
 from worker_sdk import context
 

@@ -12,19 +12,13 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import ClassVar, TextIO
+from typing import TextIO, TypeAlias
 
-from agent.workers.output.lines import LineCutter, matching, prefixed
-from agent.workers.output.sink import Sink
-from agent.workers.output.stderr import StderrPipe
+from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
 
 _LOGGER = logging.getLogger(__name__)
-
-CHUNK_BYTES = 256 * 1024
-"""Bytes read from one file before the next file has its turn."""
 
 STALL_S = 30.0
 """Default of how long `Tail.close` waits for a destination that takes nothing at all."""
@@ -34,6 +28,8 @@ LOOK_AGAIN_S = 0.1
 
 _IN_MODIFY = 0x2
 _NOTICES_BYTES = 64 * 1024
+
+_Source: TypeAlias = FollowedFile | StderrPipe
 
 
 class Tail:
@@ -49,12 +45,11 @@ class Tail:
         self._thread: threading.Thread | None = None
         self._stall_s = STALL_S
         self._progress_at = 0.0
-        self._is_complete = True
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
-        self._sources: list[FollowedFile | StderrPipe] = []
+        self._sources: list[_Source] = []
         self._sinks: dict[object, Sink] = {}
         self._inotify_fd = -1
 
@@ -73,8 +68,8 @@ class Tail:
         The file is made if missing, and may be emptied meanwhile. Lines that contain one of
         `filters` are also written to `filtered`, if given. A destination is a descriptor, or a
         text stream that has none; it may be closed afterwards. A file waits until those of lower
-        turns that lead to the same place are shown. Raises ``OSError`` if the file cannot be read,
-        or there is no such destination.
+        turns, added before it, that lead to the same place are shown. Raises ``OSError`` if the
+        file cannot be read, or there is no such destination.
         """
         needles = tuple(needle.encode() for needle in filters)
         with self._lock:
@@ -96,11 +91,11 @@ class Tail:
             self._begin(pipe)
         return pipe
 
-    def close(self, stall_s: float = STALL_S) -> bool:
+    def close(self, stall_s: float = STALL_S) -> None:
         """Finish all sources, show them to their end, and give everything back; call it once.
 
-        Blocks until the destinations have taken all or, for ``stall_s``, nothing; returns whether
-        they took all. Not for the main thread, whose handlers of signals would wait as well.
+        Blocks until the destinations have taken all or, for ``stall_s``, nothing. Not for the main
+        thread, whose handlers of signals would wait as well.
         """
         with self._lock:
             self._is_closing = True
@@ -114,7 +109,6 @@ class Tail:
         for fd in (self._wakeup_fd, self._inotify_fd):
             if fd >= 0:
                 os.close(fd)
-        return self._is_complete
 
     def hurry(self) -> None:
         """Let a `close` that is under way give up what is not taken at once."""
@@ -140,7 +134,7 @@ class Tail:
             _LOGGER.warning("%s; looking at the file every %s s instead", error, LOOK_AGAIN_S)
             return None
 
-    def _begin(self, source: FollowedFile | StderrPipe) -> None:
+    def _begin(self, source: _Source) -> None:
         assert not self._is_closing, "added to a tail that is closed"
         self._sources.append(source)
         if self._thread is None:
@@ -154,37 +148,31 @@ class Tail:
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        while self._pass_on():
-            pass
-
-    def _pass_on(self) -> bool:
-        """Pass on what there is, and wait for more; return whether there can be any."""
-        with self._lock:
-            is_closing, sources = self._is_closing, tuple(self._sources)
-            sinks = tuple(self._sinks.values())
-        if is_closing:
-            for source in sources:
-                source.finish()
-        # Read first, then write: what comes of one round of chunks goes out together.
-        is_more = sum([source.step() for source in _ready(sources)]) > 0
-        is_held_up = any(sink.is_full for sink in sinks)
-        # Without the lock: a destination on a slow disk must not hold up the callers.
-        if sum(sink.flush() for sink in sinks):
-            self._progress_at = time.monotonic()
-            is_more = is_more or is_held_up
-        self._drop([source for source in sources if source.is_ended])
-        left_s = self._progress_at + self._stall_s - time.monotonic()
-        if is_closing and not self._sources and not any(sink.pending for sink in sinks):
-            return False
-        if is_closing and left_s <= 0 and not is_more:
-            self._drop(self._sources)
-            self._is_complete = False
-            where = "the rest is only in the log files, if any"
-            _LOGGER.warning("the console takes no output: %s", where)
-            return False
-        if not is_more:
-            self._wait(left_s if is_closing else None)
-        return True
+        while True:
+            with self._lock:
+                is_closing, sources = self._is_closing, tuple(self._sources)
+                sinks = tuple(self._sinks.values())
+            if is_closing:
+                for source in sources:
+                    source.finish()
+            # Read first, then write: what comes of one round of chunks goes out together.
+            is_more = sum([source.step() for source in _ready(sources)]) > 0
+            is_held_up = any(sink.is_full for sink in sinks)
+            # Without the lock: a destination on a slow disk must not hold up the callers.
+            if sum([sink.flush() for sink in sinks]):
+                self._progress_at = time.monotonic()
+                is_more = is_more or is_held_up
+            self._drop([source for source in sources if source.is_ended])
+            left_s = self._progress_at + self._stall_s - time.monotonic()
+            if is_closing and not self._sources and not any(sink.pending for sink in sinks):
+                return
+            if is_closing and left_s <= 0 and not is_more:
+                self._drop(self._sources)
+                where = "the rest is only in the log files, if any"
+                _LOGGER.warning("the console takes no output: %s", where)
+                return
+            if not is_more:
+                self._wait(left_s if is_closing else None)
 
     def _wait(self, timeout_s: float | None) -> None:
         """Sleep until a source has more, a destination takes more, or a call has come."""
@@ -192,8 +180,10 @@ class Tail:
         poll.register(self._wakeup_fd, select.POLLIN)
         with self._lock:
             inotify_fd = self._inotify_fd
-            for fd in (inotify_fd, *(source.pipe_fd for source in _ready(self._sources))):
-                if fd >= 0:
+            if inotify_fd >= 0:
+                poll.register(inotify_fd, select.POLLIN)
+            for source in _ready(self._sources):
+                for fd in source.wait_fds:
                     poll.register(fd, select.POLLIN)
             for sink in self._sinks.values():
                 if sink.pending:
@@ -209,7 +199,7 @@ class Tail:
             while inotify_fd >= 0 and os.read(inotify_fd, _NOTICES_BYTES):
                 pass
 
-    def _drop(self, dropped: Sequence[FollowedFile | StderrPipe]) -> None:
+    def _drop(self, dropped: Sequence[_Source]) -> None:
         """Give back what belongs to some of the sources, unless others need it."""
         with self._lock:
             self._sources = [source for source in self._sources if source not in dropped]
@@ -226,72 +216,17 @@ class Tail:
                     self._sinks.pop(key).close()
 
 
-def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | StderrPipe]:
-    """Return the sources that wait for no other and for no destination."""
-    first: dict[Sink, int] = {}
+def _ready(sources: Sequence[_Source]) -> list[_Source]:
+    """Return the sources that wait for no destination and, before it, for no earlier turn."""
+    turns: dict[Sink, int] = {}
     for source in sources:
         for sink in source.sinks:
-            first[sink] = min(source.turn, first.get(sink, source.turn))
+            turns.setdefault(sink, source.turn)
     return [
         source
         for source in sources
-        if all(source.turn == first[sink] and not sink.is_full for sink in source.sinks)
+        if all(turns[sink] == source.turn and not sink.is_full for sink in source.sinks)
     ]
-
-
-@dataclass(slots=True, eq=False)
-class FollowedFile:
-    """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
-
-    pipe_fd: ClassVar[int] = -1
-
-    fd: int
-    watch: int | None
-    """What tells of writes; None if nothing does."""
-    sinks: tuple[Sink, ...]
-    prefix: bytes
-    needles: tuple[bytes, ...]
-    turn: int
-    wake: Callable[[], None]
-    cutter: LineCutter = field(default_factory=LineCutter)
-    position: int = 0
-    is_finished: bool = False
-    end_at: int | None = None
-    """Size of the file when it was finished; None if more may come."""
-    is_ended: bool = False
-
-    def finish(self) -> None:
-        """Show the file to its end, also a last line without a line end; no wait, any thread."""
-        if not self.is_finished:
-            self.is_finished = True
-            self.wake()
-
-    def step(self) -> bool:
-        """Pass one chunk on; return whether there may be more to do at once."""
-        if self.is_finished and self.end_at is None:
-            self.end_at = os.fstat(self.fd).st_size
-        is_shown = self.end_at is not None and self.position >= self.end_at
-        if not is_shown and (chunk := os.read(self.fd, CHUNK_BYTES)):
-            self.position += len(chunk)
-            self._emit(self.cutter.feed(chunk))
-            return True
-        if os.fstat(self.fd).st_size < self.position:
-            # It was cut, as log rotation does: back to its beginning.
-            self.position, self.end_at = os.lseek(self.fd, 0, os.SEEK_SET), None
-            return True
-        if self.end_at is not None:
-            self._emit(self.cutter.end())
-            self.is_ended = True
-        return False
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.fd)
-
-    def _emit(self, block: bytes) -> None:
-        self.sinks[0].add(prefixed(block, self.prefix))
-        for sink in self.sinks[1:]:
-            sink.add(prefixed(matching(block, self.needles), self.prefix))
 
 
 def _inotify(call: str, *arguments: int | bytes) -> int:
