@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from agent.errors import TimerFileUnusable
-from agent.watchdog.calls import TooManyTimers, WorkerIsGone
-from agent.watchdog.core.messages import TimerAcquired, TimerReleased
+from agent.watchdog.core.model import TimerAcquired, TimerReleased, TooManyTimers, WorkerIsGone
 from agent.watchdog.stacks import lineage
 from worker_sdk.context import FILE_TIMER_ENABLE, FILE_TIMER_PATH
 from worker_sdk.interpreter.signal_numbers import is_signal

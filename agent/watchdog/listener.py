@@ -18,8 +18,7 @@ import structlog
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.watchdog.calls import Calls
-    from agent.watchdog.service import WorkerService
+    from agent.watchdog.service import Calls, WorkerService
 
 log = structlog.get_logger()
 

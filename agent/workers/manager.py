@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,10 +26,8 @@ from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig
 from agent.watchdog.core.model import WorkerKey
 from agent.watchdog.runner import Watchdog
-from agent.workers.devices.binding import format_cpu_list
 from agent.workers.devices.gpus import VISIBLE_DEVICES, device_of
 from agent.workers.devices.host import HostDevices
-from agent.workers.devices.nvml import visible_gpus
 from agent.workers.failures.error_file import read_error_file, read_faults
 from agent.workers.failures.evidence import Explainer
 from agent.workers.failures.exit_status import describe_ending
@@ -38,7 +35,6 @@ from agent.workers.output.files import OutputError, WorkerOutput
 from agent.workers.output.lines import exception_in
 from agent.workers.supervisor.client import SupervisorClient
 from agent.workers.supervisor.messages import (
-    Command,
     SignalWorkers,
     StartWorkers,
     SupervisorEvent,
@@ -96,13 +92,17 @@ class Workers:
         # All that touches `output`, and what workers leave behind, is done by this thread.
         self._files = FileThread()
         self._preparation: asyncio.Task[None] | None = None
-        self._behind: list[Command] = []
-        self._news: deque[SupervisorEvent | int] = deque()
-        self._reader: asyncio.Task[None] | None = None
+        self._news_order = asyncio.Lock()  # it is fair
         self._is_closing = False
         self._devices = devices
         self._submit = on_event
-        self._base_environment = inherited_environment()
+        self._base_environment = base = inherited_environment()
+        self._environment = common_environment(base, config.nproc_per_node)
+        if context.OMP_NUM_THREADS not in base and context.OMP_NUM_THREADS in self._environment:
+            log.info(
+                "OMP_NUM_THREADS set to 1",
+                reason="several workers share this machine's cores; set it yourself to tune it",
+            )
         self._explainer = Explainer(config.program.script)
         self._supervisor = SupervisorClient(
             on_event=self._hear,
@@ -110,11 +110,7 @@ class Workers:
             on_mistake=on_mistake,
         )
         self.watchdog = Watchdog(
-            config.watchdog,
-            output.directory,
-            self._signal_worker,
-            on_event,
-            self._base_environment,
+            config.watchdog, output.directory, self._signal_worker, on_event, base
         )
 
     async def start(self, delay_s: float = 0.0) -> None:
@@ -141,21 +137,6 @@ class Workers:
         self._files.close()
         self._explainer.close()
 
-    def tell_settings(self) -> None:
-        """Log what users may not expect: once, before the first round."""
-        if needs_omp_default(self._base_environment, self._config.nproc_per_node):
-            log.info(
-                "OMP_NUM_THREADS set to 1",
-                reason="several workers share this machine's cores; set it yourself to tune it",
-            )
-        gpus, mode = self._devices.gpus, self._config.numa_binding
-        if gpus:
-            names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
-            log.info("GPUs found", reason=", ".join(names), gpus=names)
-        elif mode and visible_gpus(self._base_environment.get(VISIBLE_DEVICES)):
-            why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
-            log.warning("NUMA binding", reason=f"workers not bound: {why}")
-
     def execute(self, effect: fx.WorkersEffect) -> None:
         """Do what the core wants of the workers."""
         match effect:
@@ -172,9 +153,12 @@ class Workers:
                 self.watchdog.stopping(
                     effect.round_id if isinstance(effect, fx.StopWorkers) else None
                 )
-                self._command(effect)
+                self._supervisor.send(effect)
             case fx.SignalWorkers():
-                self._command(effect)
+                if self._preparation is None:
+                    self._supervisor.send(effect)
+                else:  # for workers that are about to be started
+                    self._preparation.add_done_callback(lambda _: self._supervisor.send(effect))
             case fx.WorkerOrder():
                 self.watchdog.order(effect)
 
@@ -187,50 +171,37 @@ class Workers:
         """Start no workers that are still being prepared: they are not wanted any more."""
         if self._preparation is not None:
             self._preparation.cancel()
-        self._end_preparation()
-
-    def _end_preparation(self) -> list[Command]:
-        """Return the commands that were kept during a preparation, which has ended."""
-        self._preparation = None
-        behind, self._behind = self._behind, []
-        return behind
-
-    def _command(self, command: Command) -> None:
-        """Send a command, or keep it until what it is about is prepared."""
-        if self._preparation is not None:
-            self._behind.append(command)
-        else:
-            self._supervisor.send(command)
+            self._preparation = None
 
     def _signal_worker(self, worker: WorkerKey, signum: int) -> None:
         """Send a signal to one worker that hangs, or that the others go on without."""
-        # A shell around the worker would keep the one of the default escalation to itself.
-        is_for_group = signum in (signal.SIGTERM, signal.SIGKILL)
-        self._command(
+        self._supervisor.send(
             SignalWorkers(
                 round_id=worker.round_id,
                 local_rank=worker.local_rank,
                 signum=signum,
-                is_for_group=is_for_group,
+                # A shell around the worker would keep one of the default escalation to itself.
+                is_for_group=signum in (signal.SIGTERM, signal.SIGKILL),
             )
         )
 
     async def _start_workers(self, assignment: Assignment) -> None:
-        config, base, round_id = self._config, self._base_environment, assignment.round_id
-        envs = worker_environments(config, assignment, base.get(VISIBLE_DEVICES))
+        config, round_id = self._config, assignment.round_id
+        envs = worker_environments(config, assignment, self._base_environment.get(VISIBLE_DEVICES))
+        self._files.submit(self._explainer.begin_round)
         try:
             streams = await self._files.run(
-                lambda: self._prepare_files(round_id, envs), timeout_s=PREPARE_TIMEOUT_S
+                lambda: self._output.prepare(round_id, envs), timeout_s=PREPARE_TIMEOUT_S
             )
         except (OutputError, FilesStalled) as error:
-            self._end_preparation()
+            self._preparation = None
             is_log_dir = isinstance(error, FilesStalled) and config.log_dir is not None
             message = f"--log-dir {config.log_dir}: {error}" if is_log_dir else str(error)
             self._submit(WorkerStartFailed(round_id=round_id, local_rank=0, message=message))
             return
         for local_rank, env in self.watchdog.prepare(round_id, envs).items():
             envs[local_rank].update(env)
-        cpus = self._bind_workers()
+        cpus = self._devices.bind(config.nproc_per_node)
         workers = tuple(
             WorkerStart(
                 local_rank=local_rank,
@@ -241,29 +212,12 @@ class Workers:
             )
             for local_rank, env in envs.items()
         )
-        common = common_environment(base, config.nproc_per_node)
-        start = StartWorkers(round_id=round_id, argv=config.command, env=common, workers=workers)
-        for command in (start, *self._end_preparation()):
-            self._command(command)
-
-    def _prepare_files(
-        self, round_id: int, envs: dict[int, dict[str, str]]
-    ) -> dict[int, tuple[str, str]]:
-        streams = self._output.prepare(round_id, envs)
-        self._explainer.begin_round()
-        return streams
-
-    def _bind_workers(self) -> Mapping[int, tuple[int, ...]]:
-        """Return the CPUs of each worker that is bound to some, and log what is new."""
-        bindings, is_new = self._devices.bind(self._config.nproc_per_node)
-        if is_new:
-            for note in bindings.notes:
-                log.warning("NUMA binding", reason=note)
-            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
-            text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
-            mode = str(self._config.numa_binding)
-            log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
-        return bindings.cpus
+        self._preparation = None
+        self._supervisor.send(
+            StartWorkers(
+                round_id=round_id, argv=config.command, env=self._environment, workers=workers
+            )
+        )
 
     async def _await_gpu_memory(self) -> None:
         """Wait, for a bounded time, until the memory of dead workers is free."""
@@ -276,19 +230,21 @@ class Workers:
         self._hear(returncode)
 
     def _hear(self, news: SupervisorEvent | int) -> None:
-        """Take what the supervisor says, in order: an exit may take a while to be examined."""
-        if self._is_closing:
-            return
-        self._news.append(news)
-        if self._reader is None:
-            self._reader = self._spawn(self._read_news())
+        """Take what the supervisor says, or its exit code."""
+        if not self._is_closing:
+            self._spawn(self._pass_on(news))
 
-    async def _read_news(self) -> None:
-        while self._news:
-            match news := self._news.popleft():
+    async def _pass_on(self, news: SupervisorEvent | int) -> None:
+        async with self._news_order:  # an exit may take a while to be examined
+            match news:
                 case int(returncode):
-                    self._submit(await self._supervisor_died(returncode))
-                    continue
+                    self.watchdog.ended()
+                    why = ""
+                    with suppress(FilesStalled):
+                        why = await self._read_files(partial(self._explainer.explain, returncode))
+                    ending = describe_ending(returncode)
+                    self._submit(SupervisorDied(ending=ending, explanation=why))
+                    return
                 case WorkerExited():
                     news = await self._examine(news)
                 case WorkersStarted():
@@ -297,14 +253,6 @@ class Workers:
                 case WorkersStopped():
                     self.watchdog.ended(news.round_id)
             self._submit(news)
-        self._reader = None
-
-    async def _supervisor_died(self, returncode: int) -> SupervisorDied:
-        self.watchdog.ended()
-        why = ""
-        with suppress(FilesStalled):
-            why = await self._read_files(partial(self._explainer.explain, returncode))
-        return SupervisorDied(ending=describe_ending(returncode), explanation=why)
 
     async def _examine(self, exited: WorkerExited) -> WorkerExited:
         """Add why a worker ended; says on the console what stands nowhere else."""
@@ -359,17 +307,12 @@ class Workers:
         return found, stacks
 
 
-def needs_omp_default(base: Mapping[str, str], local_world_size: int) -> bool:
-    """Return whether ``OMP_NUM_THREADS`` has to be set: unset, and several workers share cores."""
-    return local_world_size > 1 and context.OMP_NUM_THREADS not in base
-
-
 def common_environment(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
     """Return what all workers of this host get in every round: ``base``, and some defaults."""
-    environment = {context.NCCL_ASYNC_ERROR_HANDLING: "1", **base}
-    if needs_omp_default(base, local_world_size):
-        environment[context.OMP_NUM_THREADS] = "1"
-    return environment
+    defaults = {context.NCCL_ASYNC_ERROR_HANDLING: "1"}
+    if local_world_size > 1:  # they share cores
+        defaults[context.OMP_NUM_THREADS] = "1"
+    return defaults | dict(base)
 
 
 def worker_environments(

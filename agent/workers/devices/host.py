@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,9 +17,9 @@ import structlog
 
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import Bindings, Cpu, bind_workers, parse_cpu_list
+from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list, parse_cpu_list
 from agent.workers.devices.gpus import Gpu, visible
-from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gpus
+from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gpus, visible_gpus
 
 log = structlog.get_logger()
 
@@ -52,30 +52,34 @@ class HostDevices:
         *,
         memory: GpuMemoryWaiter | None = None,
         numa_mode: str | None = None,
-        sysfs: Path = SYSFS,
     ) -> None:
         self.gpus = gpus
         self.memory = memory
         self._numa_mode = numa_mode
-        self._sysfs = sysfs
-        self._bound: tuple[frozenset[int], int, Bindings] | None = None
+        # The CPUs that this process may use, and what each worker got of them.
+        self._bound: tuple[frozenset[int], Mapping[int, tuple[int, ...]]] | None = None
 
-    def bind(self, local_world_size: int) -> tuple[Bindings, bool]:
-        """Return the CPUs of the workers, and whether that is news since the last call."""
+    def bind(self, local_world_size: int) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each worker that is bound to some, and log what is new."""
         if self._numa_mode is None or not self.gpus:
-            return Bindings({}), False
+            return {}
         allowed = frozenset(os.sched_getaffinity(0))
-        if self._bound is not None and self._bound[:2] == (allowed, local_world_size):
-            return self._bound[2], False
         # At first, and whenever what we may use has been changed.
-        bindings = bind_workers(
-            read_topology(allowed, root=self._sysfs),
-            [read_gpu_node(gpu.pci_address, root=self._sysfs) for gpu in self.gpus],
-            local_world_size=local_world_size,
-            mode=NumaMode(self._numa_mode),
-        )
-        self._bound = allowed, local_world_size, bindings
-        return bindings, True
+        if self._bound is None or self._bound[0] != allowed:
+            bindings = bind_workers(
+                read_topology(allowed),
+                [read_gpu_node(gpu.pci_address) for gpu in self.gpus],
+                local_world_size=local_world_size,
+                mode=NumaMode(self._numa_mode),
+            )
+            self._bound = allowed, bindings.cpus
+            for note in bindings.notes:
+                log.warning("NUMA binding", reason=note)
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
+            mode = str(self._numa_mode)
+            log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
+        return self._bound[1]
 
 
 async def find_devices(
@@ -91,24 +95,32 @@ async def find_devices(
     stands for the driver's module in a test.
     """
     module = nvml or load_nvml()
-    if module is None:
-        return HostDevices(numa_mode=numa_mode)
-    found: tuple[Gpu, ...] = ()
+    found = () if module is None else await _take_inventory(module)
+    gpus = visible(found, visible_devices)
+    if gpus:
+        names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
+        log.info("GPUs found", reason=", ".join(names), gpus=names)
+    elif numa_mode and visible_gpus(visible_devices):
+        why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
+        log.warning("NUMA binding", reason=f"workers not bound: {why}")
+    memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
+    return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
+
+
+async def _take_inventory(nvml: Nvml) -> tuple[Gpu, ...]:
     text = f"waiting for the GPU driver, up to {DRIVER_TIMEOUT_S:g} s; Ctrl-C ends this agent"
     loop = asyncio.get_running_loop()
     notice = loop.call_later(DRIVER_TOLD_AFTER_S, partial(log.info, "waiting", message=text))
     thread = FileThread("gpu-inventory")
     try:
-        found = await thread.run(partial(read_gpus, module), timeout_s=DRIVER_TIMEOUT_S)
+        return await thread.run(partial(read_gpus, nvml), timeout_s=DRIVER_TIMEOUT_S)
     except FilesStalled:
         # As if there were no GPUs: training may work, or will say why it does not.
         log.warning("GPUs not found", reason=f"the driver is silent for {DRIVER_TIMEOUT_S:g} s")
+        return ()
     finally:
         notice.cancel()
         thread.close()
-    gpus = visible(found, visible_devices)
-    memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
-    return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
 
 
 def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, ...]:

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,29 +49,29 @@ def load_nvml() -> Nvml | None:
     return pynvml
 
 
-def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
     """Return all GPUs of the host that the driver lets us see; may block for seconds."""
-    if nvml is None:
-        return ()
+    found = []
     try:
         with driver(nvml):
-            return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+                address = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+                found.append(
+                    Gpu(
+                        index=index,
+                        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                        name=_text(nvml.nvmlDeviceGetName(handle)),
+                        memory_bytes=int(memory.total),
+                        memory_used_bytes=int(memory.used),
+                        pci_address=sysfs_pci_address(address),
+                    )
+                )
     except (nvml.NVMLError, OSError):
         # Half of an inventory would number the other half wrongly.
         return ()
-
-
-def _read_gpu(nvml: Nvml, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=int(memory.total),
-        memory_used_bytes=int(memory.used),
-        pci_address=sysfs_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
-    )
+    return tuple(found)
 
 
 def _text(value: str | bytes) -> str:
@@ -83,16 +83,6 @@ def sysfs_pci_address(text: str) -> str:
     """Write a PCI address as sysfs does, with a domain of four digits; empty if it is none."""
     match = _PCI_ADDRESS.fullmatch(text.strip().lower())
     return f"{int(match[1], 16):04x}:{match[2]}" if match else ""
-
-
-def read_memory(nvml: Nvml, uuids: Iterable[str]) -> dict[str, int]:
-    """Return the bytes used by GPU, without those that do not answer: they are broken."""
-    used: dict[str, int] = {}
-    for uuid in uuids:
-        with suppress(nvml.NVMLError, OSError):
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            used[uuid] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-    return used
 
 
 @contextmanager
@@ -112,7 +102,8 @@ def count_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> in
     The driver also knows those that have a device file but were denied to this job.
     ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
-    found = visible(read_gpus(load_nvml()), visible_devices)
+    nvml = load_nvml()
+    found = () if nvml is None else visible(read_gpus(nvml), visible_devices)
     return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
 
 
@@ -132,13 +123,10 @@ class GpuMemoryWaiter:
     what they held before the first worker, so what others keep there is not waited for.
     """
 
-    def __init__(
-        self, nvml: Nvml, gpus: Sequence[Gpu], *, look_again_s: float = LOOK_AGAIN_S
-    ) -> None:
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
         self._nvml = nvml
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._before = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
-        self._look_again_s = look_again_s
 
     async def wait(self, timeout_s: float) -> str:
         """Return when the memory is free, or with a note on what is not after ``timeout_s``.
@@ -171,16 +159,19 @@ class GpuMemoryWaiter:
         fails is not waited for.
         """
         deadline = time.monotonic() + timeout_s
-        try:
-            with driver(self._nvml):
-                while True:
-                    used = read_memory(self._nvml, self._gpus)
-                    more = {uuid: held - self._before[uuid] for uuid, held in used.items()}
-                    excess = {uuid: each for uuid, each in more.items() if each > TOLERANCE_BYTES}
-                    left_s = deadline - time.monotonic()
-                    # The driver sends no news of free memory, so this has to ask again and
-                    # again: the one loop of that kind here, and only between two rounds on a GPU.
-                    if not excess or left_s <= 0 or end.wait(min(self._look_again_s, left_s)):
-                        return excess
-        except (self._nvml.NVMLError, OSError):
-            return {}
+        failures = (self._nvml.NVMLError, OSError)
+        with suppress(*failures), driver(self._nvml):
+            while True:
+                excess: dict[str, int] = {}
+                for uuid, before in self._before.items():
+                    with suppress(*failures):  # of one that is broken
+                        handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+                        more = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
+                        if more > TOLERANCE_BYTES:
+                            excess[uuid] = more
+                left_s = deadline - time.monotonic()
+                # The driver sends no news of free memory, so this has to ask again and
+                # again: the one loop of that kind here, and only between two rounds on a GPU.
+                if not excess or left_s <= 0 or end.wait(min(LOOK_AGAIN_S, left_s)):
+                    return excess
+        return {}

@@ -68,6 +68,7 @@ class WorkerOutput:
         is_known = config.logs_specs is not None or config.log_dir is not None
         self._is_kept = is_known or {config.redirects, config.tee} != {NOWHERE}
         self._is_to_be_told = self._is_kept and not is_known
+        self._is_capture_told = False
         self.directory = directory
         self._specs = self._make_specs()
         # Two threads: a file that can't be read now must not hold up the pipes.
@@ -191,8 +192,10 @@ class WorkerOutput:
                 pipe = self._stderr_tail.add_pipe(pipe_path, STDERR, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
-                why = f"of local rank {local_rank}: {error.strerror}"
-                log.warning("stderr not captured", reason=why)
+                if not self._is_capture_told:
+                    why = f"of local rank {local_rank}: {error.strerror}; told once"
+                    log.warning("stderr not captured", reason=why)
+                self._is_capture_told = True
             else:
                 worker.stderr = pipe
                 return pipe.path

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from agent.watchdog.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
-CPU_INDEX_MAX = 65_535
-"""Highest CPU number taken seriously; Linux itself ends at 8,191."""
+CPUS_MAX = 65_536
+"""CPU numbers below this are taken seriously; Linux itself ends at 8,192."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class WorkerStart:
     """Descriptors of the supervisor that it inherits; the supervisor closes them."""
 
     def __post_init__(self) -> None:
-        if any(not 0 <= cpu <= CPU_INDEX_MAX for cpu in self.cpus):
-            raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPU_INDEX_MAX}")
+        if any(not 0 <= cpu < CPUS_MAX for cpu in self.cpus):
+            raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPUS_MAX - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import selectors
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from agent.workers.supervisor import protocol
 from agent.workers.supervisor.messages import (
     Command,
+    KillWorkers,
     StartWorkers,
     SupervisorEvent,
     WorkerStart,
@@ -34,27 +34,24 @@ from agent.workers.supervisor.messages import (
 )
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
-    continue_with_parents_end,
     die_with,
     kill_descendants,
     list_remaining,
+    signal_at_parents_end,
 )
 from agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
-    DescendantsListed,
     Effect,
     Event,
-    KillDescendants,
-    ListDescendants,
     SendSignal,
     SpawnFinished,
     WorkerGroup,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
@@ -62,7 +59,7 @@ _READ_BYTES = 256 * 1024
 _SCRIPT_LINE_BYTES_MAX = 256
 """What the kernel reads of a script's first line."""
 
-_SELECT_S_MAX = 86_400.0
+_POLL_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
 
 # The latter seven say that this process itself is broken.
@@ -95,30 +92,29 @@ class Supervisor:
         self._agent_fd = os.pidfd_open(agent_pid)
         self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
         for readable in (self._agent, self._agent_fd, self._wakeup_fd):
-            self._selector.register(readable, selectors.EVENT_READ)
+            self._poll.register(readable, select.POLLIN)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._continued = signal.signal(signal.SIGCONT, self._on_continued)
 
-    def close(self) -> None:
-        """Give back what the constructor took."""
-        signal.signal(signal.SIGCONT, self._continued or signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        self._selector.close()
-        for fd in (self._agent_fd, self._wakeup_fd, self._signal_fd):
-            os.close(fd)
-
     def run(self) -> None:
-        """Serve until the agent is gone; raises what a broken agent causes."""
-        with suppress(_AgentGone):
-            self._serve()
+        """Serve until the agent is gone, and close; raises what a broken agent causes."""
+        try:
+            with suppress(_AgentGone):
+                self._serve()
+        finally:
+            signal.signal(signal.SIGCONT, self._continued or signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            for fd in (self._agent_fd, self._wakeup_fd, self._signal_fd):
+                os.close(fd)
 
     def _serve(self) -> None:
         while not self._is_agent_gone:
-            masks = {key.fd: mask for key, mask in self._selector.select(self._timeout_s())}
+            timeout_s = self._timeout_s()
+            masks = dict(self._poll.poll(None if timeout_s is None else timeout_s * 1000))
             if self._wakeup_fd in masks:
                 with suppress(BlockingIOError):
                     os.read(self._wakeup_fd, _READ_BYTES)
@@ -126,18 +122,20 @@ class Supervisor:
             if self._agent_fd in masks:
                 return
             mask = masks.get(self._agent.fileno(), 0)
-            if mask & selectors.EVENT_READ:
+            if mask & ~select.POLLOUT:
                 self._read_commands()
-            if mask & selectors.EVENT_WRITE:
+            if mask & select.POLLOUT:
                 self._flush()
             if self._timeout_s() == 0:
-                self._dispatch(DeadlineReached())
+                self._reap()
+                if self._timeout_s() == 0:
+                    self._dispatch(DeadlineReached(pids=list_remaining()))
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
         if deadline is None:
             return None
-        return min(max(0.0, deadline - time.monotonic()), _SELECT_S_MAX)
+        return min(max(0.0, deadline - time.monotonic()), _POLL_S_MAX)
 
     def _read_commands(self) -> None:
         try:
@@ -171,10 +169,8 @@ class Supervisor:
                     # One that changed its user is not ours to signal: the kill after it will tell.
                     with suppress(ProcessLookupError, PermissionError):
                         (os.killpg if is_for_group else os.kill)(pid, signum)
-            case KillDescendants():
+            case KillWorkers():
                 kill_descendants()
-            case ListDescendants():
-                return [_reap_ended(), DescendantsListed(pids=list_remaining())]
             case report:
                 self._send(report)
         return []
@@ -196,12 +192,12 @@ class Supervisor:
                 if self._is_hung_up():
                     raise _AgentGone
                 pids[worker.local_rank] = self._spawn(command, worker)
-        except SpawnError as error:
+        except OSError as error:
             failure = WorkerStartFailed(
                 round_id=command.round_id,
                 local_rank=worker.local_rank,
-                message=error.strerror,
-                errno=error.errno,
+                message=error.strerror or str(error),
+                errno=error.errno or 0,
             )
             return SpawnFinished(pids=pids, failure=failure)
         finally:
@@ -230,8 +226,7 @@ class Supervisor:
         except (BrokenPipeError, ConnectionResetError):
             self._is_agent_gone = True
             self._outbox.clear()
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-        self._selector.modify(self._agent, wanted)
+        self._poll.modify(self._agent, select.POLLIN | (select.POLLOUT if self._outbox else 0))
 
 
 def end_everything() -> bool:
@@ -272,26 +267,17 @@ def serve(
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     become_subreaper()
-    continue_with_parents_end()
+    signal_at_parents_end(signal.SIGCONT)
     with agent:
-        supervisor = None
         try:
             if os.getppid() == agent_pid:
-                supervisor = Supervisor(agent, make_spawner(handlers), agent_pid)
-                supervisor.run()
+                Supervisor(agent, make_spawner(handlers), agent_pid).run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
-            if supervisor is not None:
-                supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
             die_with(agent_pid)
     return 0 if is_all_gone else 1
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run a supervisor on the inherited socket with this number, of the agent with this pid."""
-    return serve(socket.socket(fileno=int(argv[0])), int(argv[1]), Spawner)
 
 
 def _reap_ended() -> ChildrenReaped:
@@ -306,17 +292,10 @@ def _reap_ended() -> ChildrenReaped:
         exit_codes[pid] = os.waitstatus_to_exitcode(status)
 
 
-class SpawnError(OSError):
-    """A process could not be started; ``strerror`` is the sentence of `WorkerStartFailed`."""
-
-    errno: int
-    strerror: str
-
-
 WorkerSpawner: TypeAlias = "Callable[[StartWorkers, WorkerStart], int]"
 """Returns the pid of a worker that has begun, and that the caller reaps.
 
-Raises ``SpawnError``; then nothing is left of the attempt.
+Raises ``OSError`` with the sentence of `WorkerStartFailed`; then nothing is left of the attempt.
 """
 
 
@@ -355,10 +334,9 @@ class Spawner:
                     preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
                 )
             except OSError as error:
-                message = _describe_start_failure(argv[0], env, error)
-                raise SpawnError(error.errno or 0, message) from error
+                raise OSError(error.errno, _describe_start_failure(argv[0], env, error)) from error
             except (ValueError, subprocess.SubprocessError) as error:
-                raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
+                raise OSError(0, f"cannot start {argv[0]}: {error}") from error
         # The caller reaps; the object must not try, nor warn that it was not done.
         process.returncode = 0
         return process.pid
@@ -377,7 +355,7 @@ class Spawner:
 
 @contextmanager
 def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``SpawnError``."""
+    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``OSError``."""
     with ExitStack() as stack:
         outputs = {}
         for number, path in ((1, worker.stdout), (2, worker.stderr)):
@@ -392,33 +370,38 @@ def open_output(path: str) -> int:
 
     Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
     another process cuts meanwhile gets no hole. A terminal does not become that of this process's
-    session. Raises ``SpawnError``.
+    session. Raises ``OSError`` with a sentence.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     try:
         fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
     except OSError as error:
         why = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
-        message = f"cannot write the worker's output to {path}: {why}"
-        raise SpawnError(error.errno or 0, message) from error
+        raise OSError(error.errno, f"cannot write the worker's output to {path}: {why}") from error
     os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
     return fd
 
 
+def find_program(program: str, search_path: str | None) -> tuple[str, str]:
+    """Return the file that is meant by a path, or a name on ``PATH``, and what is wrong with it."""
+    is_path, folders = "/" in program, (search_path or os.defpath).split(os.pathsep)
+    meant = [program] if is_path else [str(Path(folder, program)) for folder in folders]
+    found = [path for path in meant if os.access(path, os.F_OK)]
+    files = [path for path in found if not Path(path).is_dir()]
+    usable = [path for path in files if os.access(path, os.X_OK)]
+    if usable or files:
+        return (usable or files)[0], "" if usable else "it is not executable"
+    if is_path:
+        return program, "it is a directory" if found else "there is no such file"
+    return program, f"there is no such program on PATH, which is {search_path!r}"
+
+
 def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:
     """Return a sentence that names the file and what is wrong with it."""
-    path = _find_program(program, env)
+    path, problem = find_program(program, env.get("PATH"))
     match error.errno:
-        case errno.ENOENT if path is None and "/" in program:
-            problem = "it does not exist"
-        case errno.ENOENT if path is None:
-            problem = f"it was not found in the PATH {env.get('PATH', os.defpath)!r}"
-        case errno.ENOENT:
-            problem = f"its interpreter {_interpreter(path)} does not exist"
-        case errno.EACCES if path is not None and path.is_dir():
-            problem = "it is a directory, not a program"
-        case errno.EACCES if path is not None and not os.access(path, os.X_OK):
-            problem = "it is not executable"
+        case errno.ENOENT if not problem:
+            problem = f"its {_interpreter(path)} does not exist"
         case errno.ENOEXEC:
             problem = "it is neither a program nor a script with a #! line"
         case errno.E2BIG:
@@ -426,34 +409,21 @@ def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError
                 "its arguments and environment exceed what the system takes "
                 "(128 KiB for one string, usually 2 MiB in all)"
             )
+        case errno.EACCES if not os.access(path, os.F_OK):
+            problem = f"{error.strerror} to a directory above it"
         case _:
-            problem = error.strerror or str(error)
-    return f"cannot start {path or program}: {problem}"
+            problem = problem or error.strerror or str(error)
+    return f"cannot start {path}: {problem}"
 
 
-def _find_program(program: str, env: Mapping[str, str]) -> Path | None:
-    """Return the file that `program` means in `env`, executable or not, or None."""
-    if "/" in program:
-        candidates = [Path(program)]
-    else:
-        candidates = [Path(folder, program) for folder in os.get_exec_path(env)]
-    found = [path for path in candidates if os.path.lexists(path)]
-    return next((path for path in found if os.access(path, os.X_OK)), next(iter(found), None))
-
-
-def _interpreter(path: Path | None) -> str:
-    """Return the interpreter that the file names in its #! line, as text."""
-    if path is None:
-        return "(unknown)"
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_SCRIPT_LINE_BYTES_MAX)
-    except OSError:
-        return "(unknown)"
+def _interpreter(path: str) -> str:
+    """Name the interpreter in a file's #! line; without one, a dynamic loader is missing."""
+    line = b""
+    with suppress(OSError), Path(path).open("rb") as file:
+        line = file.readline(_SCRIPT_LINE_BYTES_MAX)
     words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
-    # Without a #! line, it is a program whose dynamic loader is missing.
-    return repr(os.fsdecode(words[0])) if words else "(dynamic loader)"
+    return f"interpreter {os.fsdecode(words[0])!r}" if words else "dynamic loader"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), Spawner))

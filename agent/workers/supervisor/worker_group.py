@@ -69,15 +69,10 @@ class ChildrenReaped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescendantsListed:
-    """Result of `ListDescendants`."""
+class DeadlineReached:
+    """The instant of `WorkerGroup.next_deadline` has come; ``pids`` are all descendants left."""
 
     pids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineReached:
-    """The instant of `WorkerGroup.next_deadline` has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +84,6 @@ class SendSignal:
     is_for_group: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillDescendants:
-    """Send SIGKILL to every descendant that exists now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListDescendants:
-    """Reap, then find what is left; ends as `DescendantsListed`."""
-
-
 Event: TypeAlias = (
     StartWorkers
     | StopWorkers
@@ -106,14 +91,13 @@ Event: TypeAlias = (
     | SignalWorkers
     | SpawnFinished
     | ChildrenReaped
-    | DescendantsListed
     | DeadlineReached
 )
 """The agent's commands, and what the system did."""
 
-Effect: TypeAlias = StartWorkers | SendSignal | KillDescendants | ListDescendants | SupervisorEvent
-"""A start is to be carried out in order up to the first failure, and ends as `SpawnFinished`;
-a report is for the agent."""
+Effect: TypeAlias = StartWorkers | SendSignal | KillWorkers | SupervisorEvent
+"""A start is to be carried out in order up to the first failure, and ends as `SpawnFinished`; a
+kill means every descendant that exists now; a report is for the agent."""
 
 
 class State(Enum):
@@ -247,7 +231,7 @@ class WorkerGroup:
     def _on_kill(self, _event: Event, now: float) -> list[Effect]:
         self.state = State.KILLING
         self._deadline = now + KILL_WAIT_S
-        return [KillDescendants()]
+        return [KillWorkers()]
 
     def _on_signal(self, event: SignalWorkers, _now: float) -> list[Effect]:
         if self.state is State.STOPPING and event.local_rank is not None:
@@ -269,7 +253,7 @@ class WorkerGroup:
                 return [*effects, *self._on_kill(event, now)]
             case State.KILLING:
                 # What a process forked while the others were being killed shows up only now.
-                return [*effects, KillDescendants()]
+                return [*effects, KillWorkers()]
         return effects
 
     def _take_exits(self, event: ChildrenReaped, now: float) -> list[Effect]:
@@ -294,15 +278,14 @@ class WorkerGroup:
         self._deadline = None
         return [WorkersStopped(round_id=self._round_id)] if is_answer else []
 
-    def _on_listed(self, event: DescendantsListed, _now: float) -> list[Effect]:
-        self.state = State.STUCK
-        self._deadline = None
-        return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
-
     def _on_deadline(self, event: DeadlineReached, now: float) -> list[Effect]:
         if self._deadline is None or now < self._deadline:
             return []
-        return [ListDescendants()] if self.state is State.KILLING else self._on_kill(event, now)
+        if self.state is State.STOPPING:
+            return self._on_kill(event, now)
+        self.state = State.STUCK
+        self._deadline = None
+        return [WorkersStopped(round_id=self._round_id, stuck_pids=event.pids)]
 
     def _answer(self, _event: Event, _now: float) -> list[Effect]:
         return [WorkersStopped(round_id=self._round_id)]
@@ -319,7 +302,6 @@ class WorkerGroup:
         (State.IDLE, KillWorkers): _answer,
         (State.IDLE, SignalWorkers): _ignore,
         (State.IDLE, ChildrenReaped): _on_reaped,
-        (State.IDLE, DescendantsListed): _ignore,
         (State.STARTING, SpawnFinished): _on_spawned,
         (State.RUNNING, StartWorkers): _on_start_again,
         (State.RUNNING, StopWorkers): _on_stop,
@@ -337,7 +319,6 @@ class WorkerGroup:
         (State.KILLING, KillWorkers): _ignore,
         (State.KILLING, SignalWorkers): _ignore,
         (State.KILLING, ChildrenReaped): _on_reaped,
-        (State.KILLING, DescendantsListed): _on_listed,
         (State.KILLING, DeadlineReached): _on_deadline,
         (State.STUCK, StartWorkers): _on_start_again,
         (State.STUCK, StopWorkers): _on_kill,

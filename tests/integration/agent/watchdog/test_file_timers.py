@@ -20,9 +20,13 @@ from structlog.testing import capture_logs
 
 from agent.errors import TimerFileUnusable
 from agent.watchdog import file_timers
-from agent.watchdog.calls import Refusal, TooManyTimers
-from agent.watchdog.core.messages import TimerAcquired, TimerReleased
-from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.core.model import (
+    Refusal,
+    TimerAcquired,
+    TimerReleased,
+    TooManyTimers,
+    WorkerKey,
+)
 from agent.watchdog.file_timers import FileTimers, requested_path
 from tests.support.waiting import MS, wait_until
 

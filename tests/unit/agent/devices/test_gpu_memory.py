@@ -26,8 +26,9 @@ def nvml() -> FakeNvml:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_left() -> Iterator[None]:
+def _no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """They are daemons, which the general check lets pass."""
+    monkeypatch.setattr("agent.workers.devices.nvml.LOOK_AGAIN_S", 0.005)
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("gpu-"):
@@ -36,7 +37,7 @@ def _no_thread_left() -> Iterator[None]:
 
 
 def waiter_of(nvml: FakeNvml) -> GpuMemoryWaiter:
-    return GpuMemoryWaiter(nvml, read_gpus(nvml), look_again_s=0.005)
+    return GpuMemoryWaiter(nvml, read_gpus(nvml))
 
 
 async def test_free_memory_is_not_waited_for(nvml: FakeNvml) -> None:
@@ -80,6 +81,13 @@ async def test_a_driver_that_fails_is_not_waited_for(nvml: FakeNvml, call: str) 
     nvml.gpus[1].used = 10 * GIB
     nvml.failing.add(call)
     assert await waiter.wait(LONG_S) == ""
+
+
+async def test_a_gpu_that_does_not_answer_is_left_out(nvml: FakeNvml) -> None:
+    waiter = waiter_of(nvml)
+    nvml.gpus[1].used = 10 * GIB
+    del nvml.gpus[0]  # it fell off the bus
+    assert "GPU 1 holds" in await waiter.wait(SOON_S)
 
 
 async def test_a_driver_that_hangs_is_left_alone(

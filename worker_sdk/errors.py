@@ -1,25 +1,43 @@
-"""Shell. Records what ends training code, for the agent it runs under.
+"""Shell. Records what ends training code, in torch's format, for the agent it runs under.
 
 Names and meanings are those of ``torch.distributed.elastic.multiprocessing.errors``. What differs:
 nothing here raises into training, and a KeyboardInterrupt is recorded as well.
+Source: ``torch/distributed/elastic/multiprocessing/errors/error_handler.py`` (2.13.0).
 """
 
+import errno
 import faulthandler
 import functools
+import json
 import logging
 import os
 import stat
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
 from worker_sdk.context import ERROR_FILE, FAULT_FILE_SUFFIX
-from worker_sdk.errors import error_file
 
 log = logging.getLogger("worker_sdk")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Even if JSON writes each byte as six, both fit into the file.
+MESSAGE_BYTES_MAX = 64 * 1024
+STACK_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 1024 * 1024
+
+NO_ERROR_FILE = "<N/A>"
+"""What stands for the error file of a process that left none."""
+
+_LEFT_OUT = "\n… (left out) …\n"
+
+Content = dict[str, Any]
 
 _owners: dict[str, int] = {}
 """Process by the error file that it took for its own: a forked child inherits the entry."""
@@ -44,7 +62,7 @@ class ErrorHandler:
         """Write ``e`` and its traceback to the error file. Never raises."""
         path = self._get_error_file_path()
         if path:
-            _write(path, error_file.describe(e))
+            _write(path, describe(e))
 
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
@@ -62,10 +80,10 @@ class ErrorHandler:
         ``error_code`` is its exit code, 0: unknown. One in the file is of a process further in.
         """
         try:
-            content = error_file.parse(error_file.read_bytes(rootcause_error_file))
+            content = parse(read_bytes(rootcause_error_file))
         except (OSError, ValueError) as error:
             text = f"(the error file {rootcause_error_file} cannot be read: {error})"
-            content = error_file.compose(text, stack="")
+            content = compose(text, stack="")
         self.dump_error_data(content, error_code, rootcause_error_file)
 
     def dump_error_data(
@@ -130,11 +148,11 @@ def record(fn: Any = None, error_handler: ErrorHandler | None = None) -> Any:
 def _record(handler: ErrorHandler, error: BaseException) -> None:
     """Have ``error`` recorded; the handler may be the user's and must not hide it."""
     try:
-        failure: Any = error_file.first_failure(error)
+        failure: Any = first_failure(error)
         file = getattr(failure, "error_file", None)
         data: Any = getattr(failure, "error_file_data", None)
         has_content = isinstance(data, dict) and isinstance(data.get("message"), dict)
-        if isinstance(file, str) and file != error_file.NO_ERROR_FILE:
+        if isinstance(file, str) and file != NO_ERROR_FILE:
             handler.dump_error_file(file, failure.exitcode)
         elif has_content and isinstance(handler, ErrorHandler):
             # Of another host, or of files that are gone: the launcher has what was in it.
@@ -145,48 +163,44 @@ def _record(handler: ErrorHandler, error: BaseException) -> None:
         log.exception("an error could not be recorded")
 
 
-def _write(path: str, content: error_file.Content) -> None:
+def _write(path: str, content: Content) -> None:
     owner = _owners.get(path, os.getpid())
     if owner != os.getpid():
         log.info("%s is left to the process %d", path, owner)
         return
     try:
-        error_file.write(path, content)
+        write(path, content)
     except (OSError, RecursionError, ValueError) as error:
         log.warning("an error could not be written to %s: %s", path, error)
 
 
-class _FaultFile:
-    """What the one fault handler of this process writes to, if not to the standard error.
+class _Faults:
+    """Where the one fault handler of this process writes, ``None``: to the standard error.
 
-    Under an agent, that is a file beside the error file: the agent reads it, and repeats it on the
-    standard error that it shares with its workers.
+    Under an agent to a file beside the error file, which the agent repeats on the standard error
+    that it shares with its workers.
     """
 
-    path = ""
     descriptor: int | None = None
 
 
 def enable_faults(error_file: str | None) -> None:
     """Have stacks written on a fatal signal, beside ``error_file`` if given. Never raises."""
-    path = f"{error_file}{FAULT_FILE_SUFFIX}" if error_file else ""
-    former = _FaultFile.descriptor
-    is_open = former is not None and path == _FaultFile.path
-    descriptor = former if is_open else _open_fault_file(path)
+    descriptor = _open_fault_file(f"{error_file}{FAULT_FILE_SUFFIX}") if error_file else None
     try:
         faulthandler.enable(sys.stderr if descriptor is None else descriptor)
     except (AttributeError, OSError, RuntimeError, ValueError) as error:
         # No standard error, or one that is no file.
         log.warning("no stacks will be written on a crash: %s", error)
         return
-    _FaultFile.path, _FaultFile.descriptor = path, descriptor
-    if former is not None and former != descriptor:
+    former, _Faults.descriptor = _Faults.descriptor, descriptor
+    if former is not None:
         os.close(former)
 
 
 def _leave_faults_to_parent() -> None:
     """In a forked child: write to the standard error, the file tells of the parent."""
-    if _FaultFile.descriptor is not None:
+    if _Faults.descriptor is not None:
         faulthandler.disable()
         enable_faults(None)
 
@@ -201,3 +215,111 @@ def _open_fault_file(path: str) -> int | None:
         return os.open(path, flags) if stat.S_ISREG(os.lstat(path).st_mode) else None
     except OSError:
         return None
+
+
+def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:
+    """Return the content of an error file, its texts cut; a code is that of another process."""
+    code = {} if error_code is None else {"errorCode": error_code}
+    callstack = bounded(stack, STACK_BYTES_MAX)
+    extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
+    return {"message": {"message": bounded(message, MESSAGE_BYTES_MAX), **code, "extraInfo": extra}}
+
+
+def describe(error: BaseException) -> Content:
+    """Return the content of an error file for ``error``, whatever its methods do."""
+    name = type(error).__name__
+    try:
+        message = f"{name}: {error}"
+    except BaseException as problem:  # noqa: BLE001 - the user's __str__ may do anything
+        message = f"{name}: (its message is not available: {type(problem).__name__})"
+    try:
+        stack = "".join(traceback.format_exception(error))
+    except Exception as problem:  # noqa: BLE001 - as above, or no memory is left
+        stack = f"(the traceback is not available: {type(problem).__name__})"
+    code = getattr(first_failure(error), "exitcode", None)
+    return compose(message, stack=stack, error_code=code if isinstance(code, int) else None)
+
+
+def first_failure(error: BaseException) -> Any | None:
+    """Return the failure that a launcher's error stands for, torch's or the agent's, if it is one.
+
+    Known by what it offers: neither package is imported for it.
+    """
+    try:
+        return error.get_first_failure()[1]  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - any class at all, of the user's as well
+        return None
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return a file, cut a byte beyond ``FILE_BYTES_MAX``. Raises ``OSError``, ``ValueError``."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        return file.read(FILE_BYTES_MAX + 1)
+
+
+def parse(text: bytes) -> Content:
+    """Return a JSON object. Raises ``ValueError``."""
+    if len(text) > FILE_BYTES_MAX:
+        raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - a matter of content here
+    return content
+
+
+def write(path: str, content: Content) -> None:
+    """Put ``content`` into a file, whole or not at all unless it cannot be replaced, say a mount.
+
+    A directory that a cleaner has removed is made again. Raises ``OSError`` if it can't be done.
+    """
+    text = json.dumps(content).encode()
+    path = os.path.realpath(path)
+    _make_directory(os.path.dirname(path))  # noqa: PTH120
+    # Never a device or a pipe.
+    if not os.path.exists(path) or os.path.isfile(path):  # noqa: PTH110, PTH113
+        draft = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
+        try:
+            _write_to(draft, text, os.O_EXCL)
+            os.replace(draft, path)  # noqa: PTH105 - no Path is needed for one call
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(draft)  # noqa: PTH108
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # in place it would only be cut off
+        else:
+            return
+    _write_to(path, text, os.O_TRUNC)
+
+
+def bounded(text: str, bytes_max: int) -> str:
+    """Return ``text`` without lone surrogates, its middle left out if it is too long."""
+    if len(text) <= bytes_max:
+        encoded = text.encode("utf-8", "backslashreplace")
+        if len(encoded) <= bytes_max:
+            return encoded.decode()
+    half = (bytes_max - len(_LEFT_OUT.encode())) // 2
+    # Cut before it is encoded as well: the text may be many times the limit.
+    head = text[:half].encode("utf-8", "backslashreplace")[:half]
+    tail = text[-half:].encode("utf-8", "backslashreplace")[-half:]
+    return head.decode("utf-8", "ignore") + _LEFT_OUT + tail.decode("utf-8", "ignore")
+
+
+def _make_directory(path: str) -> None:
+    """Make a directory, and those above it, for this user alone; as far as possible."""
+    if not os.path.isdir(path):  # noqa: PTH112
+        _make_directory(os.path.dirname(path))  # noqa: PTH120
+        with suppress(OSError):
+            os.mkdir(path, 0o700)  # noqa: PTH102
+
+
+def _write_to(path: str, text: bytes, flag: int) -> None:
+    # A pipe without a reader must not hold training up.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | flag
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        file.write(text)
