@@ -32,17 +32,10 @@ from worker_sdk import context
 
 log = structlog.get_logger()
 
-BEAT_INTERVAL_MAX_S = 1.0
-"""How often a runtime shows that it lives, at the least."""
-
-BEATS_PER_TIMEOUT = 4
-"""So many signs of life may be expected within the time that none may be missing."""
-
-KICK_PAUSE_S = 0.001
-"""After a kick the next one is answered no sooner, so that none keeps this agent busy."""
-
-BLAMED_WITHIN_S = 30.0
-"""A worker that ends so soon after its last signal for a hang ends because of it."""
+BEAT_INTERVAL_MAX_S = 1.0  # how often a runtime shows that it lives, at the least
+BEATS_PER_TIMEOUT = 4  # signs of life that are due within the longest time without one
+KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
+BLAMED_WITHIN_S = 30.0  # a worker that ends so soon after a signal for a hang ends because of it
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -378,7 +371,7 @@ class Watchdog:
                 return {}
             self._file_timers = FileTimers(path, self.submit, self._worker_with)
         self._file_timers.pause()
-        return self._file_timers.environment()
+        return self._file_timers.environment
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
         workers = self._workers.values()
