@@ -120,7 +120,7 @@ class Board:
             # What changed in between may be half of one timer and half of another.
             if row != after[slot * size : (slot + 1) * size]:
                 continue
-            name = _name(names, slot)
+            name = names[layout.name_bytes(0, slot)]
             entry = known.get(slot)
             # The same object for what did not change: it need not be compared again.
             if entry is None or entry[:2] != (row, name):
@@ -134,7 +134,7 @@ class Board:
         names = self._read(layout.SECTION_NAMES_FROM_BYTE, used * layout.NAME_BYTES)
         found: dict[str, Tally] = {}
         for section, (times, longest) in enumerate(_SECTION.iter_unpack(rows)):
-            name = one_line(layout.decode_name(_name(names, section)))
+            name = one_line(layout.decode_name(names[layout.name_bytes(0, section)]))
             if name and times > 0 and longest > 0:
                 found[name] = (times, longest / _SECOND_NS)
         return found
@@ -175,10 +175,6 @@ def _slot(index: int, row: bytes, name: str) -> Slot | None:
         purpose=_PURPOSES[kind],
         grace_s=_seconds(grace_ns) if kind == layout.KIND_HARD_TIMEOUT else None,
     )
-
-
-def _name(names: bytes, number: int) -> bytes:
-    return names[number * layout.NAME_BYTES : (number + 1) * layout.NAME_BYTES]
 
 
 def _seconds(word: int) -> float | None:
