@@ -80,11 +80,6 @@ def has_agent() -> bool:
     return bool(os.environ.get(context.WORKER_DIR))
 
 
-def is_attached() -> bool:
-    """Return whether an agent reads what this process says."""
-    return (STATE.board or start()).is_watched
-
-
 def attachment() -> Attachment:
     """Return this process's stream to the agent, made if there is none. Loads gRPC."""
     from worker_sdk.attach import Attachment  # noqa: PLC0415 - gRPC is heavy, and rarely needed

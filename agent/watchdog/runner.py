@@ -53,7 +53,6 @@ class _Worker:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     known: Worker | None = None
     is_watched: bool = False
-    is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
     hang: Hang | None = None
     signalled: msg.Signal | None = None
@@ -163,7 +162,7 @@ class Watchdog:
     def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
         """Take note that a worker has ended; return the hang because of which it did."""
         worker = self._workers.get(WorkerKey(round_id, local_rank))
-        if worker is None or worker.is_gone:
+        if worker is None:
             return None
         self._remove(worker)
         return worker.hang if worker.is_ended_by_hang(exit_code) else None
@@ -352,7 +351,7 @@ class Watchdog:
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)
-        worker.is_gone = True
+        worker.pid = 0  # another process may get its number
         worker.board.close()
 
     def _ensure_listener(self, directory: Path) -> Listener:
@@ -374,8 +373,7 @@ class Watchdog:
         return self._file_timers.environment
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
-        workers = self._workers.values()
-        return next((w.key for w in workers if w.pid == pid and not w.is_gone), None)
+        return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:
