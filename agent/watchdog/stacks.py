@@ -51,12 +51,7 @@ class _Status(NamedTuple):
 
 
 async def take_evidence(
-    worker_pid: int,
-    stacks_fd: int,
-    *,
-    owner_pid: int = 0,
-    stack_signal: int = 0,
-    timeout_s: float,
+    worker_pid: int, stacks_fd: int, *, owner_pid: int = 0, stack_signal: int = 0, timeout_s: float
 ) -> Evidence:
     """Return what can be had within the time; never raises because of the process.
 
