@@ -17,7 +17,7 @@ from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
-from agent.workers.output import logs_specs
+from agent.workers.output import logs
 from agent.workers.supervisor.process import find_program
 
 OWN_STARTER = "drumbeat_commands"
@@ -39,7 +39,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
         )
     handlers.check_name(config.event_handler)
     if isinstance(config.logs_specs, str):
-        logs_specs.check_name(config.logs_specs)
+        logs.check_name(config.logs_specs)
     _check_program(config)
     # Last, so that a command line with another mistake leaves no file or directory behind.
     event_log, log_dir = config.event_log_file, config.log_dir

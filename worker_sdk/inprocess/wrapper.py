@@ -15,7 +15,7 @@ from worker_sdk.inprocess import hooks, ranks
 from worker_sdk.inprocess.arguments import Duration, timing
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import RetryController, flattened
-from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
+from worker_sdk.inprocess.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
