@@ -106,10 +106,7 @@ class MessageMapping(Generic[V]):
                 self._add(each, parts.get(each.name), checks.get(each.name))
 
     def _add(
-        self,
-        each: Field[Any],
-        part: MessageMapping[Any] | type[StrEnum] | None,
-        read: Check | None,
+        self, each: Field[Any], part: MessageMapping[Any] | type[StrEnum] | None, read: Check | None
     ) -> None:
         described = self._message.DESCRIPTOR.fields_by_name
         name = each.name if each.name in described else each.name.removesuffix("_s")
@@ -129,8 +126,7 @@ class MessageMapping(Generic[V]):
             read, write = _read_duration, duration
         elif not is_optional:
             with suppress(InvalidField):
-                absent = field.default_value
-                absent = absent if read is None else read(name, absent)
+                absent = read(name, field.default_value) if read else field.default_value
         has_presence = is_optional and field.has_presence
         if read or read_part or has_presence:
             self._reads.append((name, each.name, has_presence, read, read_part, absent))

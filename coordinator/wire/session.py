@@ -180,12 +180,7 @@ def read_beat(
     if message.HasField("failure"):
         try:
             failure = failures.read_record(
-                message.failure,
-                incarnation=fence.incarnation,
-                round_id=round_id,
-                text_characters_max=HEADLINE_CHARACTERS_MAX,
-                on_problem=on_problem,
-                path="beat.failure",
+                message.failure, fence, "beat.failure", HEADLINE_CHARACTERS_MAX, on_problem
             )
         except InvalidField as problem:
             on_problem(problem)
