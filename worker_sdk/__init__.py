@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler, record
+    from worker_sdk.errors import ErrorHandler, get_error_handler, record
     from worker_sdk.timers import acquire, expires, heartbeat, release, section
 
 __all__ = [
@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # to a type checker, it would be an answer to every name
         """Load what was asked for. Python calls this once per name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = "errors.error_handler" if name in _OF_ERRORS else "timers"
+        home = "errors" if name in _OF_ERRORS else "timers"
         found = getattr(import_module(f"worker_sdk.{home}"), name)
         globals()[name] = found
         return found

@@ -15,7 +15,7 @@ from agent.core import events as ev
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby
 from agent.core.round_workers import SIGTERM, RoundWorkers
 from agent.settings.config import AgentConfig
-from agent.telemetry.waits import Situation
+from agent.telemetry.history import Situation
 
 EXIT_SUCCESS, EXIT_FAILED, EXIT_SIGNAL = 0, 1, 128
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agent.core import model
 from agent.core.model import DesiredState, Pace
 from agent.errors import AgentError
-from agent.watchdog.core import messages as watchdog
+from agent.watchdog.core import model as watchdog
 from agent.workers.supervisor import messages
 from drumbeat.inprocess import InprocessDirective
 

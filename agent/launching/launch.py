@@ -11,7 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,12 +26,12 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import AgentConfig, LaunchConfig, Program
 from agent.workers.failures.exit_status import describe_ending
 from agent.workers.failures.process_failure import ProcessFailure
-from agent.workers.output import logs_specs
+from agent.workers.output import logs
 from agent.workers.output.logs import LogsSpecs
 from drumbeat.format import describe
 from drumbeat.violation import Violation
 from worker_sdk import context
-from worker_sdk.errors import error_file
+from worker_sdk.errors import NO_ERROR_FILE
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -79,7 +79,7 @@ def launch_agent(
             "outcome_file": str(directory / files.OUTCOME),
         }
         if config.logs_specs is not None and not isinstance(config.logs_specs, str):
-            told["logs_specs"] = logs_specs.pickled(cast("LogsSpecs", config.logs_specs))
+            told["logs_specs"] = logs.pickled(cast("LogsSpecs", config.logs_specs))
         outcome = _run(preflight.check_host(config.agent_config(program, **told)), directory)
         if outcome.exit_code == 0:
             values = directory / files.VALUES / str(outcome.round_id)
@@ -88,7 +88,7 @@ def launch_agent(
             raise errors.RunFailed(told["run_id"], outcome.reason)
         found = outcome.error_files
         failures = {
-            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, error_file.NO_ERROR_FILE))
+            cause.rank: ProcessFailure.of(cause, found.get(cause.rank, NO_ERROR_FILE))
             for cause in outcome.root_causes
         }
         raise errors.ChildFailedError(name, failures)
@@ -143,7 +143,13 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
     interruption: BaseException | None = None
     while process.returncode is None:
         try:
-            _sleep_until_ended(process.pid)
+            # Unlike `Popen.wait`, this lets an interrupt through at once.
+            with (
+                suppress(ProcessLookupError),  # the program has reaped it
+                os.fdopen(os.pidfd_open(process.pid), "rb", 0) as pidfd,
+            ):
+                while not wait_readable(pidfd.fileno(), None):
+                    pass  # after a signal whose handler did not raise
             process.wait()
         except BaseException as error:  # noqa: BLE001 - of the program's signal handlers
             is_interrupt = isinstance(error, KeyboardInterrupt)
@@ -151,19 +157,6 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
             interruption = interruption or error
     if interruption is not None:
         raise interruption
-
-
-def _sleep_until_ended(pid: int) -> None:
-    # Unlike `Popen.wait`, this lets an interrupt through at once.
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return  # the program has reaped it
-    try:
-        while not wait_readable(pidfd, None):
-            pass  # after a signal whose handler did not raise
-    finally:
-        os.close(pidfd)
 
 
 def _value(path: Path, rank: int) -> Any:

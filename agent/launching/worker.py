@@ -50,7 +50,7 @@ if __name__ == "__main__":
     # Ours, wherever the user's path leads.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     try:
-        from worker_sdk.errors.error_handler import record
+        from worker_sdk.errors import record
     finally:
         del sys.path[0]
     record(work)(Path(sys.argv[1]))

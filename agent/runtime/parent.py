@@ -9,7 +9,7 @@ import structlog
 from agent.core.effects import Finish
 from agent.core.events import Event, SignalReceived, SignalToForward, SuspendRequested
 from agent.workers.supervisor.messages import WorkerError
-from worker_sdk.errors import error_file
+from worker_sdk import errors
 
 log = structlog.get_logger()
 
@@ -48,9 +48,9 @@ def cause_of(finish: Finish) -> WorkerError | None:
 
 def tell_launcher(path: str | None, cause: WorkerError) -> None:
     """Leave ``cause`` in this process's own error file, if it has one; a failure is logged."""
-    content = error_file.compose(cause.message, stack=cause.traceback, error_code=cause.error_code)
+    content = errors.compose(cause.message, stack=cause.traceback, error_code=cause.error_code)
     try:
         if path is not None:
-            error_file.write(path, content)
+            errors.write(path, content)
     except OSError as error:
         log.warning("launcher not told", reason=f"{path}: {error.strerror}")

@@ -5,7 +5,6 @@ A mistake found here costs a second; found by the workers, a round of the whole 
 
 import dataclasses
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -18,7 +17,8 @@ from agent.settings.config import AgentConfig
 from agent.telemetry import handlers
 from agent.workers.devices.gpus import VISIBLE_DEVICES, entries
 from agent.workers.devices.nvml import count_gpus
-from agent.workers.output import logs_specs
+from agent.workers.output import logs
+from agent.workers.supervisor.process import find_program
 
 OWN_STARTER = "drumbeat_commands"
 PYTHON_VARIABLE = "PYTHON_EXEC"
@@ -39,7 +39,7 @@ def check_host(config: AgentConfig) -> AgentConfig:
         )
     handlers.check_name(config.event_handler)
     if isinstance(config.logs_specs, str):
-        logs_specs.check_name(config.logs_specs)
+        logs.check_name(config.logs_specs)
     _check_program(config)
     # Last, so that a command line with another mistake leaves no file or directory behind.
     event_log, log_dir = config.event_log_file, config.log_dir
@@ -151,16 +151,8 @@ def check_program(program: str, *, search_path: str | None, named_by: str = "") 
 
     ``named_by`` is the variable that names it. Raises ``ScriptNotFound``.
     """
-    if shutil.which(program, path=search_path) is not None:
-        return
-    why = "there is no such file"
-    if "/" not in program:
-        why = "there is no such program on PATH"
-    elif Path(program).is_dir():
-        why = "it is a directory"
-    elif Path(program).exists():
-        why = "it is not executable"
-    raise ScriptNotFound(program, why + (f" (of {named_by})" if named_by else ""))
+    if why := find_program(program, search_path)[1]:
+        raise ScriptNotFound(program, why + (f" (of {named_by})" if named_by else ""))
 
 
 def prepare_log_dir(path: str) -> str:

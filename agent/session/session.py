@@ -16,7 +16,7 @@ from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.errors import RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
-from agent.session.spool import Reporter
+from agent.session.spool import Spool
 from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
@@ -101,7 +101,7 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(self, connect: Connect, reporter: Reporter, random: Random) -> None:
+    async def run(self, connect: Connect, spool: Spool, random: Random) -> None:
         """Open the session after a random delay and hold it until it ends."""
         await asyncio.sleep(random.uniform(0, self._delay_max_s))
         connection, identity = connect(), self._identity
@@ -109,7 +109,7 @@ class Session:
             if not identity.address:  # found once
                 identity.address = self._config.local_addr or await connection.address()
             async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
-                await self._converse(connection, reporter, limit)
+                await self._converse(connection, spool, limit)
             reason, refusal = "the coordinator ended the session", ""
         except TransportError as error:
             reason, refusal = error.reason, error.refusal
@@ -125,14 +125,12 @@ class Session:
         lost = ev.SessionLost(attempt=attempt, reason=reason, is_stale=is_stale, refusal=final)
         self._on_event(lost)
 
-    async def _converse(
-        self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
-    ) -> None:
+    async def _converse(self, connection: Connection, spool: Spool, limit: asyncio.Timeout) -> None:
         async def deliver() -> None:
             await self._welcomed.wait()
             if not limit.expired():
                 limit.reschedule(None)
-            await reporter.deliver(connection)
+            await spool.deliver(connection)
 
         async def show_all() -> None:
             message = await self._cut_exit

@@ -70,9 +70,8 @@ class WorkerSpec:
             ("entrypoint", bool(self.fn or self.entrypoint), "a function or a program"),
         )
         broken = [(name, allowed) for name, is_met, allowed in rules if not is_met]
-        if broken:
-            violations = (Violation(name, getattr(self, name), what) for name, what in broken)
-            raise InvalidConfiguration(tuple(violations))
+        if violations := tuple(Violation(name, getattr(self, name), what) for name, what in broken):
+            raise InvalidConfiguration(violations)
         if self.fn is not None:
             object.__setattr__(self, "entrypoint", self.fn)
 

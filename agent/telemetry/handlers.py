@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from agent.errors import UnknownEventHandler
 from agent.runtime.installation import installed
-from agent.telemetry.items import Event, Metric
+from agent.telemetry.items import Event, Item, Metric
 
 GROUP = "drumbeat.event_handlers"
 NULL, CONSOLE, JSON_LINES = "null", "console", "jsonl"
@@ -54,13 +54,11 @@ def factory(name: str, file: str | None) -> Factory | None:
 
     ``file`` is the absolute path of the file of ``jsonl``.
     """
-    if name == NULL:
-        return None
-    if name == CONSOLE:
-        return ConsoleHandler
     if name == JSON_LINES:
         assert file is not None, "checked with the configuration"
         return lambda: JsonLinesHandler(file)
+    if name in BUILT_IN:
+        return None if name == NULL else ConsoleHandler
     return lambda: cast("EventHandler", _find(name).load()())
 
 
@@ -74,13 +72,11 @@ def _find(name: str) -> Any:
 class ConsoleHandler:
     """Writes each event and metric as one line of JSON to standard error."""
 
-    def handle(self, event: Event) -> None:
-        """Write an event."""
-        self._write(f"{event.to_json()}\n")
+    def handle(self, item: Item) -> None:
+        """Write an event or a metric."""
+        self._write(f"{item.to_json()}\n")
 
-    def put(self, metric: Metric) -> None:
-        """Write a metric."""
-        self._write(f"{metric.to_json()}\n")
+    put = handle
 
     def close(self) -> None:
         """Do nothing: the stream belongs to the process."""
@@ -93,9 +89,8 @@ class ConsoleHandler:
 class JsonLinesHandler(ConsoleHandler):
     """Appends each event and metric as one line of JSON to a private file.
 
-    Several agents of a host may share the file: a lock keeps lines whole and lets
-    one of them at a time rename a full file. There are at most two files, the
-    present one and ``<path>.1``. Every call raises ``OSError`` if it can't be done.
+    Several agents of a host may share it: a lock keeps lines whole and lets one at a time rename
+    a full file to ``<path>.1``. Every call raises ``OSError`` if it can't be done.
     """
 
     def __init__(self, path: str, *, bytes_max: int = FILE_BYTES_MAX) -> None:

@@ -1,16 +1,17 @@
-"""Pure. What an agent says on its console: one line an event, said once.
+"""Pure. What an agent says on its console: one line an event, said once; a wait ever more rarely.
 
 It sees every event of the core with the effects that answered it and where the core then
 stands. It decides nothing: without it the agent does exactly the same.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.core import effects as fx
 from agent.core import events as ev
-from agent.core.model import Assignment, DesiredState, Exit, Failure, Standby, Stop
-from agent.telemetry.waits import Situation, WaitNotices, wait_of
+from agent.core.model import Assignment, DesiredState, Exit, Failure, GroupState, Standby, Stop
 from agent.workers.failures.exit_status import describe_exit, signal_name
 from agent.workers.failures.records import EXIT_NOT_STARTED
 from drumbeat.durations import format_duration
@@ -22,13 +23,45 @@ HOLD_S = 1.0
 FAILURES_TOLD_MAX = 4
 """Workers of one host that fail together and get a line each; the rest is a number."""
 
+TOLD_AFTER_S = (1.5, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""How long after the beginning of a wait it is told, in seconds; at last at steps of the last."""
+
 SIGINT = 2
 
+_GRPC = re.compile(r"^[A-Z_]+: (?:ipv[46]:\S+: )?")
+_ENDS = "Ctrl-C ends this agent"
+_WAITS = {
+    "GPU memory": "waiting for the GPU memory of the workers before",
+    "start": "waiting for the workers to start",
+    "barrier": "all workers here succeeded; waiting for those of the other agents",
+    "verdict": "all workers here are stopped; waiting for the coordinator and the other agents",
+}
 _WARNINGS = frozenset({"coordinator lost", "fenced", "processes stuck", "supervisor died"})
 _OF_ASSIGNMENT = (
     "restart_count", "group_rank", "world_size", "role_world_size", "master_addr", "master_port",
     "reason",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Where an agent's core stands, for its console. Instants are monotonic."""
+
+    coordinator: str
+    is_connected: bool
+    was_connected: bool
+    reason: str
+    """What the last attempt to connect met."""
+    until: float | None
+    """When the agent gives the coordinator up."""
+    desired: DesiredState
+    group: GroupState
+    workers_alive: int
+    is_stopping: bool
+    """Whether processes are being ended."""
+    is_ending: bool
+    """Whether the agent ends as soon as its workers have."""
+    is_gpu_memory_awaited: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +81,14 @@ class History:
     """
 
     def __init__(self, *, host: str, local_world_size: int, now: float) -> None:
-        self._host = host
-        self._local_world_size = local_world_size
+        self._host, self._local_world_size = host, local_world_size
         self._now = self._began_at = self._away_since = now
         self._situation: Situation | None = None
-        self._notices = WaitNotices()
+        # What is waited for, when that is to be said next and after that, and whether it was.
+        self._awaited = ""
+        self._wait_due_at: float | None = None
+        self._wait_schedule: Iterator[float] = iter(())
+        self._has_told_wait = False
         # When workers that are being stopped get SIGKILL, and until when the run waits for agents.
         self._kill_at: float | None = None
         self._standby_until: float | None = None
@@ -68,7 +104,7 @@ class History:
     def next_deadline(self) -> float | None:
         """Return when there is something to say even if nothing happens."""
         held = self._held_since + HOLD_S if self._held else None
-        instants = (held, self._notices.due_at)
+        instants = (held, self._wait_due_at)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def saw(
@@ -80,26 +116,24 @@ class History:
         now: float,
     ) -> list[Line]:
         """Take in an event (``None``: the start); return what there is to say, in order."""
-        before, self._situation, self._now = self._situation, situation, now
+        before = self._situation or situation
+        self._situation, self._now, self._lines = situation, now, []
         if isinstance(event, ev.SuspendRequested):
             why = "the others would give a silent agent up; Ctrl-C ends it and its workers"
             self._say("not suspended", f"not suspended: {why}", "warning")
-        if before is not None:
-            self._on_connection(before, situation)
-            if situation.desired != before.desired:
-                self._on_desired(before.desired, situation.desired)
+        self._on_connection(before, situation)
+        if situation.desired != before.desired:
+            self._on_desired(before.desired, situation.desired)
         for effect in effects:
             self._on_effect(effect)
-        if before is not None and isinstance(event, ev.SignalReceived) and effects:
+        if isinstance(event, ev.SignalReceived) and effects:
             self._on_signal(event.signum, before)
         is_final = any(isinstance(effect, fx.Finish) for effect in effects)
         if is_final or not situation.is_connected or now >= self._held_since + HOLD_S:
             self._show_held()
-        wait = wait_of(situation, self._kill_at, self._standby_until, now=now)
-        if not is_final and (text := self._notices.review(wait, now=now)):
-            self._say("waiting", text)
-        done, self._lines = self._lines, []
-        return done
+        if not is_final:
+            self._review_wait(*self._wait_of(situation))
+        return self._lines
 
     # What happened.
 
@@ -111,7 +145,7 @@ class History:
             if before.was_connected:
                 self._say("coordinator back", f"the coordinator is back after {away}")
             else:
-                level = "info" if self._notices.has_told else "debug"
+                level = "info" if self._has_told_wait else "debug"
                 self._say("coordinator answered", f"the coordinator answered after {away}", level)
 
     def _on_desired(self, before: DesiredState, desired: DesiredState) -> None:
@@ -175,12 +209,12 @@ class History:
 
     def _on_start(self, assignment: Assignment) -> None:
         self._show_held()
-        first, last = assignment.rank_first, assignment.rank_first + self._local_world_size - 1
+        first, more = assignment.rank_first, self._local_world_size - 1
         size = count(assignment.world_size, "worker")
         agents = count(assignment.group_world_size, "agent")
         text = f"round {assignment.round_id}: {size} on {agents}"
         if assignment.group_world_size > 1:
-            here = f"rank {first}" if first == last else f"ranks {first}-{last}"
+            here = f"ranks {first}-{first + more}" if more else f"rank {first}"
             text += f", {here} here, master {assignment.master_addr}:{assignment.master_port}"
         if self._broken_at is not None:
             text += f", {format_duration(self._now - self._broken_at)} later"
@@ -189,8 +223,8 @@ class History:
         role_first = assignment.role_rank_first
         details: dict[str, object] = {
             "run.round": assignment.round_id,
-            "ranks": f"{first}-{last}",
-            "role_ranks": f"{role_first}-{role_first + last - first}",
+            "ranks": f"{first}-{first + more}",
+            "role_ranks": f"{role_first}-{role_first + more}",
             **{name: getattr(assignment, name) for name in _OF_ASSIGNMENT},
         }
         self._say("round started", text, "info", **details)
@@ -215,16 +249,14 @@ class History:
 
     def _say_decision(self, decision: str, event: str, reason: str) -> None:
         """Say what the coordinator decided, with the local failures that it is about."""
-        has_news, has_shown = bool(self._held), bool(self._shown)
+        is_news = not self._shown or bool(self._held)
         self._show_held(decision)
         failures = self._shown[:FAILURES_TOLD_MAX]
-        if any(f"rank {each.rank} on {self._host}" in reason for each in failures) or (
-            failures and (self._assignment is None or self._assignment.group_world_size == 1)
-        ):
-            if has_shown and not has_news and decision:
-                self._say(event, decision)
-            return
-        self._say(event, f"{event}: {one_line(reason)}")
+        is_alone = self._assignment is None or self._assignment.group_world_size == 1
+        if not any(is_alone or f"rank {each.rank} on {self._host}" in reason for each in failures):
+            self._say(event, f"{event}: {one_line(reason)}")
+        elif decision and not is_news:
+            self._say(event, decision)
 
     def _show_held(self, decision: str = "") -> None:
         held, self._held = self._held, []
@@ -247,6 +279,67 @@ class History:
         if not current.restarts_max:
             return "no restarts are allowed (--max-restarts)"
         return f"no restart is left of {current.restarts_max}"
+
+    # What is waited for.
+
+    def _review_wait(self, what: str, text: str) -> None:
+        """Say what is waited for if that is due; ``what`` tells one wait from another."""
+        if what != self._awaited:
+            self._awaited, self._has_told_wait, self._wait_due_at = what, False, None
+            if what:
+                rest = itertools.count(2 * TOLD_AFTER_S[-1], TOLD_AFTER_S[-1])
+                began_at, steps = self._now, itertools.chain(TOLD_AFTER_S, rest)
+                self._wait_schedule = (began_at + after_s for after_s in steps)
+                self._wait_due_at = next(self._wait_schedule)
+        if self._wait_due_at is not None and self._now >= self._wait_due_at:
+            self._has_told_wait = True
+            self._wait_due_at = next(at for at in self._wait_schedule if at > self._now)
+            self._say("waiting", text)
+
+    def _wait_of(self, situation: Situation) -> tuple[str, str]:
+        """Return which wait is the most pressing, and what to say of it; nothing in training."""
+        what = ""
+        match situation.desired, situation.group:
+            case _ if situation.is_stopping:
+                text = f"waiting for {count(situation.workers_alive, 'worker')} to end"
+                if not (left := self._left(self._kill_at)):
+                    return "kill", f"{text} that got SIGKILL; the kernel holds processes of theirs"
+                again = "Ctrl-C again" if situation.is_ending else f"{_ENDS}, a second one"
+                return "workers", f"{text}, SIGKILL in {left}; {again} kills at once"
+            case _ if situation.is_ending:
+                pass
+            case _ if not situation.is_connected:
+                return "coordinator", self._wait_for_coordinator(situation)
+            case _ if situation.is_gpu_memory_awaited:
+                what = "GPU memory"
+            case Standby(reason=reason), _:
+                left = self._left(self._standby_until)
+                until = f", up to {left} more" if left else ""
+                return "other agents", f"standing by: {one_line(reason)}{until}; {_ENDS}"
+            case Assignment(), GroupState.STARTING:
+                what = "start"
+            case Assignment(), GroupState.SUCCEEDED:
+                what = "barrier"
+            case (Assignment(), GroupState.FAILED) | (Stop(), _):
+                what = "verdict"
+        return what, f"{_WAITS[what]}; {_ENDS}" if what else ""
+
+    def _wait_for_coordinator(self, situation: Situation) -> str:
+        # What gRPC met last; before it stands text of its own, and the address once more.
+        reason = one_line(_GRPC.sub("", situation.reason.rpartition("last error: ")[2]))
+        text = f"waiting for the coordinator at {situation.coordinator} ({reason})"
+        if left := self._left(situation.until):
+            option = "--coordinator-grace" if situation.was_connected else "--join-timeout"
+            text += f", up to {left} more ({option})"
+        if not (alive := situation.workers_alive):
+            return f"{text}; {_ENDS}"
+        go_on = f"{count(alive, 'worker')} {'goes' if alive == 1 else 'go'} on here"
+        return f"{text}; {go_on}; Ctrl-C stops them and ends this agent"
+
+    def _left(self, until: float | None) -> str:
+        """Return how long it is until then; nothing if that is over or not known."""
+        left = 0.0 if until is None else until - self._now
+        return format_duration(left if left < 1 else round(left)) if left > 0 else ""
 
     def _say(self, event: str, text: str, level: str = "info", /, **details: object) -> None:
         self._lines.append(Line(event, text, level, details))

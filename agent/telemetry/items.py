@@ -15,8 +15,18 @@ class EventSource(StrEnum):
     WORKER = "WORKER"
 
 
+class _Line:
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """Return the item as one line of ASCII, without a newline."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        kind = type(self).__name__.lower()
+        return json.dumps({"kind": kind, **values}, separators=(",", ":"), default=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(_Line):
     """Something that happened. ``timestamp`` is in milliseconds since 1970, UTC.
 
     It is for reading and plotting: clocks of two hosts differ, and nothing is decided by it.
@@ -27,13 +37,9 @@ class Event:
     timestamp: int = 0
     metadata: Mapping[str, Value] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the event as one line of ASCII, without a newline."""
-        return _line("event", self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(_Line):
     """A number with a name. ``timestamp`` as in ``Event``; ``metadata`` says whose it is."""
 
     name: str
@@ -41,15 +47,5 @@ class Metric:
     timestamp: int = 0
     metadata: Mapping[str, Value] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the metric as one line of ASCII, without a newline."""
-        return _line("metric", self)
-
 
 Item = Event | Metric
-
-
-def _line(kind: str, item: Item) -> str:
-    values = {each.name: getattr(item, each.name) for each in fields(item)}
-    values["metadata"] = dict(item.metadata)
-    return json.dumps({"kind": kind, **values}, separators=(",", ":"))

@@ -71,8 +71,7 @@ class Observer:
         self._entry_point = worker_spec(config).get_entrypoint_name()
         self._attempt = 0
         self._round: _Round | None = None
-        self._restart_count = 0
-        self._remaining = config.max_restarts
+        self._restart_count, self._remaining = 0, config.max_restarts
         self._reason = ""  # of the run's verdict
         # Round and iteration of the latest interruption; its reason and instant until a restart.
         self._interrupted_key = (NO_ROUND, 0)
@@ -92,7 +91,7 @@ class Observer:
 
         ``now`` is the instant the core was given.
         """
-        self._now = now
+        self._now, self._items = now, []
         if event is not None:
             self._on_event(event)
         for effect in effects:
@@ -103,8 +102,7 @@ class Observer:
             self._end_if_over(self._round, event)
         for effect in effects:
             self._on_effect(effect)
-        done, self._items = self._items, []
-        return done
+        return self._items
 
     # What happened.
 
@@ -154,8 +152,18 @@ class Observer:
                 self._interrupted_key, self._interrupted = key, (reason, self._now)
             case IterationBegin() if self._interrupted is not None:
                 (reason, since), self._interrupted = self._interrupted, None
-                if directive.round_id == self._interrupted_key[0]:
-                    self._put_restart(directive, reason, since)
+                if directive.round_id != self._interrupted_key[0]:
+                    return
+                self._has_restarted_in_process = True
+                metadata: _Metadata = {
+                    **self._whose,
+                    "state": "RESTARTED",
+                    "round_id": directive.round_id,
+                    "iteration": directive.iteration,
+                    "duration_ms": round((self._now - since) * 1000, 3),
+                    "reason": reason,
+                }
+                self._put_event("agent.inprocess.RESTARTED", metadata)
 
     def _on_failure(self, failure: Failure) -> None:
         current = self._current(failure.round_id)
@@ -203,18 +211,6 @@ class Observer:
 
     # What follows from it.
 
-    def _put_restart(self, directive: InprocessDirective, reason: str, since: float) -> None:
-        self._has_restarted_in_process = True
-        metadata: _Metadata = {
-            **self._whose,
-            "state": "RESTARTED",
-            "round_id": directive.round_id,
-            "iteration": directive.iteration,
-            "duration_ms": round((self._now - since) * 1000, 3),
-            "reason": reason,
-        }
-        self._put_event("drumbeat.agent.inprocess.RESTARTED", EventSource.AGENT, metadata)
-
     def _put_worker(self, current: _Round, local_rank: int) -> None:
         status = current.status(local_rank)
         failure, ending = current.failures.get(local_rank), current.exits.get(local_rank)
@@ -226,7 +222,7 @@ class Observer:
         if failure is not None and status is Status.FAILED:
             message = failure.message or describe_ending(failure.exit_code)
             metadata["raw_error"] = _error_json(message, failure.traceback)
-        self._put_event(f"drumbeat.worker.status.{status}", EventSource.WORKER, metadata)
+        self._put_event(f"worker.status.{status}", metadata)
 
     def _put_watchdog(self, current: _Round, event: ev.LimitExpired | ev.WorkerSignalled) -> None:
         metadata = self._of_worker(current, event.worker.local_rank, "RUNNING")
@@ -237,8 +233,7 @@ class Observer:
             metadata |= {"limit": hang.limit_s, "elapsed": round(hang.elapsed_s, 3)}
         else:
             name, metadata["signal"] = "signalled", event.signum
-        # Of the agent, as in torch: a worker's own events say how it has ended.
-        self._put_event(f"drumbeat.watchdog.{name}", EventSource.AGENT, metadata)
+        self._put_event(f"watchdog.{name}", metadata)
 
     def _put_end(self, finish: fx.Finish) -> None:
         """Say how the agent ends, and how the run did if it has a verdict."""
@@ -259,7 +254,7 @@ class Observer:
             "exit_code": finish.exit_code,
             "raw_error": None if is_success else _error_json(why, ""),
         }
-        self._put_event(f"drumbeat.agent.status.{status}", EventSource.AGENT, metadata)
+        self._put_event(f"agent.status.{status}", metadata)
 
     def _put_outcome(self, *, is_success: bool) -> None:
         has_retried = self._restart_count > 0 or self._has_restarted_in_process
@@ -291,9 +286,11 @@ class Observer:
             **worker,
         }
 
-    def _put_event(self, name: str, source: EventSource, metadata: _Metadata) -> None:
-        timestamp = round((self._now + self._epoch_s) * 1000)
-        self._items.append(Event(name=name, source=source, timestamp=timestamp, metadata=metadata))
+    def _put_event(self, name: str, metadata: _Metadata) -> None:
+        # What the watchdog does is the agent's, as in torch: a worker's say how it has ended.
+        source = EventSource.WORKER if name.startswith("worker.") else EventSource.AGENT
+        name, at = f"drumbeat.{name}", round((self._now + self._epoch_s) * 1000)
+        self._items.append(Event(name=name, source=source, timestamp=at, metadata=metadata))
 
     def _put_of_workers(self, name: str, value: float) -> None:
         self._put(f"workers.{self._config.role}.{name}", value, self._assigned_round)

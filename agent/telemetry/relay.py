@@ -5,8 +5,8 @@ The handler has a thread of its own: whatever it does, the agent only ever fills
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from queue import Full, Queue
 from threading import Thread
 
@@ -83,11 +83,9 @@ class Relay:
         self._thread.join(max(0.0, until - time.monotonic()))
         left = max(self._queue.qsize(), self._thread.is_alive())
         if self.dropped or self.failed or left:
-            log.warning(
-                "telemetry incomplete",
-                reason=f"{self.dropped} items dropped, {self.failed} refused by the handler, "
-                f"{left} not taken within {timeout_s:g} s",
-            )
+            missing = f"{self.dropped} items dropped, {self.failed} refused by the handler"
+            reason = f"{missing}, {left} not taken within {timeout_s:g} s"
+            log.warning("telemetry incomplete", reason=reason)
 
     def _run(self, make: handlers.Factory) -> None:
         try:
@@ -98,21 +96,14 @@ class Relay:
                 self.dropped += 1
             return
         while (item := self._queue.get()) is not None:
-            with self._noting_failure():
-                if isinstance(item, Event):
-                    handler.handle(item)
-                else:
-                    handler.put(item)
-        with self._noting_failure():
-            if self.dropped:
-                handler.put(Metric(name=DROPPED, value=self.dropped))
-        with self._noting_failure():
-            handler.close()
+            self._call(handler.handle if isinstance(item, Event) else handler.put, item)
+        if self.dropped:
+            self._call(handler.put, Metric(name=DROPPED, value=self.dropped))
+        self._call(handler.close)
 
-    @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def _call(self, method: Callable[..., None], *items: Item) -> None:
         try:
-            yield
+            method(*items)
         except Exception as error:  # noqa: BLE001
             self.failed += 1
             if self.failed == 1:  # once: a disk that is full stays full

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -18,8 +18,7 @@ from agent.core.model import WorkerOrder, WorkerStep
 from agent.errors import PrivateDirectoryUnusable
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog.board_reader import Board
-from agent.watchdog.calls import Calls, Refusal, TooManyTimers, WorkerIsGone
-from agent.watchdog.core import messages as msg
+from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import Snapshot, Tally, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.core.worker import Worker, merged
@@ -31,22 +30,12 @@ from drumbeat.command.console import write_text
 from drumbeat.format import describe
 from worker_sdk import context
 
-if TYPE_CHECKING:
-    from agent.watchdog.service import WorkerService
-
 log = structlog.get_logger()
 
-BEAT_INTERVAL_MAX_S = 1.0
-"""How often a runtime shows that it lives, at the least."""
-
-BEATS_PER_TIMEOUT = 4
-"""So many signs of life may be expected within the time that none may be missing."""
-
-KICK_PAUSE_S = 0.001
-"""After a kick the next one is answered no sooner, so that none keeps this agent busy."""
-
-BLAMED_WITHIN_S = 30.0
-"""A worker that ends so soon after its last signal for a hang ends because of it."""
+BEAT_INTERVAL_MAX_S = 1.0  # how often a runtime shows that it lives, at the least
+BEATS_PER_TIMEOUT = 4  # signs of life that are due within the longest time without one
+KICK_PAUSE_S = 0.001  # until the next kick is answered, so that none keeps this agent busy
+BLAMED_WITHIN_S = 30.0  # a worker that ends so soon after a signal for a hang ends because of it
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,8 +44,7 @@ class _Worker:
 
     ``begun`` is set once it is known whether it runs; ``known`` is what the core knows, or knew,
     of it once it was watched; ``pause`` ends the pause after a kick. ``hang`` is the one it is
-    being ended for, or may be, ``signalled`` the latest signal it got for that and when; None if
-    a process below it got one.
+    being ended for, or may be, ``signalled`` the latest signal it got for that and when.
     """
 
     key: WorkerKey
@@ -65,21 +53,22 @@ class _Worker:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     known: Worker | None = None
     is_watched: bool = False
-    is_gone: bool = False
     pause: asyncio.TimerHandle | None = None
     hang: Hang | None = None
-    signalled: tuple[int | None, float] | None = None
+    signalled: msg.Signal | None = None
+    signalled_at: float = 0.0
 
     def is_ended_by_hang(self, exit_code: int) -> bool:
         """Whether it ended because of the hang that was found, and not long after it."""
         if self.hang is None or self.signalled is None:
             return False
-        signum, sent_at = self.signalled
-        if signum is not None and exit_code == -signum:
+        is_own, signum = not self.signalled.pid, self.signalled.signum
+        if is_own and exit_code == -signum:
             return True
         # One that was to handle a signal of its own choice, and then went on, has recovered.
-        is_default = signum in (signal.SIGTERM, signal.SIGKILL)
-        return (is_default or exit_code != 0) and time.monotonic() - sent_at < BLAMED_WITHIN_S
+        is_default = is_own and signum in (signal.SIGTERM, signal.SIGKILL)
+        is_recent = time.monotonic() - self.signalled_at < BLAMED_WITHIN_S
+        return is_recent and (is_default or exit_code != 0)
 
 
 class Watchdog:
@@ -119,23 +108,21 @@ class Watchdog:
 
         Raises ``TimerFileUnusable`` if file timers are asked for and can't be served.
         """
-        self.ended()
-        self._workers.clear()
+        self._forget()
         # Those of the round before are still told that it is over, and no older ones.
         latest = max((key.round_id for key in self._tokens.values()), default=round_id)
         self._tokens = {token: key for token, key in self._tokens.items() if key.round_id == latest}
         env: dict[int, dict[str, str]] = {local_rank: {} for local_rank in local_ranks}
         try:
             directory = self._directory.ensure()
-            listener = self._ensured_listener(directory)
+            listener = self._ensure_listener(directory)
             for key in (WorkerKey(round_id, local_rank) for local_rank in env):
                 board = Board(directory, key, beat_interval_s=self._beat_interval_s)
                 self._tokens[board.directory.name] = key
                 self._workers[key] = _Worker(key=key, board=board)
         except (PrivateDirectoryUnusable, OSError) as error:
             log.warning("workers not watched", reason=str(error))
-            self.ended()
-            self._workers.clear()
+            self._forget()
             return env
         shared = self._serve_file_timers(directory)
         for key, worker in self._workers.items():
@@ -163,6 +150,10 @@ class Watchdog:
         if self._file_timers is not None:
             self._file_timers.resume()
 
+    def _forget(self) -> None:
+        self.ended()
+        self._workers.clear()
+
     def stopping(self, round_id: int | None = None) -> None:
         """Watch no worker of a round any more, for this agent stops it; None: of any round."""
         for worker in self._workers_of(round_id):
@@ -171,7 +162,7 @@ class Watchdog:
     def gone(self, round_id: int, local_rank: int, exit_code: int) -> Hang | None:
         """Take note that a worker has ended; return the hang because of which it did."""
         worker = self._workers.get(WorkerKey(round_id, local_rank))
-        if worker is None or worker.is_gone:
+        if worker is None:
             return None
         self._remove(worker)
         return worker.hang if worker.is_ended_by_hang(exit_code) else None
@@ -183,23 +174,25 @@ class Watchdog:
 
     def standings(self, round_id: int | None) -> list[Standing]:
         """Return where the workers of a round stand, or stood last, as far as they say so."""
-        workers = self._workers_of(round_id) if round_id is not None else []
-        for worker in workers:
-            if worker.is_watched:
+        for worker in self._workers.values():
+            if worker.is_watched and worker.key.round_id == round_id:
                 self._read_board(worker)
-        found = [worker.known.standing() for worker in workers if worker.known is not None]
+        found = [known.standing() for known in self._known_of(round_id)]
         return [each for each in found if each != Standing(local_rank=each.local_rank)]
 
     def observations(self, round_id: int | None) -> Mapping[str, Tally]:
         """Return of each section, "" between heartbeats, how many times and the longest."""
-        workers = self._workers_of(round_id) if round_id is not None else []
-        return merged(worker.known.observed() for worker in workers if worker.known is not None)
+        return merged(known.observed() for known in self._known_of(round_id))
+
+    def _known_of(self, round_id: int | None) -> list[Worker]:
+        known = (worker.known for worker in self._workers.values())
+        return [each for each in known if each is not None and each.key.round_id == round_id]
 
     def order(self, order: WorkerOrder) -> None:
         """Tell a worker, which has sent a step and so has a stream, what to do in an iteration."""
-        worker = self._workers.get(order.worker)
-        if self._service is not None and worker is not None and worker.is_watched:
-            self._service.order(order)
+        worker, listener = self._workers.get(order.worker), self._listener
+        if listener and listener.service and worker and worker.is_watched:
+            listener.service.order(order)
 
     def learned(self, limits: Mapping[str, float]) -> None:
         """Take what the run has learned."""
@@ -218,11 +211,11 @@ class Watchdog:
         if self._file_timers is not None:
             self._file_timers.close()
 
-    async def _authenticate(self, token: str) -> WorkerKey:
+    async def authenticate(self, token: str) -> WorkerKey:
         """Return whose token it is, once that worker, quicker than the news of its start, runs."""
         key = self._tokens.get(token)
         if key is None:
-            raise Refusal("UNAUTHENTICATED", "the token is not that of a worker of this agent")
+            raise msg.Refusal("UNAUTHENTICATED", "the token is not that of a worker of this agent")
         if (worker := self._workers.get(key)) is not None:
             await worker.begun.wait()
         self._watched(key)
@@ -232,17 +225,22 @@ class Watchdog:
         """Take a call. Raises ``WorkerIsGone``, ``TooManyTimers``."""
         known = self._watched(call.worker).known
         if isinstance(call, msg.TimerAcquired) and known and not known.may_acquire(call.scope):
-            raise TooManyTimers(self._timers_max)
+            raise msg.TooManyTimers(self._timers_max)
         self._feed(call)
 
-    def _step(self, step: WorkerStep) -> None:
+    def sync(self, key: WorkerKey) -> None:
+        """Take note of all that the worker's board says. Raises ``WorkerIsGone``."""
+        self._read_board(self._watched(key))
+
+    def step(self, step: WorkerStep) -> None:
+        """Take note of how far a worker is in an iteration. Raises ``WorkerIsGone``."""
         self._watched(step.worker)
         self._on_event(step)
 
     def _watched(self, key: WorkerKey) -> _Worker:
         worker = self._workers.get(key)
         if worker is None or not worker.is_watched:
-            raise WorkerIsGone
+            raise msg.WorkerIsGone
         return worker
 
     def _feed(self, *events: msg.Event) -> None:
@@ -280,14 +278,19 @@ class Watchdog:
                 self._spawn(self._take_evidence(effect, worker))
             case msg.Signal():
                 self._on_event(effect)
-                worker.signalled = (None if effect.pid else effect.signum, time.monotonic())
+                worker.signalled, worker.signalled_at = effect, time.monotonic()
                 if effect.pid:
                     signal_below(effect.pid, worker.pid, effect.signum)
                 else:
                     self._send_signal(effect.worker, effect.signum)
             case msg.Report():
                 self._on_event(effect)
-                self._report(effect, worker)
+                what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
+                log.warning(what, reason=describe_hang(effect.hang), **_place(effect.worker))
+                if effect.is_ending:
+                    worker.hang, worker.signalled = effect.hang, None
+                elif effect.hang.evidence.stacks:
+                    write_text(f"{effect.hang.evidence.stacks}\n")  # no failure record has them
 
     def _read_board(self, worker: _Worker) -> None:
         if self._file_timers is not None:
@@ -312,15 +315,6 @@ class Watchdog:
             evidence = Evidence(is_alive=False)  # another process has its number by now
         if worker.is_watched:
             self._feed(msg.EvidenceTaken(worker=effect.worker, evidence=evidence))
-
-    def _report(self, effect: msg.Report, worker: _Worker) -> None:
-        what = "worker hangs" if effect.is_ending else "worker hangs, is left alone"
-        log.warning(what, reason=describe_hang(effect.hang), **_place(effect.worker))
-        if effect.is_ending:
-            worker.hang, worker.signalled = effect.hang, None
-        elif effect.hang.evidence.stacks:
-            # No failure record will have them.
-            write_text(f"{effect.hang.evidence.stacks}\n")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run it beside; the loop's exception handler is told of an error when it has ended."""
@@ -350,33 +344,22 @@ class Watchdog:
         if worker.pause is not None:
             worker.pause.cancel()
         asyncio.get_running_loop().remove_reader(worker.board.kick_fd)
-        if self._service is not None:
-            self._service.worker_gone(worker.key)
+        if self._listener and self._listener.service:
+            self._listener.service.worker_gone(worker.key)
         self._read_board(worker)  # what it said last
         self._feed(msg.WorkerGone(worker=worker.key))
 
     def _remove(self, worker: _Worker) -> None:
         self._unwatch(worker)
-        worker.is_gone = True
+        worker.pid = 0  # another process may get its number
         worker.board.close()
 
-    @property
-    def _service(self) -> WorkerService | None:
-        return None if self._listener is None else self._listener.service
-
-    def _ensured_listener(self, directory: Path) -> Listener:
+    def _ensure_listener(self, directory: Path) -> Listener:
         if self._listener is not None and not self._listener.is_in(directory):
             # A cleaner took its socket away, and no worker is left that is connected.
             self._spawn(self._listener.close())
             self._listener = None
-        if self._listener is None:
-            calls = Calls(
-                authenticate=self._authenticate,
-                submit=self.submit,
-                sync=lambda key: self._read_board(self._watched(key)),
-                step=self._step,
-            )
-            self._listener = Listener(directory, calls)
+        self._listener = self._listener or Listener(directory, self)
         return self._listener
 
     def _serve_file_timers(self, directory: Path) -> dict[str, str]:
@@ -387,11 +370,10 @@ class Watchdog:
                 return {}
             self._file_timers = FileTimers(path, self.submit, self._worker_with)
         self._file_timers.pause()
-        return self._file_timers.environment()
+        return self._file_timers.environment
 
     def _worker_with(self, pid: int) -> WorkerKey | None:
-        alive = (worker for worker in self._workers.values() if not worker.is_gone)
-        return next((worker.key for worker in alive if worker.pid == pid), None)
+        return next((worker.key for worker in self._workers.values() if worker.pid == pid), None)
 
 
 def _place(key: WorkerKey | None) -> dict[str, int]:

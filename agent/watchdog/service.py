@@ -9,15 +9,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from agent.core.model import WorkerOrder, WorkerStep
 from agent.session.convert import greeting, order_message, step_from
-from agent.watchdog.calls import Calls, Refusal, WorkerIsGone
-from agent.watchdog.core.messages import HeartbeatReceived, TimerAcquired, TimerReleased
-from agent.watchdog.core.model import WorkerKey
+from agent.watchdog.core.model import (
+    Call,
+    HeartbeatReceived,
+    Refusal,
+    TimerAcquired,
+    TimerReleased,
+    WorkerIsGone,
+    WorkerKey,
+)
 from drumbeat.durations import DURATION_MAX_S
 from drumbeat.mapping import seconds_of
 from drumbeat.violation import InvalidField
@@ -38,6 +44,22 @@ _OPTIONS = [
 ]
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Calls(Protocol):
+    """Takes the calls of workers; each may raise ``Refusal``."""
+
+    async def authenticate(self, token: str) -> WorkerKey:
+        """Return whose token it is, once that worker is known to run."""
+
+    def submit(self, call: Call) -> None:
+        """Take a call in."""
+
+    def sync(self, key: WorkerKey) -> None:
+        """Take note of all that the worker's board says."""
+
+    def step(self, step: WorkerStep) -> None:
+        """Take note of how far the worker is in an iteration."""
 
 
 class _Stream:

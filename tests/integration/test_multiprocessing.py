@@ -287,7 +287,7 @@ def test_those_that_were_stopped_because_of_a_command_have_not_failed(
 
 
 def test_a_missing_program_is_named(start: Callable[..., PContext]) -> None:
-    with pytest.raises(FileNotFoundError, match="no-such-program: it was not found in the PATH"):
+    with pytest.raises(FileNotFoundError, match="no-such-program: there is no such program on P"):
         start("no-such-program", (), ())
 
 

@@ -210,8 +210,8 @@ def _file(folder: Path, name: str, text: str, mode: int) -> str:
 @pytest.mark.parametrize(
     ("make", "number", "sentence"),
     [
-        (lambda d: f"{d}/absent", errno.ENOENT, "absent: it does not exist"),
-        (lambda _: "no-such-program", errno.ENOENT, "no-such-program: it was not found in the PA"),
+        (lambda d: f"{d}/absent", errno.ENOENT, "absent: there is no such file"),
+        (lambda _: "no-such-program", errno.ENOENT, "no-such-program: there is no such pro"),
         (lambda d: _file(d, "plain", "#!/bin/sh\n", 0o600), errno.EACCES, "it is not executable"),
         (
             lambda d: _file(d, "bad", "#!/absent/interpreter -x\n", 0o700),

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -48,11 +49,7 @@ def test_an_agent_that_ends_ends_a_start_that_waits() -> None:
     with ours, theirs:
         ours.sendall(encode(start("true", count=2)))
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner, os.getpid())
-        try:
-            supervisor.run()
-        finally:
-            supervisor.close()
+        Supervisor(theirs, spawner, os.getpid()).run()
     assert spawner.starts == 1
 
 
@@ -62,11 +59,7 @@ def test_what_an_agent_asked_for_is_not_begun_when_it_has_ended() -> None:
         ours.sendall(encode(start("true")))
         ours.close()
         spawner = _WaitingSpawner(ours)
-        supervisor = Supervisor(theirs, spawner, os.getpid())
-        try:
-            supervisor.run()
-        finally:
-            supervisor.close()
+        Supervisor(theirs, spawner, os.getpid()).run()
     assert spawner.starts == 0
 
 
@@ -123,8 +116,7 @@ async def test_nonsense_on_the_socket_ends_the_supervisor_and_its_workers() -> N
     async with running() as harness:
         harness.start("sleep", "1000")
         [started] = await harness.expect(WorkersStarted)
-        assert harness.client._life is not None
-        harness.client._life.write(b'["StopWorkers",{"round_id":"zero"}]\n')
+        harness.client._writer.write(b'["StopWorkers",{"round_id":"zero"}]\n')
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [1]
         assert not psutil.pid_exists(started.pids[0])
@@ -184,8 +176,8 @@ async def test_a_death_whose_callback_raises_is_told_as_a_mistake() -> None:
 
 async def test_a_supervisor_that_talks_nonsense_is_killed() -> None:
     async with running() as harness:
-        assert harness.client._life is not None
-        harness.client._life.data_received(b"nonsense\n")
+        protocol: Any = harness.client._writer.transport.get_protocol()
+        protocol.data_received(b"nonsense\n")
         await harness.until(lambda: bool(harness.deaths))
         assert harness.deaths == [-signal.SIGKILL]
         assert harness.mistakes == []
@@ -234,8 +226,7 @@ async def test_an_agents_end_is_noticed_though_a_fork_of_it_holds_its_connection
     async with running() as harness:
         harness.start("sleep", "1000")
         [started] = await harness.expect(WorkersStarted)
-        assert harness.client._life is not None
-        copy = harness.client._life._socket.dup()
+        copy = harness.client._writer.get_extra_info("socket").dup()
         await harness.client.close()
         assert not psutil.pid_exists(started.pids[0])
         copy.close()

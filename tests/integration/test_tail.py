@@ -16,7 +16,7 @@ from typing import Self
 
 import pytest
 
-from agent.workers.output import sink, tail
+from agent.workers.output import streams, tail
 from agent.workers.output.tail import Tail
 from tests.support.waiting import MS, wait_until_sync
 
@@ -136,8 +136,8 @@ def test_a_full_pipe_holds_up_neither_the_writer_nor_the_caller(
     shell("yes | head -c 100000000", path)
     assert path.stat().st_size == 100_000_000
     (source,) = following._sources
-    assert isinstance(source, tail.FollowedFile)
-    assert source.position <= 2 * sink.PENDING_BYTES_MAX  # the rest waits in the file
+    assert isinstance(source, streams.FollowedFile)
+    assert source.position <= 2 * streams.PENDING_BYTES_MAX  # the rest waits in the file
     began = time.monotonic()
     assert not following.close(stall_s=0.1)
     assert time.monotonic() - began < DEADLINE_S
@@ -318,7 +318,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_waits_for_those_of_earlier_turns(tmp_path: Path) -> None:
     """However much of them is still to be shown, and only if they lead to the same place."""
-    size = 4 * tail.CHUNK_BYTES
+    size = 4 * streams.CHUNK_BYTES
     (tmp_path / "first").write_bytes(b"1" * size)
     (tmp_path / "second").write_bytes(b"2\n")
     (tmp_path / "elsewhere").write_bytes(b"3\n")

@@ -9,18 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.watchdog.core import messages as fx
-from agent.watchdog.core.messages import (
+from agent.watchdog.core import model as fx
+from agent.watchdog.core.model import (
     BoardRead,
     DeadlineReached,
     Event,
     EvidenceTaken,
+    Slot,
+    Snapshot,
     TimerAcquired,
     TimerReleased,
+    WatchdogPolicy,
     WorkerGone,
+    WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.model import Slot, Snapshot, WatchdogPolicy, WorkerKey
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.hang import Evidence
 

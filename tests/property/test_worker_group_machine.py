@@ -24,9 +24,6 @@ from agent.workers.supervisor.worker_group import (
     KILL_WAIT_S,
     ChildrenReaped,
     DeadlineReached,
-    DescendantsListed,
-    KillDescendants,
-    ListDescendants,
     SendSignal,
     SpawnFinished,
     State,
@@ -78,12 +75,10 @@ class WorkerGroupMachine(RuleBasedStateMachine):
                 unreaped = self.alive.keys() | self.ended
                 assert set(pids) <= unreaped, "a pid was signalled that may be another's now"
                 assert set(pids) <= self.workers
-            case KillDescendants():
+            case KillWorkers():
                 self.dying |= set(self.alive)
                 for pid in sorted(self.dying - self.stuck):
                     self.end(pid, -KILL)
-            case ListDescendants():
-                return [self.reaped(), DescendantsListed(pids=tuple(sorted(self.alive)))]
             case WorkerExited(pid=pid):
                 assert pid in self.workers
                 assert pid not in self.exits_reported, "an exit was reported twice"
@@ -202,7 +197,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
             self.now = max(self.now, deadline)
             self.reap()
             if self.group.next_deadline() == deadline:
-                self.deliver(DeadlineReached())
+                self.deliver(DeadlineReached(pids=tuple(sorted(self.alive))))
         self.now = end
         self.reap()
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent.watchdog.core import messages as fx
-from agent.watchdog.core.messages import BoardRead, DeadlineReached, EvidenceTaken, WorkerStarted
-from agent.watchdog.core.model import Slot, Snapshot, WatchdogPolicy, WorkerKey
+from agent.watchdog.core import model as fx
+from agent.watchdog.core.model import (
+    BoardRead,
+    DeadlineReached,
+    EvidenceTaken,
+    Slot,
+    Snapshot,
+    WatchdogPolicy,
+    WorkerKey,
+    WorkerStarted,
+)
 from agent.watchdog.core.watchdog import WatchdogCore
 from agent.watchdog.hang import Evidence
 
 if TYPE_CHECKING:
-    from agent.watchdog.core.messages import Event
+    from agent.watchdog.core.model import Event
     from agent.watchdog.hang import Hang
 
 NOW = 1000.0

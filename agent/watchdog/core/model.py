@@ -1,4 +1,4 @@
-"""Pure. What the watchdog was told and what boards say. Durations and instants are seconds."""
+"""Pure. The watchdog's policy, what boards say, its events and effects; times are seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from agent.watchdog.hang import Purpose
+from agent.watchdog.hang import Evidence, Hang, Purpose
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -17,39 +17,26 @@ class WorkerKey:
     local_rank: int
 
 
-AUTO: Final = "auto"
-"""Instead of a limit: the one that was learned, none until then."""
-
-Limit = float | Literal["auto"] | None
-"""Seconds, ``AUTO``, or ``None`` for no limit."""
-
-Tally = tuple[int, float]
-"""How many there were, and the longest."""
+AUTO: Final = "auto"  # instead of a limit: the one that was learned, none until then
+Limit = float | Literal["auto"] | None  # seconds, `AUTO`, or None for no limit
+Tally = tuple[int, float]  # how many there were, and the longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogPolicy:
     """What the watchdog was told."""
 
-    startup_timeout_s: float | None = None
-    """From a worker's start to its first heartbeat; None: it need not have any."""
-    runtime_timeout_s: float | None = 300.0
-    """Longest time without a sign of life of a runtime that has attached."""
-    progress_timeout_s: Limit = None
-    """Longest time between two heartbeats, once there was one."""
-    exit_timeout_s: float | None = 300.0
-    """From the beginning of an interpreter's end to its end."""
-    kill_grace_s: float = 5.0
-    """From SIGTERM to SIGKILL for a worker that hangs."""
-    pulse_s: float = 1.0
-    """How often the watchdog wakes, so that it notices that it was asleep itself."""
+    startup_timeout_s: float | None = None  # from its start to its first heartbeat; None: no limit
+    runtime_timeout_s: float | None = 300.0  # without a sign of life of a runtime that has attached
+    progress_timeout_s: Limit = None  # between two heartbeats, once there was one
+    exit_timeout_s: float | None = 300.0  # from the beginning of an interpreter's end to its end
+    kill_grace_s: float = 5.0  # from SIGTERM to SIGKILL for a worker that hangs
+    pulse_s: float = 1.0  # how often the watchdog wakes, to notice that it was asleep itself
+    # After a wake-up later than this every limit is given as much more time: this process, or
+    # its host, has stood still.
     stall_s: float = 0.1
-    """After a wake-up later than this every limit is given as much more time: this process, or
-    its host, has stood still."""
-    evidence_timeout_s: float = 0.1
-    """Longest wait for a worker's stacks."""
-    timers_max: int = 1024
-    """Timers one worker may have open by calls; more are refused."""
+    evidence_timeout_s: float = 0.1  # the longest wait for a worker's stacks
+    timers_max: int = 1024  # that one worker may have open by calls; more are refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,5 +80,152 @@ class Snapshot:
     gap_max_s: float = 0.0
     gaps: int = 0
     slots: tuple[Slot, ...] = ()
-    sections: Mapping[str, Tally] = field(default_factory=dict)
-    """Of each section, how often it was left and the longest time it took."""
+    sections: Mapping[str, Tally] = field(default_factory=dict)  # times of each, when left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfWorker:
+    worker: WorkerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfProcess(_OfWorker):
+    pid: int = 0  # a process below the worker, 0 for the worker itself
+
+
+# Events.
+
+
+class WorkerStarted(_OfWorker):
+    """A worker runs. Repeating it changes nothing."""
+
+
+class WorkerGone(_OfWorker):
+    """A worker has ended, or its agent stops it: it is watched no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRead(_OfWorker):
+    """Answer to ``ReadBoard``, or a worker kicked; ``snapshot`` is None if it has no owner yet."""
+
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerAcquired(_OfProcess):
+    """A timer was asked for by a call. ``signal`` as in ``Slot``."""
+
+    scope: str
+    timeout_s: float
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerReleased(_OfWorker):
+    """A timer was released by a call."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReceived(_OfWorker):
+    """A worker made progress, by a call."""
+
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceTaken(_OfWorker):
+    """Answer to ``TakeEvidence``."""
+
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsLearned:
+    """What the run has learned: limits by name of section, "" between heartbeats."""
+
+    limits: Mapping[str, float]
+
+
+class DeadlineReached:
+    """The instant of ``next_deadline()`` has come."""
+
+
+Call = TimerAcquired | TimerReleased | HeartbeatReceived
+News = BoardRead | Call | EvidenceTaken
+Event = WorkerStarted | WorkerGone | News | LimitsLearned | DeadlineReached
+
+
+# Effects.
+
+
+class ReadBoard(_OfWorker):
+    """Read a worker's board at once, and answer with ``BoardRead``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceLook(_OfWorker):
+    """Write on a worker's board until when it need not kick: ``look_at``, this host's clock."""
+
+    look_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeEvidence(_OfProcess):
+    """Take the stacks within ``timeout_s``; answer with ``EvidenceTaken``."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal(_OfProcess):
+    """Send a signal."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(_OfProcess):
+    """Log a hang; if ``is_ending``, keep it for the failure record of the worker it ends."""
+
+    hang: Hang
+    is_ending: bool
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """Log a warning: ``event``, a fixed phrase. ``worker`` is None if it is of the watchdog."""
+
+    worker: WorkerKey | None
+    event: str
+    reason: str
+
+
+Effect = ReadBoard | AnnounceLook | TakeEvidence | Signal | Report | Warn
+
+
+# Refusals of calls.
+
+
+class Refusal(Exception):
+    """A call is not for this agent to take; ``status`` as gRPC names it, ``why`` for its author."""
+
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class WorkerIsGone(Refusal):
+    """The worker is watched no more."""
+
+    def __init__(self) -> None:
+        super().__init__("FAILED_PRECONDITION", "the worker has ended, or its round is over")
+
+
+class TooManyTimers(Refusal):
+    """The worker has as many timers open as one may."""
+
+    def __init__(self, timers_max: int) -> None:
+        super().__init__("RESOURCE_EXHAUSTED", f"{timers_max} timers are open")

@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from agent.watchdog.core import messages as msg
+from agent.watchdog.core import model as msg
 from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
 from agent.watchdog.core.worker import Armed, Investigation, Stage, Stall, Worker
 from agent.watchdog.hang import Evidence, Hang, HangKind
-from drumbeat.deadlines import Deadlines
 
 SIGKILL, SIGTERM = 9, 15
 
@@ -32,9 +31,8 @@ class WatchdogCore:
         self.workers: dict[WorkerKey, Worker] = {}
         """Those that are watched, for others to read."""
         self._policy = policy
-        self._due: Deadlines[WorkerKey] = Deadlines()
         self._learned: Mapping[str, float] = {}
-        self._awake_at = float("-inf")
+        self._awake_at = -math.inf
         self._effects: list[msg.Effect] = []
 
     def handle(self, event: msg.Event, *, now: float) -> list[msg.Effect]:
@@ -47,7 +45,7 @@ class WatchdogCore:
                     worker.learn(self._learned)
                     self._settle(worker, now, first=now)
             case msg.WorkerGone():
-                self._drop(event.worker)
+                self.workers.pop(event.worker, None)
             case msg.LimitsLearned():
                 self._learned = dict(event.limits)
                 for worker in self.workers.values():
@@ -58,49 +56,42 @@ class WatchdogCore:
             case _:
                 if (known := self.workers.get(event.worker)) is not None:
                     self._on_news(known, event, now)
-        for key in self._due.pop_due(now):
-            self._on_due(self.workers[key], now)
+        due = [worker for worker in self.workers.values() if worker.next() <= now]
+        for worker in sorted(due, key=Worker.next):
+            self._on_due(worker, now)
         self._awake_at = now
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
         """Return when ``DeadlineReached`` is due, ``None`` if no worker is watched."""
-        return self._due.next()
+        return min(map(Worker.next, self.workers.values()), default=None)
 
     def check_invariants(self) -> None:
         """Assert what must hold between events; for tests."""
-        assert len(self._due) == len(self.workers), "deadlines of the gone"
-        for key, worker in self.workers.items():
-            assert self._due.get(key) == worker.next(), "a stale deadline"
+        for worker in self.workers.values():
             assert self._awake_at < worker.next() <= self._awake_at + self._policy.pulse_s
             if worker.investigation is None and not worker.is_reading:
                 due = [armed.due for armed in worker.limits()]
                 assert not due or worker.look_at <= min(due), "a limit that is not looked at"
 
-    def _on_news(
-        self, worker: Worker, event: msg.BoardRead | msg.Call | msg.EvidenceTaken, now: float
-    ) -> None:
+    def _on_news(self, worker: Worker, event: msg.News, now: float) -> None:
+        first = None
         match event:
             case msg.BoardRead():
                 worker.is_reading = False
                 worker.read(event.snapshot)
                 self._judge(worker, now)
-                self._settle(worker, now)
             case msg.TimerAcquired():
-                self._settle(worker, now, first=worker.acquire(event, now=now))
+                first = worker.acquire(event, now=now)
             case msg.TimerReleased():
-                worker.release(event.scope)  # what was announced for it is kept
+                worker.release(event.scope)
+                return  # what was announced for it is kept
             case msg.HeartbeatReceived():
                 worker.heartbeat(event.step, now=now)
-                self._settle(worker, now)
             case msg.EvidenceTaken():
                 self._on_evidence(worker, event.evidence, now)
-                self._settle(worker, now)
-
-    def _drop(self, key: WorkerKey) -> None:
-        self.workers.pop(key, None)
-        self._due.clear(key)
+        self._settle(worker, now, first)
 
     def _notice_stall(self, now: float) -> None:
         """Give all workers the time during which this process or its host stood still."""
@@ -110,15 +101,14 @@ class WatchdogCore:
         stall = Stall(self._awake_at, due, now)
         for worker in self.workers.values():
             worker.extend(stall)
-            self._due.set(worker.key, worker.next())
         if now - due >= self._policy.pulse_s:  # shorter ones are of no interest
             why = f"the watchdog stood still for {now - due:.1f} s; all limits are longer"
             self._effects.append(msg.Warn(worker=None, event="watchdog stalled", reason=why))
 
     def _on_due(self, worker: Worker, now: float) -> None:
         found = worker.investigation
-        if found is not None and found.deadline <= now:
-            found.deadline = math.inf
+        if found is not None and found.due <= now:
+            found.due = math.inf
             if found.stage is Stage.EXAMINED:
                 late = f"none came within {self._policy.evidence_timeout_s + EVIDENCE_LATE_S:g} s"
                 self._on_evidence(worker, Evidence(notes=late), now)
@@ -148,21 +138,16 @@ class WatchdogCore:
             self._effects.append(msg.ReadBoard(worker=worker.key))
 
     def _settle(self, worker: Worker, now: float, first: float | None = None) -> None:
-        """Look as early as the limits want it, of which ``first`` is new if it is given.
-
-        An investigation has its own pace.
-        """
-        if worker.key not in self.workers:
-            return  # just dropped
-        if worker.investigation is None:
-            if first is None:
-                first = min((armed.due for armed in worker.limits()), default=math.inf)
-            if first <= now:
-                if not worker.is_reading:
-                    self._look(worker, now)
-            elif first < worker.look_at:
-                self._announce(worker, first)
-        self._due.set(worker.key, worker.next())
+        """Look as early as the limits want it, of which ``first`` is new if it is given."""
+        if worker.key not in self.workers or worker.investigation is not None:
+            return  # just dropped, or it has its own pace
+        if first is None:
+            first = min((armed.due for armed in worker.limits()), default=math.inf)
+        if first <= now:
+            if not worker.is_reading:
+                self._look(worker, now)
+        elif first < worker.look_at:
+            self._announce(worker, first)
 
     def _judge(self, worker: Worker, now: float) -> None:
         """Go on with a worker whose board was just read."""
@@ -197,13 +182,13 @@ class WatchdogCore:
             for armed in found.expired:
                 worker.forget(armed)
             if not found.expired[0].pid:
-                self._drop(worker.key)  # before the news of its end
+                del self.workers[worker.key]  # before the news of its end
         elif evidence.is_stopped and not evidence.is_traced:
             # It was let run for a moment, to write its stacks; what else it wrote then is no
             # sign of life.
             self._decide(worker, list(found.expired), evidence, now)
         else:
-            found.stage, found.evidence, found.deadline = Stage.CONFIRMED, evidence, math.inf
+            found.stage, found.evidence, found.due = Stage.CONFIRMED, evidence, math.inf
             self._read(worker)
 
     def _decide(self, worker: Worker, expired: list[Armed], evidence: Evidence, now: float) -> None:
@@ -223,20 +208,20 @@ class WatchdogCore:
             armed.due = math.inf
         if not deadly:
             return
-        signum, pid = deadly[0].slot.signal, deadly[0].pid
+        signum, pid, grace_s = deadly[0].slot.signal, deadly[0].pid, self._policy.kill_grace_s
         if pid:
             signum = SIGKILL if signum is None else signum
         elif signum is None:
-            # One that is stopped would not even notice SIGTERM.
-            signum = SIGKILL if evidence.is_stopped else SIGTERM
-            graces = [armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None]
-            grace_s = math.inf if evidence.is_stopped else min([self._policy.kill_grace_s, *graces])
+            graces = (armed.slot.grace_s for armed in deadly if armed.slot.grace_s is not None)
+            signum, grace_s = SIGTERM, min(grace_s, *graces, math.inf)
+            if evidence.is_stopped:  # it would not even notice SIGTERM
+                signum, grace_s = SIGKILL, math.inf
             worker.investigation = Investigation(Stage.KILLING, now + grace_s)
         else:
             for armed in deadly:
                 if armed.kind not in (HangKind.TIMER, HangKind.SECTION):
                     # The worker never acquires these again, so they wait for what the signal does.
-                    armed.due = now + self._policy.kill_grace_s
+                    armed.due = now + grace_s
         self._effects.append(msg.Signal(worker=worker.key, signum=signum, pid=pid))
 
     def _withdraw(self, worker: Worker, expired: list[Armed], why: str, now: float) -> None:
@@ -257,9 +242,7 @@ class WatchdogCore:
             evidence=evidence,
             purpose=armed.slot.purpose,
         )
-        signal, is_ending = armed.slot.signal, armed.is_deadly
-        self._effects.append(
-            msg.Report(
-                worker=worker.key, pid=armed.pid, hang=hang, is_ending=is_ending, signal=signal
-            )
-        )
+        key, pid, signal = worker.key, armed.pid, armed.slot.signal
+        is_ending = armed.is_deadly
+        report = msg.Report(worker=key, pid=pid, hang=hang, is_ending=is_ending, signal=signal)
+        self._effects.append(report)

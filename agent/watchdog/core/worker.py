@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from agent.watchdog.core.messages import TimerAcquired
-from agent.watchdog.core.model import AUTO, Limit, Slot, Snapshot, Tally, WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import (
+    AUTO,
+    Limit,
+    Slot,
+    Snapshot,
+    Tally,
+    TimerAcquired,
+    WatchdogPolicy,
+    WorkerKey,
+)
 from agent.watchdog.hang import Evidence, HangKind, Purpose, Standing
 
 # What fits in a beat: of a name, and how many of them. The rest is left out.
@@ -29,13 +37,12 @@ class Stall:
     due_at: float = -math.inf
     ended_at: float = -math.inf
 
-    def given_s(self, *, is_graced: bool) -> float:
-        """Time for what ran; ``is_graced``: it was given an uncertain part before."""
-        return self.ended_at - (self.due_at if is_graced else min(self.due_at, self.awake_at))
-
-    def overlap_s(self, since: float) -> float:
-        """How much of it lies after ``since``."""
-        return max(0.0, self.ended_at - max(since, self.awake_at))
+    def extend(self, runs: Armed | Investigation) -> None:
+        """Give its time to what runs."""
+        runs.due += self.ended_at - min(
+            self.due_at, self.due_at if runs.is_graced else self.awake_at
+        )
+        runs.is_graced = True
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -58,11 +65,6 @@ class Armed:
         """Whether a worker gets a signal for it."""
         return self.slot.signal is None or self.slot.signal > 0
 
-    def extend(self, stall: Stall) -> None:
-        """Give it the time of a stall."""
-        self.due += stall.given_s(is_graced=self.is_graced)
-        self.is_graced = True
-
 
 class Stage(Enum):
     """How far an investigation is.
@@ -79,13 +81,13 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Investigation:
-    """A worker that seems to hang. ``deadline``: when to go on regardless, monotonic seconds.
+    """A worker that seems to hang. ``due``: when to go on regardless.
 
     ``expired`` is what was over when it began, in order; all of it is of one process.
     """
 
     stage: Stage
-    deadline: float = math.inf
+    due: float = math.inf
     expired: tuple[Armed, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
     is_graced: bool = False
@@ -126,17 +128,18 @@ class Worker:
         known, self._slots = self._slots, {}
         for slot in self.snapshot.slots:
             old = known.get(slot.slot)
-            is_known = old is not None and (old.slot is slot or old.slot == slot)
-            self._slots[slot.slot] = old if old is not None and is_known else self._armed(slot)
+            if old is None or (old.slot is not slot and old.slot != slot):
+                old = self._armed(slot)
+            self._slots[slot.slot] = old
         self._follow_runtime()
 
     def acquire(self, timer: TimerAcquired, *, now: float) -> float:
         """Start a timer, or start it again, if there is room. Return when it is over."""
         if not self.may_acquire(timer.scope):
             return math.inf
-        scope, limit_s, due = timer.scope, timer.timeout_s, now + timer.timeout_s
-        slot = Slot(name=scope, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
-        self._calls[scope] = self._armed(slot, pid=timer.pid)
+        name, limit_s, due = timer.scope, timer.timeout_s, now + timer.timeout_s
+        slot = Slot(name=name, since=now, deadline=due, limit_s=limit_s, signal=timer.signal)
+        self._calls[name] = self._armed(slot, pid=timer.pid)
         return due
 
     def may_acquire(self, scope: str) -> bool:
@@ -165,10 +168,9 @@ class Worker:
         """Give all limits the time of a stall, also those not read yet."""
         self._stall = stall
         for armed in self.limits():
-            armed.extend(stall)
-        if (found := self.investigation) is not None:
-            found.deadline += stall.given_s(is_graced=found.is_graced)
-            found.is_graced = True
+            stall.extend(armed)
+        if self.investigation is not None:
+            stall.extend(self.investigation)
 
     def limits(self) -> Iterator[Armed]:
         """Yield all that run, and those that were handled."""
@@ -181,16 +183,13 @@ class Worker:
     def next(self) -> float:
         """Return when something is to be done about it."""
         found = self.investigation
-        return self.look_at if found is None else min(self.look_at, found.deadline)
+        return self.look_at if found is None else min(self.look_at, found.due)
 
     def observed(self) -> dict[str, Tally]:
         """Return how often and how long at most: of each section, and "" between heartbeats."""
-        board = self.snapshot
-        seen = dict(board.sections)
-        gaps, longest = self._gaps
-        if board.gaps or gaps:
-            seen[""] = (board.gaps + gaps, max(board.gap_max_s, longest))
-        return seen
+        board, (gaps, longest) = self.snapshot, self._gaps
+        between = {"": (board.gaps + gaps, max(board.gap_max_s, longest))}
+        return {**board.sections, **(between if board.gaps or gaps else {})}
 
     def standing(self) -> Standing:
         """Return where it stands, as it said last."""
@@ -216,14 +215,14 @@ class Worker:
         """Let a limit run; it is given what it shares with the latest stall."""
         counts_from, due = slot.since, slot.deadline
         limit_s = self._learned_or(slot.limit_s, slot.name)
-        if due is not None:
+        if due is None:
+            limit_s = limit_s if limit_s is not None and slot.is_section else math.inf
+            due = slot.since + limit_s
+        else:
             limit_s = due - slot.since if limit_s is None else limit_s
             # One that was suspended counts from when it was continued, or later.
             counts_from = max(counts_from, due - limit_s)
-        else:
-            limit_s = limit_s if limit_s is not None and slot.is_section else math.inf
-            due = slot.since + limit_s
-        shared_s = self._stall.overlap_s(counts_from)
+        shared_s = max(0.0, self._stall.ended_at - max(counts_from, self._stall.awake_at))
         return Armed(
             kind=kind or (HangKind.SECTION if slot.is_section else HangKind.TIMER),
             slot=slot,

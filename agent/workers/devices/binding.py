@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from agent.settings.kinds import NumaMode
-
-CPUS_MAX = 65_536
-"""Highest CPU number taken seriously; Linux itself ends at 8,192."""
+from agent.workers.supervisor.messages import CPUS_MAX
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
@@ -108,16 +106,13 @@ def _shares(cpus: Sequence[Cpu], node: int, count: int, mode: NumaMode) -> list[
             return _exclusive(local, count)
         case NumaMode.CORE_COMPLEX:
             # The caches in turn, those with the most CPUs first.
-            caches = _groups(local, lambda cpu: cpu.cache).items()
-            dealt = [
-                found for _, found in sorted(caches, key=lambda item: (-len(item[1]), item[0]))
-            ]
-            return [dealt[position % len(dealt)] for position in range(count)]
+            caches = sorted(_groups(local, lambda cpu: cpu.cache), key=len, reverse=True)
+            return [caches[position % len(caches)] for position in range(count)]
 
 
 def _exclusive(local: list[Cpu], count: int) -> list[list[Cpu]] | str:
     """Part the physical cores evenly, the first workers with one more if it does not go up."""
-    cores = [core for _, core in sorted(_groups(local, lambda cpu: cpu.core).items())]
+    cores = _groups(local, lambda cpu: cpu.core)
     if len(cores) < count:
         # One core for two would break the promise to both of them.
         return (
@@ -129,19 +124,12 @@ def _exclusive(local: list[Cpu], count: int) -> list[list[Cpu]] | str:
     return [[cpu for core in cores[start:end] for cpu in core] for start, end in pairwise(bounds)]
 
 
-def _groups(cpus: list[Cpu], key: Callable[[Cpu], int]) -> dict[int, list[Cpu]]:
-    found: dict[int, list[Cpu]] = {}
-    for cpu in cpus:
-        found.setdefault(key(cpu), []).append(cpu)
-    return found
+def _groups(cpus: list[Cpu], key: Callable[[Cpu], int]) -> list[list[Cpu]]:
+    return [list(group) for _, group in groupby(sorted(cpus, key=key), key)]
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """Read the kernel's list of CPUs or nodes, such as "0-3,8"; it may be empty.
-
-    Raises:
-        ValueError: ``text`` is anything else.
-    """
+    """Read the kernel's list of CPUs or nodes, such as "0-3,8" or "". Raises ``ValueError``."""
     found: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())

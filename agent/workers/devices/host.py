@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,9 +18,10 @@ import structlog
 
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.settings.kinds import NumaMode
-from agent.workers.devices.binding import Bindings, Cpu, bind_workers, parse_cpu_list
+from agent.workers.devices.binding import Cpu, bind_workers, format_cpu_list, parse_cpu_list
 from agent.workers.devices.gpus import Gpu, visible
-from agent.workers.devices.nvml import GpuMemoryWaiter, Nvml, load_nvml, read_gpus
+from agent.workers.devices.nvml import Nvml, load_nvml, read_gpus, visible_gpus, wait_for_memory
+from drumbeat.durations import format_duration
 
 log = structlog.get_logger()
 
@@ -29,7 +31,7 @@ DRIVER_TOLD_AFTER_S = 1.5
 """How long the driver may take without a word about it."""
 
 DRIVER_TIMEOUT_S = 10.0
-"""How long the driver may take for its inventory; a broken GPU can hang it for good."""
+"""How long the driver may take to answer at all; a broken GPU can hang it for good."""
 
 SYSFS = Path("/sys")
 
@@ -42,40 +44,75 @@ NO_CPUS: frozenset[int] = frozenset()
 class HostDevices:
     """What this host has; without GPUs, everything here does nothing.
 
-    ``gpus`` are those that workers see, in their order; ``memory`` waits for theirs, unless None;
-    with a ``numa_mode`` of None workers are not bound to CPUs.
+    ``gpus`` are those that workers see, in their order. ``nvml`` is asked for their memory, which
+    is not waited for if it is None; with a ``numa_mode`` of None workers are not bound to CPUs.
     """
 
     def __init__(
         self,
         gpus: tuple[Gpu, ...] = (),
         *,
-        memory: GpuMemoryWaiter | None = None,
+        nvml: Nvml | None = None,
         numa_mode: str | None = None,
-        sysfs: Path = SYSFS,
     ) -> None:
         self.gpus = gpus
-        self.memory = memory
+        self.is_memory_awaited = bool(gpus) and nvml is not None
+        self._nvml = nvml
+        self._held = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
         self._numa_mode = numa_mode
-        self._sysfs = sysfs
-        self._bound: tuple[frozenset[int], int, Bindings] | None = None
+        # The CPUs that this process may use, and what each worker got of them.
+        self._bound: tuple[frozenset[int], Mapping[int, tuple[int, ...]]] | None = None
 
-    def bind(self, local_world_size: int) -> tuple[Bindings, bool]:
-        """Return the CPUs of the workers, and whether that is news since the last call."""
+    def bind(self, local_world_size: int) -> Mapping[int, tuple[int, ...]]:
+        """Return the CPUs of each worker that is bound to some, and log what is new."""
         if self._numa_mode is None or not self.gpus:
-            return Bindings({}), False
+            return {}
         allowed = frozenset(os.sched_getaffinity(0))
-        if self._bound is not None and self._bound[:2] == (allowed, local_world_size):
-            return self._bound[2], False
         # At first, and whenever what we may use has been changed.
-        bindings = bind_workers(
-            read_topology(allowed, root=self._sysfs),
-            [read_gpu_node(gpu.pci_address, root=self._sysfs) for gpu in self.gpus],
-            local_world_size=local_world_size,
-            mode=NumaMode(self._numa_mode),
-        )
-        self._bound = allowed, local_world_size, bindings
-        return bindings, True
+        if self._bound is None or self._bound[0] != allowed:
+            bindings = bind_workers(
+                read_topology(allowed),
+                [read_gpu_node(gpu.pci_address) for gpu in self.gpus],
+                local_world_size=local_world_size,
+                mode=NumaMode(self._numa_mode),
+            )
+            self._bound = allowed, bindings.cpus
+            for note in bindings.notes:
+                log.warning("NUMA binding", reason=note)
+            shown = {str(rank): format_cpu_list(cpus) for rank, cpus in bindings.cpus.items()}
+            text = "; ".join(f"local rank {rank}: {cpus}" for rank, cpus in shown.items())
+            mode = str(self._numa_mode)
+            log.info("workers bound to CPUs", reason=f"{mode}, {text}", mode=mode, cpus=shown)
+        return self._bound[1]
+
+    async def wait_for_memory(self, timeout_s: float) -> str:
+        """Return when dead workers' GPU memory is free, or a note on what is not in time.
+
+        A process is gone for the kernel before its driver has given all memory back; a worker
+        that starts in between can fail with "out of memory". What GPUs hold is compared with what
+        they held before the first worker, so what others keep there is not waited for. One wait
+        at a time.
+        """
+        end, limit_s = threading.Event(), timeout_s + DRIVER_TIMEOUT_S
+        watch = partial(wait_for_memory, self._nvml, self._held, timeout_s, end)
+        thread = FileThread("gpu-memory")
+        try:
+            excess = await thread.run(watch, timeout_s=limit_s)
+        except FilesStalled:
+            return f"the GPU driver did not answer within {format_duration(limit_s)}"
+        finally:
+            end.set()
+            thread.close()
+        for uuid, more in excess.items():
+            # What holds it is not one of ours; the next round shall not wait for it again.
+            self._held[uuid] += more
+        notes = [
+            f"GPU {gpu.index} holds {excess[gpu.uuid] // 1024**2} MiB more"
+            for gpu in self.gpus
+            if gpu.uuid in excess
+        ]
+        waited = f"than before the first round, even after {format_duration(timeout_s)}"
+        return f"{', '.join(notes)} {waited}" if notes else ""
 
 
 async def find_devices(
@@ -83,32 +120,37 @@ async def find_devices(
     *,
     numa_mode: str | None,
     is_memory_awaited: bool,
-    nvml: Nvml | None = None,
 ) -> HostDevices:
     """Look at the devices of this host, before any worker uses them.
 
-    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set; ``nvml``
-    stands for the driver's module in a test.
+    ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``, None if it is not set.
     """
-    module = nvml or load_nvml()
-    if module is None:
-        return HostDevices(numa_mode=numa_mode)
-    found: tuple[Gpu, ...] = ()
+    nvml = load_nvml()
+    found = () if nvml is None else await _take_inventory(nvml)
+    gpus = visible(found, visible_devices)
+    if gpus:
+        names = [f"{gpu.index}: {gpu.name}" for gpu in gpus]
+        log.info("GPUs found", reason=", ".join(names), gpus=names)
+    elif numa_mode and visible_gpus(visible_devices):
+        why = "the GPUs can't be asked where they are; is nvidia-ml-py installed?"
+        log.warning("NUMA binding", reason=f"workers not bound: {why}")
+    return HostDevices(gpus, nvml=nvml if is_memory_awaited else None, numa_mode=numa_mode)
+
+
+async def _take_inventory(nvml: Nvml) -> tuple[Gpu, ...]:
     text = f"waiting for the GPU driver, up to {DRIVER_TIMEOUT_S:g} s; Ctrl-C ends this agent"
     loop = asyncio.get_running_loop()
     notice = loop.call_later(DRIVER_TOLD_AFTER_S, partial(log.info, "waiting", message=text))
     thread = FileThread("gpu-inventory")
     try:
-        found = await thread.run(partial(read_gpus, module), timeout_s=DRIVER_TIMEOUT_S)
+        return await thread.run(partial(read_gpus, nvml), timeout_s=DRIVER_TIMEOUT_S)
     except FilesStalled:
         # As if there were no GPUs: training may work, or will say why it does not.
         log.warning("GPUs not found", reason=f"the driver is silent for {DRIVER_TIMEOUT_S:g} s")
+        return ()
     finally:
         notice.cancel()
         thread.close()
-    gpus = visible(found, visible_devices)
-    memory = GpuMemoryWaiter(module, gpus) if gpus and is_memory_awaited else None
-    return HostDevices(gpus, memory=memory, numa_mode=numa_mode)
 
 
 def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, ...]:
@@ -147,9 +189,8 @@ def read_topology(allowed: frozenset[int], *, root: Path = SYSFS) -> tuple[Cpu, 
 
 def read_gpu_node(pci_address: str, *, root: Path = SYSFS) -> int | None:
     """Return the NUMA node of the device at this address; None if the system does not know."""
-    if not pci_address:
-        return None
-    node = _read(root / "bus/pci/devices" / pci_address / "numa_node", int, -1)
+    file = root / "bus/pci/devices" / pci_address / "numa_node"
+    node = _read(file, int, -1) if pci_address else -1
     return node if node >= 0 else None
 
 

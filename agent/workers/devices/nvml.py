@@ -10,14 +10,12 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.workers.devices.gpus import Gpu, visible, visible_count
-from drumbeat.durations import format_duration
 
 Nvml: TypeAlias = Any
 """The module ``pynvml``, which has no types, or what stands for it in a test."""
@@ -28,12 +26,8 @@ TOLERANCE_BYTES = 512 * 1024**2
 LOOK_AGAIN_S = 0.2
 """Between two looks at memory: short beside the seconds that a worker's start takes."""
 
-ANSWER_TIMEOUT_S = 10.0
-"""What the driver may take to answer at all, on top of a wait for memory."""
-
 DEVICES = Path("/dev")
 _DEVICE = re.compile(r"nvidia[0-9]+", re.ASCII)
-_MIB = 1024**2
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
 
 
@@ -49,29 +43,29 @@ def load_nvml() -> Nvml | None:
     return pynvml
 
 
-def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Nvml) -> tuple[Gpu, ...]:
     """Return all GPUs of the host that the driver lets us see; may block for seconds."""
-    if nvml is None:
-        return ()
+    found = []
     try:
         with driver(nvml):
-            return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+                address = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+                found.append(
+                    Gpu(
+                        index=index,
+                        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                        name=_text(nvml.nvmlDeviceGetName(handle)),
+                        memory_bytes=int(memory.total),
+                        memory_used_bytes=int(memory.used),
+                        pci_address=sysfs_pci_address(address),
+                    )
+                )
     except (nvml.NVMLError, OSError):
         # Half of an inventory would number the other half wrongly.
         return ()
-
-
-def _read_gpu(nvml: Nvml, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        memory_bytes=int(memory.total),
-        memory_used_bytes=int(memory.used),
-        pci_address=sysfs_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
-    )
+    return tuple(found)
 
 
 def _text(value: str | bytes) -> str:
@@ -83,16 +77,6 @@ def sysfs_pci_address(text: str) -> str:
     """Write a PCI address as sysfs does, with a domain of four digits; empty if it is none."""
     match = _PCI_ADDRESS.fullmatch(text.strip().lower())
     return f"{int(match[1], 16):04x}:{match[2]}" if match else ""
-
-
-def read_memory(nvml: Nvml, uuids: Iterable[str]) -> dict[str, int]:
-    """Return the bytes used by GPU, without those that do not answer: they are broken."""
-    used: dict[str, int] = {}
-    for uuid in uuids:
-        with suppress(nvml.NVMLError, OSError):
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            used[uuid] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-    return used
 
 
 @contextmanager
@@ -112,7 +96,8 @@ def count_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> in
     The driver also knows those that have a device file but were denied to this job.
     ``visible_devices`` is the value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
     """
-    found = visible(read_gpus(load_nvml()), visible_devices)
+    nvml = load_nvml()
+    found = () if nvml is None else visible(read_gpus(nvml), visible_devices)
     return len(found) or visible_gpus(visible_devices, device_dir=device_dir)
 
 
@@ -124,63 +109,28 @@ def visible_gpus(visible_devices: str | None, *, device_dir: Path = DEVICES) -> 
     return visible_count(present, visible_devices)
 
 
-class GpuMemoryWaiter:
-    """Waits until dead workers' GPU memory is free, so that the next ones find room.
+def wait_for_memory(
+    nvml: Nvml, before: Mapping[str, int], timeout_s: float, end: threading.Event
+) -> dict[str, int]:
+    """Look until GPUs hold no more than ``before``, the time is over or ``end`` set; blocks.
 
-    A process is gone for the kernel before its driver has given all memory back; a worker
-    that starts in between can fail with "out of memory". What ``gpus`` hold now is compared with
-    what they held before the first worker, so what others keep there is not waited for.
+    Returns the bytes on top of that, by UUID, of GPUs that are not free. A driver that fails is
+    not waited for.
     """
-
-    def __init__(
-        self, nvml: Nvml, gpus: Sequence[Gpu], *, look_again_s: float = LOOK_AGAIN_S
-    ) -> None:
-        self._nvml = nvml
-        self._gpus = {gpu.uuid: gpu for gpu in gpus}
-        self._before = {gpu.uuid: gpu.memory_used_bytes for gpu in gpus}
-        self._look_again_s = look_again_s
-
-    async def wait(self, timeout_s: float) -> str:
-        """Return when the memory is free, or with a note on what is not after ``timeout_s``.
-
-        One wait at a time.
-        """
-        end, limit_s = threading.Event(), timeout_s + ANSWER_TIMEOUT_S
-        thread = FileThread("gpu-memory")
-        try:
-            excess = await thread.run(lambda: self._watch(timeout_s, end), timeout_s=limit_s)
-        except FilesStalled:
-            return f"the GPU driver did not answer within {format_duration(limit_s)}"
-        finally:
-            end.set()
-            thread.close()
-        for uuid, more in excess.items():
-            # What holds it is not one of ours; the next round shall not wait for it again.
-            self._before[uuid] += more
-        held = ", ".join(
-            f"GPU {self._gpus[uuid].index} holds {more // _MIB} MiB more"
-            for uuid, more in excess.items()
-        )
-        waited = format_duration(timeout_s)
-        return f"{held} than before the first round, even after {waited}" if held else ""
-
-    def _watch(self, timeout_s: float, end: threading.Event) -> dict[str, int]:
-        """Look until the memory is free, the time over or ``end`` set; blocks.
-
-        Returns the bytes above what was there before, of GPUs that are not free. A driver that
-        fails is not waited for.
-        """
-        deadline = time.monotonic() + timeout_s
-        try:
-            with driver(self._nvml):
-                while True:
-                    used = read_memory(self._nvml, self._gpus)
-                    more = {uuid: held - self._before[uuid] for uuid, held in used.items()}
-                    excess = {uuid: each for uuid, each in more.items() if each > TOLERANCE_BYTES}
-                    left_s = deadline - time.monotonic()
-                    # The driver sends no news of free memory, so this has to ask again and
-                    # again: the one loop of that kind here, and only between two rounds on a GPU.
-                    if not excess or left_s <= 0 or end.wait(min(self._look_again_s, left_s)):
-                        return excess
-        except (self._nvml.NVMLError, OSError):
-            return {}
+    deadline = time.monotonic() + timeout_s
+    failures = (nvml.NVMLError, OSError)
+    with suppress(*failures), driver(nvml):
+        while True:
+            excess: dict[str, int] = {}
+            for uuid, bytes_before in before.items():
+                with suppress(*failures):  # of one that is broken
+                    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                    more = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - bytes_before
+                    if more > TOLERANCE_BYTES:
+                        excess[uuid] = more
+            left_s = deadline - time.monotonic()
+            # The driver sends no news of free memory, so this has to ask again and
+            # again: the one loop of that kind here, and only between two rounds on a GPU.
+            if not excess or left_s <= 0 or end.wait(min(LOOK_AGAIN_S, left_s)):
+                return excess
+    return {}

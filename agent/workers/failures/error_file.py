@@ -1,6 +1,6 @@
 """Shell. What a worker left in its error file, and beside it.
 
-The format is torch's, see ``worker_sdk.errors.error_file``; a plain text as the outer message,
+The format is torch's, see ``worker_sdk.errors``; a plain text as the outer message,
 with ``timestamp`` beside it, is one too. Whatever else is found there becomes a note; a worker
 can't harm its agent through these files.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.workers.supervisor.messages import WorkerError
 from worker_sdk.context import FAULT_FILE_SUFFIX
-from worker_sdk.errors.error_file import FILE_BYTES_MAX, bounded, parse, read_bytes
+from worker_sdk.errors import FILE_BYTES_MAX, bounded, parse, read_bytes
 
 MESSAGE_BYTES_MAX = 16 * 1024
 TRACEBACK_BYTES_MAX = 32 * 1024

@@ -15,7 +15,7 @@ from typing import Any, Self
 from agent.workers.failures.error_file import load_error_file, read_faults, timestamp_of
 from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.report import FailedWorker
-from worker_sdk.errors.error_file import NO_ERROR_FILE, compose
+from worker_sdk.errors import NO_ERROR_FILE, compose
 
 _HINT = (
     "none was recorded; put @record of worker_sdk on the program's entry point "

@@ -14,10 +14,9 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.settings.config import AgentConfig
 from agent.settings.kinds import NOWHERE
 from agent.workers.output.lines import LAST_BYTES_MAX, last_lines
-from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs
-from agent.workers.output.logs_specs import make_logs_specs
-from agent.workers.output.stderr import StderrPipe
-from agent.workers.output.tail import FollowedFile, Tail
+from agent.workers.output.logs import CONSOLE, LogsDest, LogsSpecs, make_logs_specs
+from agent.workers.output.streams import FollowedFile, StderrPipe
+from agent.workers.output.tail import Tail
 from drumbeat.format import describe
 from worker_sdk import context
 
@@ -52,11 +51,10 @@ class WorkerOutput:
     def __init__(self, config: AgentConfig, directory: PrivateDirectory) -> None:
         self._config = config
         # A foreign class knows itself what it keeps.
-        is_ours = config.logs_specs is None
-        self._is_kept = (
-            not is_ours or config.log_dir is not None or {config.redirects, config.tee} != {NOWHERE}
-        )
-        self._is_told = not is_ours or config.log_dir is not None or not self._is_kept
+        is_place_known = config.logs_specs is not None or config.log_dir is not None
+        self._is_kept = is_place_known or {config.redirects, config.tee} != {NOWHERE}
+        self._is_told = is_place_known or not self._is_kept
+        self._is_capture_told = False
         self.directory = directory
         self._specs = self._make_specs()
         # Two threads: a file that can't be read now must not hold up the pipes.
@@ -78,10 +76,7 @@ class WorkerOutput:
             if self.directory.ensure() != before and not self._is_kept:
                 self._specs = self._make_specs()
             dest = self._specs.reify(envs)
-            workers = {}
-            for rank, env in envs.items():
-                worker = self._files_of(round_id, rank, env, dest)
-                workers[rank] = self._workers[round_id, rank] = worker
+            workers = {rank: self._files_of(round_id, rank, envs[rank], dest) for rank in envs}
             if not self._is_told:
                 self._is_told = True
                 log.info("output of the workers is kept", reason=self._specs.root_log_dir)
@@ -146,7 +141,8 @@ class WorkerOutput:
         env[context.ERROR_FILE] = text
         # Its presence tells the worker to leave the stacks of a crash there.
         _fault_file(Path(text)).touch()
-        return _WorkerFiles(Path(text))
+        worker = self._workers[round_id, local_rank] = _WorkerFiles(Path(text))
+        return worker
 
     def _follow(
         self, dest: LogsDest, workers: dict[int, _WorkerFiles], envs: dict[int, dict[str, str]]
@@ -184,8 +180,10 @@ class WorkerOutput:
                 pipe = self._stderr_tail.add_pipe(pipe_path, STDERR, is_shown=path == CONSOLE)
             except OSError as error:
                 # Its end is missing in a report then; that is no reason not to train.
-                why = f"of local rank {local_rank}: {error.strerror}"
-                log.warning("stderr not captured", reason=why)
+                if not self._is_capture_told:
+                    why = f"of local rank {local_rank}: {error.strerror}; told once"
+                    log.warning("stderr not captured", reason=why)
+                self._is_capture_told = True
             else:
                 worker.stderr = pipe
                 return pipe.path
@@ -211,13 +209,10 @@ def _fault_file(error_file: Path) -> Path:
 
 def _end_of(path: str) -> str:
     """Return the last lines of a file; nothing if it is no regular one."""
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(fd)
-            if stat.S_ISREG(status.st_mode):
-                start = max(0, status.st_size - LAST_BYTES_MAX)
-                return last_lines(os.pread(fd, LAST_BYTES_MAX, start))
-        finally:
-            os.close(fd)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            file.seek(max(0, status.st_size - LAST_BYTES_MAX))
+            return last_lines(file.read(LAST_BYTES_MAX))
     return ""

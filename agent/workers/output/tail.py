@@ -14,19 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, TextIO
+from typing import TextIO
 
-from agent.workers.output.lines import LineCutter, matching, prefixed
-from agent.workers.output.sink import Sink
-from agent.workers.output.stderr import StderrPipe
+from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
 from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
-
-CHUNK_BYTES = 256 * 1024
-"""Bytes read from one file before the next file has its turn."""
 
 STALL_S = 30.0
 """Default of how long `Tail.close` waits for a destination that takes nothing at all."""
@@ -115,23 +109,20 @@ class Tail:
         they took all. Harmless if repeated.
         """
         with self._lock:
-            is_first = not self._is_closing
+            if self._is_closing:
+                return self._is_complete
             self._is_closing = True
-            self._stall_s = stall_s
-            self._progress_at = time.monotonic()
-            if is_first:
-                self._wake()
+            self._stall_s, self._progress_at = stall_s, time.monotonic()
+            self._wake()
         if self._thread is not None:
             while self._thread.is_alive() and not wait_readable(self._done_fd, None):
                 pass  # after a signal; see `hurry`
             self._thread.join()
-        if is_first:
-            for sink in self._sinks.values():
-                sink.close()
-            if self._inotify is not None:
-                os.close(self._inotify.fd)
-            os.close(self._wakeup_fd)
-            os.close(self._done_fd)
+        for sink in self._sinks.values():
+            sink.close()
+        inotify = () if self._inotify is None else (self._inotify.fd,)
+        for fd in (*inotify, self._wakeup_fd, self._done_fd):
+            os.close(fd)
         return self._is_complete
 
     def hurry(self) -> None:
@@ -192,7 +183,7 @@ class Tail:
             is_more = is_more or is_held_up
         self._drop_ended()
         left_s = self._progress_at + self._stall_s - time.monotonic()
-        if is_closing and not self._sources and all(sink.is_idle for sink in sinks):
+        if is_closing and not self._sources and not any(sink.pending for sink in sinks):
             return False
         if is_closing and left_s <= 0 and not is_more:
             with self._lock:
@@ -200,8 +191,9 @@ class Tail:
                     source.close()
                 self._sources.clear()
             self._is_complete = False
-            where = "the rest is only in the log files, if any"
-            _LOGGER.warning("the console takes no output: %s", where)
+            _LOGGER.warning(
+                "the console takes no output: the rest is only in the log files, if any"
+            )
             return False
         if not is_more:
             self._wait(left_s if is_closing else None)
@@ -218,9 +210,10 @@ class Tail:
                 if source.pipe_fd >= 0:
                     poll.register(source.pipe_fd, select.POLLIN)
             for sink in self._sinks.values():
-                if not sink.is_idle:
+                if sink.pending:
                     poll.register(sink.fd, select.POLLOUT)
-            if timeout_s is None and any(source.is_unwatched for source in self._sources):
+            files = (each for each in self._sources if isinstance(each, FollowedFile))
+            if timeout_s is None and any(file.unwatch is None for file in files):
                 timeout_s = LOOK_AGAIN_S
         poll.poll(None if timeout_s is None else timeout_s * 1000)
         with suppress(BlockingIOError):
@@ -240,7 +233,7 @@ class Tail:
             self._sources = [source for source in self._sources if not source.is_ended]
             used = {id(sink) for source in self._sources for sink in source.sinks}
             for key, sink in tuple(self._sinks.items()):
-                if id(sink) not in used and sink.is_idle:
+                if id(sink) not in used and not sink.pending:
                     self._sinks.pop(key).close()
 
 
@@ -255,74 +248,6 @@ def _ready(sources: Sequence[FollowedFile | StderrPipe]) -> list[FollowedFile | 
         for source in sources
         if all(source.turn == first[id(sink)] and not sink.is_full for sink in source.sinks)
     ]
-
-
-@dataclass(slots=True, eq=False)
-class FollowedFile:
-    """A source of a `Tail`. Its lines go to the first sink, those with a needle to the second."""
-
-    pipe_fd: ClassVar[int] = -1
-
-    fd: int
-    sinks: tuple[Sink, ...]
-    prefix: bytes
-    needles: tuple[bytes, ...]
-    turn: int
-    wake: Callable[[], None]
-    unwatch: Callable[[], None] | None = None
-    cutter: LineCutter = field(default_factory=LineCutter)
-    position: int = 0
-    is_finished: bool = False
-    end_at: int | None = None
-    """Size of the file when it was finished; None if more may come."""
-    is_ended: bool = False
-
-    @property
-    def is_unwatched(self) -> bool:
-        """Whether nothing tells of writes."""
-        return self.unwatch is None
-
-    def finish(self) -> None:
-        """Show the file to its end, also a last line without a line end; no wait, any thread."""
-        if not self.is_finished:
-            self.is_finished = True
-            self.wake()
-
-    def step(self) -> bool:
-        """Pass one chunk on; return whether there may be more to do at once."""
-        if self.is_finished and self.end_at is None:
-            self._restart_if_cut()
-            self.end_at = os.fstat(self.fd).st_size
-        if self.end_at is not None and self.position >= self.end_at:
-            self._emit(self.cutter.end())
-            self.is_ended = True
-            return False
-        chunk = os.read(self.fd, CHUNK_BYTES)
-        self.position += len(chunk)
-        if chunk:
-            self._emit(self.cutter.feed(chunk))
-            return True
-        return self._restart_if_cut()
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self.unwatch is not None:
-            self.unwatch()
-        os.close(self.fd)
-
-    def _restart_if_cut(self) -> bool:
-        """Go back to the beginning of a file that was cut, as log rotation does."""
-        size = os.fstat(self.fd).st_size
-        if size >= self.position:
-            return False
-        self.position = os.lseek(self.fd, 0, os.SEEK_SET)
-        self.end_at = None if self.end_at is None else size
-        return True
-
-    def _emit(self, block: bytes) -> None:
-        self.sinks[0].add(prefixed(block, self.prefix))
-        for sink in self.sinks[1:]:
-            sink.add(prefixed(matching(block, self.needles), self.prefix))
 
 
 class Inotify:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,6 +28,9 @@ EXIT_WAIT_S = KILL_WAIT_S + 2.0
 
 DRAIN_WAIT_S = 1.0
 """How long the connection of a dead supervisor may stay open; its last words need no time."""
+
+_READ_BYTES = 1024 * 1024
+"""Taken from the connection at once: more than the stream ever holds."""
 
 
 def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]:
@@ -52,7 +55,7 @@ def launch_supervisor(pass_fds: Iterable[int] = ()) -> tuple[int, socket.socket]
 
 
 class SupervisorClient:
-    """Runs one supervisor at a time.
+    """Runs one supervisor at a time; ``pid`` is its process, None if there is none.
 
     Args:
         on_event: Gets each event in order.
@@ -65,6 +68,8 @@ class SupervisorClient:
         exit_wait_s: How long a supervisor may take to end everything and exit; then it gets
             SIGKILL.
     """
+
+    _writer: asyncio.StreamWriter  # kept: it closes the connection when it is let go
 
     def __init__(
         self,
@@ -82,32 +87,28 @@ class SupervisorClient:
         self._launch = launch
         self._is_subreaper = is_subreaper
         self._exit_wait_s = exit_wait_s
-        self._older_children: set[int] = set()
+        self.pid: int | None = None
         self._queued: list[Command] = []
-        self._life: _Life | None = None
-        self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Process of the supervisor, or None if there is none."""
-        return None if self._life is None else self._life.pid
+        self._is_closing = False
+        self._life: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start a supervisor; it takes commands at once. Raises ``OSError``."""
-        assert self._life is None, "a supervisor is running already"
-        self._older_children = list_children() if self._is_subreaper else set()
-        life = _Life(*self._launch(), self._take)
+        assert self.pid is None, "a supervisor is running already"
+        older_children = list_children() if self._is_subreaper else set()
+        pid, connection = self._launch()
         try:
-            await life.connect()
+            reader, self._writer = await asyncio.open_unix_connection(sock=connection)
         except BaseException:
-            life.discard()
+            connection.close()
+            _kill(pid)
+            os.waitpid(pid, 0)  # noqa: ASYNC222 - it has no workers to end first
             raise
-        self._life = life
+        self.pid, self._is_closing = pid, False
         for command in self._queued:
             self.send(command)
         self._queued.clear()
-        self._watch = asyncio.create_task(self._watch_life(life), name="supervisor")
-        self._watch.add_done_callback(self._on_watched)
+        self._life = asyncio.create_task(self._attend(pid, reader, older_children))
 
     def send(self, command: Command) -> None:
         """Send a command, without blocking; without a supervisor, to the next one.
@@ -115,10 +116,15 @@ class SupervisorClient:
         A supervisor that leaves more than `OUTBOX_BYTES_MAX` unread is killed. Raises
         ``ProtocolError`` if the command is longer than `LINE_BYTES_MAX`.
         """
-        if self._life is None:
+        if self.pid is None:
             self._queued.append(command)
-        else:
-            self._life.write(protocol.encode(command))
+            return
+        line, transport = protocol.encode(command), self._writer.transport
+        if transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
+            _kill(self.pid)
+            transport.abort()
+        elif not transport.is_closing():
+            transport.write(line)
 
     def forget(self) -> None:
         """Drop what the next supervisor was to be told."""
@@ -130,150 +136,104 @@ class SupervisorClient:
         Bounded by `exit_wait_s` and the time a last kill may take. `on_death` is not called.
         Harmless if there is no supervisor.
         """
+        if self.pid is not None:
+            self._is_closing = True
+            self._disconnect()
         if self._life is not None:
-            self._life.is_closing = True
-            self._life.disconnect()
-        if self._watch is not None:
             # Not awaited directly: the clean end goes on if the caller is cancelled.
-            await asyncio.wait({self._watch})
+            await asyncio.wait({self._life})
 
-    def _take(self, event: SupervisorEvent) -> None:
-        try:
-            self._on_event(event)
-        except Exception as error:  # noqa: BLE001 - raised here, it would break the connection
-            self._on_mistake(error)
-
-    def _on_watched(self, watch: asyncio.Task[None]) -> None:
-        if not watch.cancelled() and (error := watch.exception()) is not None:
-            self._on_mistake(error)
-
-    async def _watch_life(self, life: _Life) -> None:
-        returncode = await life.ended(self._exit_wait_s)
-        if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
-            await self._end_leftovers()
-        self._life = None
-        if not life.is_closing:
-            self._on_death(returncode)
-
-    async def _end_leftovers(self) -> None:
-        """SIGKILL and reap what the dead supervisor left to this process, its new parent."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + KILL_WAIT_S
-        spared = set(self._older_children)
-        while children := list_children() - spared:
-            kill_descendants(exclude=spared)
-            for pid in children:
-                with _Exit(pid) as exit_:
-                    await exit_.wait(deadline - loop.time())
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
-                    spared.add(pid)  # Stuck in the kernel.
-
-
-class _Life(asyncio.Protocol):
-    """One supervisor process and the connection to it."""
-
-    _transport: asyncio.Transport
-
-    def __init__(
-        self, pid: int, connection: socket.socket, on_event: Callable[[SupervisorEvent], None]
-    ) -> None:
-        self.pid = pid
-        self.is_closing = False
-        self._on_event = on_event
-        self._reports: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
-        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._socket = connection
-
-    async def connect(self) -> None:
-        """Make it writable; before, only `discard` may be called."""
-        self._exit = _Exit(self.pid)
-        loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
-
-    def discard(self) -> None:
-        """Kill and reap a supervisor that was not connected: it has no workers."""
-        self._socket.close()
-        self._kill()
-        os.waitpid(self.pid, 0)
-
-    def write(self, line: bytes) -> None:
-        if self._transport.get_write_buffer_size() + len(line) > protocol.OUTBOX_BYTES_MAX:
-            self._kill()
-            self._transport.abort()
-        elif not self._transport.is_closing():
-            self._transport.write(line)
-
-    def disconnect(self) -> None:
+    def _disconnect(self) -> None:
         """Close at once, without waiting for a supervisor that does not read."""
         with suppress(OSError):
             # A process that was forked meanwhile may hold a copy of the socket.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._transport.abort()
+            self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._writer.transport.abort()
 
-    async def ended(self, exit_wait_s: float) -> int:
-        """Wait until the process has ended and its last event is delivered; return its code.
+    async def _attend(
+        self, pid: int, reader: asyncio.StreamReader, older_children: set[int]
+    ) -> None:
+        """Follow a supervisor to its end, and that of what it has left behind."""
+        try:
+            returncode = await self._ended(pid, reader)
+            if self._is_subreaper and returncode != 0:  # 0 says that it left nothing.
+                await _end_leftovers(older_children)
+            self.pid = None
+            if not self._is_closing:
+                self._on_death(returncode)
+        except Exception as error:  # noqa: BLE001 - of the callback, which has no other caller
+            self._on_mistake(error)
+
+    async def _ended(self, pid: int, reader: asyncio.StreamReader) -> int:
+        """Wait until a supervisor has ended and its last event is delivered; return its code.
 
         Whichever end comes first, the other is waited for only for a bounded time.
         """
-        with self._exit as exit_:
-            await asyncio.wait({self._lost, exit_.future}, return_when=asyncio.FIRST_COMPLETED)
-            if exit_.future.done():
-                await asyncio.wait({self._lost}, timeout=DRAIN_WAIT_S)
-                self.disconnect()
-            elif not await exit_.wait(exit_wait_s):
-                self._kill()
-                await exit_.wait(KILL_WAIT_S)
-        await asyncio.wait({self._lost})
+        talk = asyncio.create_task(self._listen(pid, reader))
+        exit_ = asyncio.create_task(_exit_of(pid))
         try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+            await asyncio.wait({talk, exit_}, return_when=asyncio.FIRST_COMPLETED)
+            if exit_.done():
+                await asyncio.wait({talk}, timeout=DRAIN_WAIT_S)
+            elif not (await asyncio.wait({exit_}, timeout=self._exit_wait_s))[0]:
+                _kill(pid)
+                await asyncio.wait({exit_}, timeout=KILL_WAIT_S)
+            self._disconnect()
+            await asyncio.wait({talk})
+        finally:
+            exit_.cancel()
+        try:
+            reaped, status = os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
         except ChildProcessError:
             return 0  # The program around us reaps what it does not know.
-        return os.waitstatus_to_exitcode(status) if pid else -signal.SIGKILL
+        return os.waitstatus_to_exitcode(status) if reaped else -signal.SIGKILL
 
-    def _kill(self) -> None:
-        # Not reaped yet: the number is still its own.
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+    async def _listen(self, pid: int, reader: asyncio.StreamReader) -> None:
+        """Hand events on until the connection ends."""
+        decoder: protocol.Decoder[SupervisorEvent] = protocol.Decoder(SupervisorEvent)
+        with suppress(OSError):  # It died with commands unread.
+            while data := await reader.read(_READ_BYTES):
+                try:
+                    events = decoder.feed(data)
+                except protocol.ProtocolError as error:
+                    log.warning("supervisor broken", reason=str(error))
+                    _kill(pid)
+                    self._disconnect()
+                    return
+                for event in events:
+                    try:
+                        self._on_event(event)
+                    except Exception as error:  # noqa: BLE001 - costs neither it nor its workers
+                        self._on_mistake(error)
 
-    def data_received(self, data: bytes) -> None:
+
+async def _end_leftovers(spared: set[int]) -> None:
+    """SIGKILL and reap what a dead supervisor left to this process, its new parent."""
+    deadline = asyncio.get_running_loop().time() + KILL_WAIT_S
+    while children := list_children() - spared:
+        kill_descendants(exclude=spared)
+        for pid in children:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await _exit_of(pid)
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:  # noqa: ASYNC222 - does not wait
+                spared.add(pid)  # Stuck in the kernel.
+
+
+async def _exit_of(pid: int) -> None:
+    """Return when a child has ended, without reaping it."""
+    with suppress(ProcessLookupError):  # The program around us has reaped it.
+        pidfd = os.pidfd_open(pid)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(pidfd, ended.set)
         try:
-            reports = self._reports.feed(data)
-        except protocol.ProtocolError as error:
-            log.warning("supervisor broken", reason=str(error))
-            self._kill()
-            self.disconnect()
-            return
-        for report in reports:
-            self._on_event(report)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
-        if not self._lost.done():
-            self._lost.set_result(None)
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
 
-class _Exit:
-    """Waits for a child to end, without reaping it; holds a descriptor until left."""
-
-    def __init__(self, pid: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = loop.create_future()
-        self._fd = os.pidfd_open(pid)
-        loop.add_reader(self._fd, self._on_end)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(RuntimeError):  # The loop is closed already: nothing to unregister.
-            asyncio.get_running_loop().remove_reader(self._fd)
-        os.close(self._fd)
-
-    async def wait(self, timeout_s: float) -> bool:
-        """Return whether the child ended within the time."""
-        await asyncio.wait({self.future}, timeout=max(0.0, timeout_s))
-        return self.future.done()
-
-    def _on_end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._fd)
-        if not self.future.done():
-            self.future.set_result(None)
+def _kill(pid: int) -> None:
+    # Not reaped yet: the number is still its own.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from agent.watchdog.hang import Hang
 from worker_sdk.interpreter.signal_numbers import is_signal
 
-CPU_INDEX_MAX = 65_535
-"""Highest CPU number taken seriously; Linux itself ends at 8,191."""
+CPUS_MAX = 65_536
+"""CPU numbers below this are taken seriously; Linux itself ends at 8,192."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class WorkerStart:
     """Descriptors of the supervisor that it inherits; the supervisor closes them."""
 
     def __post_init__(self) -> None:
-        if any(not 0 <= cpu <= CPU_INDEX_MAX for cpu in self.cpus):
-            raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPU_INDEX_MAX}")
+        if any(not 0 <= cpu < CPUS_MAX for cpu in self.cpus):
+            raise ValueError(f"cpus: {self.cpus} are not all from 0 to {CPUS_MAX - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ class StopWorkers:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        _check_signal(self.signum)
+        if not is_signal(self.signum):
+            raise ValueError(f"signum: {self.signum} is not a signal of this system")
         if not (math.isfinite(self.timeout_s) and self.timeout_s >= 0):
             raise ValueError(f"timeout_s: {self.timeout_s} is not a finite duration")
 
@@ -103,7 +104,8 @@ class SignalWorkers:
     """Whether it goes to the worker's process group, not to the worker alone."""
 
     def __post_init__(self) -> None:
-        _check_signal(self.signum)
+        if not is_signal(self.signum):
+            raise ValueError(f"signum: {self.signum} is not a signal of this system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +174,3 @@ class WorkersStopped:
 
 Command: TypeAlias = StartWorkers | StopWorkers | KillWorkers | SignalWorkers
 SupervisorEvent: TypeAlias = WorkersStarted | WorkerStartFailed | WorkerExited | WorkersStopped
-
-
-def _check_signal(number: int) -> None:
-    if not is_signal(number):
-        raise ValueError(f"signum: {number} is not a signal of this system")

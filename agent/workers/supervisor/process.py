@@ -12,49 +12,27 @@ from __future__ import annotations
 import errno
 import os
 import select
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agent.workers.supervisor import protocol
-from agent.workers.supervisor.messages import (
-    Command,
-    StartWorkers,
-    SupervisorEvent,
-    WorkerStart,
-    WorkerStartFailed,
-)
+from agent.workers.supervisor import messages, protocol, worker_group
 from agent.workers.supervisor.process_tree import (
     become_subreaper,
-    continue_with_parents_end,
     die_with,
     kill_descendants,
     list_remaining,
-)
-from agent.workers.supervisor.worker_group import (
-    KILL_WAIT_S,
-    ChildrenReaped,
-    DeadlineReached,
-    DescendantsListed,
-    Effect,
-    Event,
-    KillDescendants,
-    ListDescendants,
-    SendSignal,
-    SpawnFinished,
-    WorkerGroup,
+    signal_at_parents_end,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 _READ_BYTES = 256 * 1024
 """Bytes taken from the socket at once."""
@@ -62,7 +40,7 @@ _READ_BYTES = 256 * 1024
 _SCRIPT_LINE_BYTES_MAX = 256
 """What the kernel reads of a script's first line."""
 
-_SELECT_S_MAX = 86_400.0
+_POLL_S_MAX = 86_400.0
 """Longest wait handed to the system, which refuses more than some days; then it waits again."""
 
 # The latter seven say that this process itself is broken.
@@ -85,8 +63,8 @@ class Supervisor:
         agent.setblocking(False)
         self._agent = agent
         self._spawn = spawner
-        self._group = WorkerGroup()
-        self._commands: protocol.Decoder[Command] = protocol.Decoder(Command)
+        self._group = worker_group.WorkerGroup()
+        self._commands: protocol.Decoder[messages.Command] = protocol.Decoder(messages.Command)
         self._outbox = bytearray()
         self._is_agent_gone = False
         self._is_starting = False
@@ -95,30 +73,29 @@ class Supervisor:
         self._agent_fd = os.pidfd_open(agent_pid)
         self._hang_up.register(self._agent_fd, select.POLLIN)
         self._wakeup_fd, self._signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
         for readable in (self._agent, self._agent_fd, self._wakeup_fd):
-            self._selector.register(readable, selectors.EVENT_READ)
+            self._poll.register(readable, select.POLLIN)
         signal.set_wakeup_fd(self._signal_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._continued = signal.signal(signal.SIGCONT, self._on_continued)
 
-    def close(self) -> None:
-        """Give back what the constructor took."""
-        signal.signal(signal.SIGCONT, self._continued or signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        self._selector.close()
-        for fd in (self._agent_fd, self._wakeup_fd, self._signal_fd):
-            os.close(fd)
-
     def run(self) -> None:
-        """Serve until the agent is gone; raises what a broken agent causes."""
-        with suppress(_AgentGone):
-            self._serve()
+        """Serve until the agent is gone, and close; raises what a broken agent causes."""
+        try:
+            with suppress(_AgentGone):
+                self._serve()
+        finally:
+            signal.signal(signal.SIGCONT, self._continued or signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            for fd in (self._agent_fd, self._wakeup_fd, self._signal_fd):
+                os.close(fd)
 
     def _serve(self) -> None:
         while not self._is_agent_gone:
-            masks = {key.fd: mask for key, mask in self._selector.select(self._timeout_s())}
+            timeout_s = self._timeout_s()
+            masks = dict(self._poll.poll(None if timeout_s is None else timeout_s * 1000))
             if self._wakeup_fd in masks:
                 with suppress(BlockingIOError):
                     os.read(self._wakeup_fd, _READ_BYTES)
@@ -126,18 +103,20 @@ class Supervisor:
             if self._agent_fd in masks:
                 return
             mask = masks.get(self._agent.fileno(), 0)
-            if mask & selectors.EVENT_READ:
+            if mask & ~select.POLLOUT:
                 self._read_commands()
-            if mask & selectors.EVENT_WRITE:
+            if mask & select.POLLOUT:
                 self._flush()
             if self._timeout_s() == 0:
-                self._dispatch(DeadlineReached())
+                self._reap()
+                if self._timeout_s() == 0:
+                    self._dispatch(worker_group.DeadlineReached(pids=list_remaining()))
 
     def _timeout_s(self) -> float | None:
         deadline = self._group.next_deadline()
         if deadline is None:
             return None
-        return min(max(0.0, deadline - time.monotonic()), _SELECT_S_MAX)
+        return min(max(0.0, deadline - time.monotonic()), _POLL_S_MAX)
 
     def _read_commands(self) -> None:
         try:
@@ -147,7 +126,7 @@ class Supervisor:
         except ConnectionResetError:
             data = b""  # It died with unread events.
         # What an agent asked for that has ended since is not begun any more.
-        if not data or self._is_hung_up():
+        if not data or self._hang_up.poll(0):
             self._is_agent_gone = True
             return
         for command in self._commands.feed(data):
@@ -155,83 +134,68 @@ class Supervisor:
             self._reap()
             self._dispatch(command)
 
-    def _dispatch(self, event: Event) -> None:
-        """Hand an event to the group, and do what it wants until it wants nothing more."""
-        events = deque([event])
-        while events:
-            for effect in self._group.handle(events.popleft(), now=time.monotonic()):
-                events.extend(self._execute(effect))
-
-    def _execute(self, effect: Effect) -> list[Event]:
-        match effect:
-            case StartWorkers():
-                return [self._spawn_workers(effect)]
-            case SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
-                for pid in pids:
-                    # One that changed its user is not ours to signal: the kill after it will tell.
-                    with suppress(ProcessLookupError, PermissionError):
-                        (os.killpg if is_for_group else os.kill)(pid, signum)
-            case KillDescendants():
-                kill_descendants()
-            case ListDescendants():
-                return [_reap_ended(), DescendantsListed(pids=list_remaining())]
-            case report:
-                self._send(report)
-        return []
-
-    def _is_hung_up(self) -> bool:
-        return bool(self._hang_up.poll(0))
+    def _dispatch(self, event: worker_group.Event) -> None:
+        """Hand an event to the group, and do what it wants."""
+        for effect in self._group.handle(event, now=time.monotonic()):
+            match effect:
+                case messages.StartWorkers():
+                    self._dispatch(self._spawn_workers(effect))
+                case worker_group.SendSignal(pids=pids, signum=signum, is_for_group=is_for_group):
+                    for pid in pids:
+                        # One that changed its user is not ours to signal; the kill will tell.
+                        with suppress(ProcessLookupError, PermissionError):
+                            (os.killpg if is_for_group else os.kill)(pid, signum)
+                case messages.KillWorkers():
+                    kill_descendants()
+                case report:
+                    self._outbox += protocol.encode(report)
+                    self._flush()
 
     def _on_continued(self, _number: int, _frame: object) -> None:
         """Leave a start that waits, on the signal which comes when the agent ends."""
-        if self._is_starting and self._is_hung_up():
+        if self._is_starting and self._hang_up.poll(0):
             self._is_starting = False
             raise _AgentGone
 
-    def _spawn_workers(self, command: StartWorkers) -> SpawnFinished:
+    def _spawn_workers(self, command: messages.StartWorkers) -> worker_group.SpawnFinished:
         pids: dict[int, int] = {}
         try:
             self._is_starting = True
             for worker in command.workers:
-                if self._is_hung_up():
+                if self._hang_up.poll(0):
                     raise _AgentGone
                 pids[worker.local_rank] = self._spawn(command, worker)
-        except SpawnError as error:
-            failure = WorkerStartFailed(
+        except OSError as error:
+            failure = messages.WorkerStartFailed(
                 round_id=command.round_id,
                 local_rank=worker.local_rank,
-                message=error.strerror,
-                errno=error.errno,
+                message=error.strerror or str(error),
+                errno=error.errno or 0,
             )
-            return SpawnFinished(pids=pids, failure=failure)
+            return worker_group.SpawnFinished(pids=pids, failure=failure)
         finally:
             self._is_starting = False
             for fd in {fd for worker in command.workers for fd in worker.fds}:
                 os.close(fd)
-        return SpawnFinished(pids=pids)
+        return worker_group.SpawnFinished(pids=pids)
 
     def _reap(self) -> None:
         reaped = _reap_ended()
         if reaped.exit_codes or not reaped.is_any_left:
             self._dispatch(reaped)
 
-    def _send(self, report: SupervisorEvent) -> None:
-        self._outbox += protocol.encode(report)
-        if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
-            raise protocol.ProtocolError(f"the agent left {len(self._outbox)} bytes unread")
-        self._flush()
-
     def _flush(self) -> None:
         try:
             while self._outbox:
                 del self._outbox[: self._agent.send(self._outbox)]
-        except BlockingIOError:
-            pass
+        except BlockingIOError as error:
+            if len(self._outbox) > protocol.OUTBOX_BYTES_MAX:
+                left = f"the agent left {len(self._outbox)} bytes unread"
+                raise protocol.ProtocolError(left) from error
         except (BrokenPipeError, ConnectionResetError):
             self._is_agent_gone = True
             self._outbox.clear()
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-        self._selector.modify(self._agent, wanted)
+        self._poll.modify(self._agent, select.POLLIN | (select.POLLOUT if self._outbox else 0))
 
 
 def end_everything() -> bool:
@@ -240,7 +204,7 @@ def end_everything() -> bool:
     Takes at most `KILL_WAIT_S`; what is left then is stuck in the kernel. Independent of the
     worker group: it also cleans up after a mistake in it.
     """
-    deadline = time.monotonic() + KILL_WAIT_S
+    deadline = time.monotonic() + worker_group.KILL_WAIT_S
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while _reap_ended().is_any_left:
         kill_descendants()
@@ -272,51 +236,35 @@ def serve(
     # A mask outlives exec: with SIGCHLD in it no worker would ever be seen to end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     become_subreaper()
-    continue_with_parents_end()
+    signal_at_parents_end(signal.SIGCONT)
     with agent:
-        supervisor = None
         try:
             if os.getppid() == agent_pid:
-                supervisor = Supervisor(agent, make_spawner(handlers), agent_pid)
-                supervisor.run()
+                Supervisor(agent, make_spawner(handlers), agent_pid).run()
         finally:
             # The socket closes after this: the end of the connection means that all is gone.
             is_all_gone = end_everything()
-            if supervisor is not None:
-                supervisor.close()
             # Last words may wait for a console that takes nothing, and must not wait alone.
             die_with(agent_pid)
     return 0 if is_all_gone else 1
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a supervisor on the inherited socket with this number, of the agent with this pid."""
-    return serve(socket.socket(fileno=int(argv[0])), int(argv[1]), Spawner)
-
-
-def _reap_ended() -> ChildrenReaped:
+def _reap_ended() -> worker_group.ChildrenReaped:
     exit_codes: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
+            return worker_group.ChildrenReaped(exit_codes=exit_codes, is_any_left=False)
         if pid == 0:
-            return ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
+            return worker_group.ChildrenReaped(exit_codes=exit_codes, is_any_left=True)
         exit_codes[pid] = os.waitstatus_to_exitcode(status)
 
 
-class SpawnError(OSError):
-    """A process could not be started; ``strerror`` is the sentence of `WorkerStartFailed`."""
-
-    errno: int
-    strerror: str
-
-
-WorkerSpawner: TypeAlias = "Callable[[StartWorkers, WorkerStart], int]"
+WorkerSpawner: TypeAlias = "Callable[[messages.StartWorkers, messages.WorkerStart], int]"
 """Returns the pid of a worker that has begun, and that the caller reaps.
 
-Raises ``SpawnError``; then nothing is left of the attempt.
+Raises ``OSError`` with the sentence of `WorkerStartFailed`; then nothing is left of the attempt.
 """
 
 
@@ -339,7 +287,7 @@ class Spawner:
             and not (number == signal.SIGHUP and handlers.get(number) is signal.SIG_IGN)
         )
 
-    def __call__(self, command: StartWorkers, worker: WorkerStart) -> int:
+    def __call__(self, command: messages.StartWorkers, worker: messages.WorkerStart) -> int:
         """Return the pid of a process that has begun to execute the command; may raise."""
         argv, env = (*command.argv, *worker.args), {**command.env, **worker.env}
         with opened_outputs(worker) as outputs:
@@ -355,10 +303,9 @@ class Spawner:
                     preexec_fn=partial(self._prepare_child, worker.cpus),  # noqa: PLW1509
                 )
             except OSError as error:
-                message = _describe_start_failure(argv[0], env, error)
-                raise SpawnError(error.errno or 0, message) from error
+                raise OSError(error.errno, _describe_start_failure(argv[0], env, error)) from error
             except (ValueError, subprocess.SubprocessError) as error:
-                raise SpawnError(0, f"cannot start {argv[0]}: {error}") from error
+                raise OSError(0, f"cannot start {argv[0]}: {error}") from error
         # The caller reaps; the object must not try, nor warn that it was not done.
         process.returncode = 0
         return process.pid
@@ -376,49 +323,57 @@ class Spawner:
 
 
 @contextmanager
-def opened_outputs(worker: WorkerStart) -> Iterator[dict[int, int]]:
-    """Open the files that a worker's streams lead to, by 1 and 2; may raise ``SpawnError``."""
-    with ExitStack() as stack:
-        outputs = {}
-        for number, path in ((1, worker.stdout), (2, worker.stderr)):
-            if path:
-                outputs[number] = open_output(path)
-                stack.callback(os.close, outputs[number])
-        yield outputs
-
-
-def open_output(path: str) -> int:
-    """Return a descriptor of the emptied file that is to take a worker's output.
+def opened_outputs(worker: messages.WorkerStart) -> Iterator[dict[int, int]]:
+    """Open the emptied files that are to take a worker's output, by 1 and 2.
 
     Never waits, so a pipe needs a reader by now. Everything is appended, so that a file which
     another process cuts meanwhile gets no hole. A terminal does not become that of this process's
-    session. Raises ``SpawnError``.
+    session. Raises ``OSError`` with a sentence.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        why = "it is a pipe without a reader" if error.errno == errno.ENXIO else error.strerror
-        message = f"cannot write the worker's output to {path}: {why}"
-        raise SpawnError(error.errno or 0, message) from error
-    os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
-    return fd
+    outputs = {}
+    with ExitStack() as stack:
+        for number, path in ((1, worker.stdout), (2, worker.stderr)):
+            if not path:
+                continue
+            try:
+                fd = os.open(path, flags | os.O_NOCTTY | os.O_NONBLOCK, 0o666)
+            except OSError as error:
+                is_unread = error.errno == errno.ENXIO
+                why = "it is a pipe without a reader" if is_unread else error.strerror
+                sentence = f"cannot write the worker's output to {path}: {why}"
+                raise OSError(error.errno, sentence) from error
+            stack.callback(os.close, fd)
+            os.set_blocking(fd, True)  # The worker itself is to wait where a pipe is full.
+            outputs[number] = fd
+        yield outputs
+
+
+def find_program(program: str, search_path: str | None) -> tuple[str, str]:
+    """Return the file that is meant by a path, or a name on ``PATH``, and what is wrong with it."""
+    is_path, folders = "/" in program, (search_path or os.defpath).split(os.pathsep)
+    meant = [program] if is_path else [str(Path(folder, program)) for folder in folders]
+    found = [path for path in meant if os.access(path, os.F_OK)]
+    files = [path for path in found if not Path(path).is_dir()]
+    usable = [path for path in files if os.access(path, os.X_OK)]
+    if usable or files:
+        return (usable or files)[0], "" if usable else "it is not executable"
+    if is_path:
+        return program, "it is a directory" if found else "there is no such file"
+    return program, f"there is no such program on PATH, which is {search_path!r}"
 
 
 def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError) -> str:
     """Return a sentence that names the file and what is wrong with it."""
-    path = _find_program(program, env)
+    path, problem = find_program(program, env.get("PATH"))
     match error.errno:
-        case errno.ENOENT if path is None and "/" in program:
-            problem = "it does not exist"
-        case errno.ENOENT if path is None:
-            problem = f"it was not found in the PATH {env.get('PATH', os.defpath)!r}"
-        case errno.ENOENT:
-            problem = f"its interpreter {_interpreter(path)} does not exist"
-        case errno.EACCES if path is not None and path.is_dir():
-            problem = "it is a directory, not a program"
-        case errno.EACCES if path is not None and not os.access(path, os.X_OK):
-            problem = "it is not executable"
+        case errno.ENOENT if not problem:
+            line = b""
+            with suppress(OSError), Path(path).open("rb") as file:
+                line = file.readline(_SCRIPT_LINE_BYTES_MAX)
+            words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
+            missing = f"interpreter {os.fsdecode(words[0])!r}" if words else "dynamic loader"
+            problem = f"its {missing} does not exist"
         case errno.ENOEXEC:
             problem = "it is neither a program nor a script with a #! line"
         case errno.E2BIG:
@@ -426,34 +381,12 @@ def _describe_start_failure(program: str, env: Mapping[str, str], error: OSError
                 "its arguments and environment exceed what the system takes "
                 "(128 KiB for one string, usually 2 MiB in all)"
             )
+        case errno.EACCES if not os.access(path, os.F_OK):
+            problem = f"{error.strerror} to a directory above it"
         case _:
-            problem = error.strerror or str(error)
-    return f"cannot start {path or program}: {problem}"
-
-
-def _find_program(program: str, env: Mapping[str, str]) -> Path | None:
-    """Return the file that `program` means in `env`, executable or not, or None."""
-    if "/" in program:
-        candidates = [Path(program)]
-    else:
-        candidates = [Path(folder, program) for folder in os.get_exec_path(env)]
-    found = [path for path in candidates if os.path.lexists(path)]
-    return next((path for path in found if os.access(path, os.X_OK)), next(iter(found), None))
-
-
-def _interpreter(path: Path | None) -> str:
-    """Return the interpreter that the file names in its #! line, as text."""
-    if path is None:
-        return "(unknown)"
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_SCRIPT_LINE_BYTES_MAX)
-    except OSError:
-        return "(unknown)"
-    words = line[2:].split(maxsplit=1) if line.startswith(b"#!") else []
-    # Without a #! line, it is a program whose dynamic loader is missing.
-    return repr(os.fsdecode(words[0])) if words else "(dynamic loader)"
+            problem = problem or error.strerror or str(error)
+    return f"cannot start {path}: {problem}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), Spawner))

@@ -75,14 +75,14 @@ def become_subreaper() -> None:
     _call(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def continue_with_parents_end() -> None:
-    """Have this process get SIGCONT when its parent ends: a stopped one goes on then."""
-    _call(_PR_SET_PDEATHSIG, signal.SIGCONT)
+def signal_at_parents_end(number: int) -> None:
+    """Have this process get a signal when its parent ends; SIGCONT has a stopped one go on."""
+    _call(_PR_SET_PDEATHSIG, number)
 
 
 def die_with(parent_pid: int) -> None:
     """Have this process killed as soon as its parent, expected to be `parent_pid`, dies."""
-    _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_at_parents_end(signal.SIGKILL)
     # A parent that died before the call above sends no signal any more.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

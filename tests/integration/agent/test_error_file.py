@@ -14,7 +14,7 @@ from agent.workers.failures.error_file import (
     read_error_file,
 )
 from agent.workers.supervisor.messages import WorkerError
-from worker_sdk.errors.error_file import FILE_BYTES_MAX
+from worker_sdk.errors import FILE_BYTES_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path

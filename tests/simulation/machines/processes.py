@@ -96,7 +96,9 @@ class Supervisor:
         due = self.group.next_deadline()
         if due is not None and due <= self._clock.now:
             self._reap()
-            self._dispatch(worker_group.DeadlineReached())
+            if self.group.next_deadline() == due:
+                pids = tuple(process.pid for process in self._alive())
+                self._dispatch(worker_group.DeadlineReached(pids=pids))
 
     def _execute(self, effect: worker_group.Effect) -> list[worker_group.Event]:
         match effect:
@@ -106,11 +108,8 @@ class Supervisor:
                 for process in self._alive():
                     if process.pid in pids:
                         self._signal(process, signum)
-            case worker_group.KillDescendants():
+            case messages.KillWorkers():
                 self.kill_all()
-            case worker_group.ListDescendants():
-                pids = tuple(process.pid for process in self._alive())
-                return [self._reaped(), worker_group.DescendantsListed(pids=pids)]
             case event:
                 self._tell(event)
         return []

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from structlog.testing import capture_logs
+
 from agent.core.effects import Finish
 from agent.core.model import Exit
 from agent.runtime.parent import cause_of, tell_launcher
@@ -12,6 +15,7 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.session.session import desired_from
 from agent.settings.config import AgentConfig, Program
 from agent.workers.failures.error_file import read_error_file
+from agent.workers.output import files
 from agent.workers.output.files import WorkerOutput
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.v1 import failure_pb2, session_pb2
@@ -85,3 +89,20 @@ def test_a_place_for_stacks_is_made_and_kept_only_with_content(tmp_path: Path) -
     output.close()
     directory.close()
     assert [path.exists() for path in stacks] == [False, True]
+
+
+def test_a_stderr_that_cannot_be_captured_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "STDERR", 987)  # as if the agent's own was closed
+    config = AgentConfig(run_id="run", nproc_per_node=2, program=Program("program", "true"))
+    directory = PrivateDirectory([str(tmp_path)])
+    output = WorkerOutput(config, directory)
+    with capture_logs() as logs:
+        for round_id in (0, 1):
+            streams = output.prepare(round_id, {0: {RUN_ID: "run"}, 1: {RUN_ID: "run"}})
+            assert streams == {0: ("", ""), 1: ("", "")}
+    output.close()
+    directory.close()
+    assert [line["event"] for line in logs] == ["stderr not captured"]
+    assert "of local rank 0: Bad file descriptor" in logs[0]["reason"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import AgentError, ChildFailedError, ProcessFailure
-from worker_sdk.errors.error_handler import ErrorHandler, record
+from worker_sdk.errors import ErrorHandler, record
 
 
 def error_file(path: Path, *, timestamp: int, stack: str = "Traceback\n  line") -> str:

@@ -8,7 +8,6 @@ from agent.runtime.preflight import inherited_environment
 from agent.settings.config import AgentConfig, Program
 from agent.workers.manager import (
     common_environment,
-    needs_omp_default,
     worker_environments,
 )
 from tests.support.agents import an_assignment
@@ -55,13 +54,13 @@ def test_what_the_user_has_set_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "workers", "is_needed"),
-    [({}, 2, True), ({}, 1, False), ({"OMP_NUM_THREADS": ""}, 2, False)],
+    ("base", "workers", "threads"),
+    [({}, 2, "1"), ({}, 1, None), ({"OMP_NUM_THREADS": ""}, 2, "")],
 )
 def test_threads_are_limited_where_workers_share_cores(
-    base: dict[str, str], workers: int, is_needed: bool
+    base: dict[str, str], workers: int, threads: str | None
 ) -> None:
-    assert needs_omp_default(base, workers) is is_needed
+    assert common_environment(base, workers).get("OMP_NUM_THREADS") == threads
 
 
 def test_the_agents_own_options_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,8 @@ from agent.workers.supervisor.worker_group import (
     NO_ROUND,
     ChildrenReaped,
     DeadlineReached,
-    DescendantsListed,
     Event,
     InvalidTransition,
-    KillDescendants,
-    ListDescendants,
     SendSignal,
     SpawnFinished,
     State,
@@ -81,21 +78,25 @@ class Machine:
         return None if deadline is None else deadline - self.now
 
 
+DUE = DeadlineReached(pids=(101, ORPHAN))
+
 PATHS: dict[State, tuple[Event, ...]] = {
     State.IDLE: (),
     State.STARTING: (START,),
     State.RUNNING: (START, SPAWNED),
     State.STOPPING: (START, SPAWNED, STOP),
     State.KILLING: (START, SPAWNED, KillWorkers()),
-    State.STUCK: (START, SPAWNED, KillWorkers(), DescendantsListed(pids=(100,))),
+    State.STUCK: (START, SPAWNED, KillWorkers(), DUE),
 }
 """How to get into each state."""
 
 
 def machine_in(state: State) -> Machine:
+    """Return a group in a state, at the instant 1000."""
     machine = Machine()
+    machine.now -= KILL_WAIT_S * (DUE in PATHS[state])
     for event in PATHS[state]:
-        machine(event)
+        machine(event, after=KILL_WAIT_S if event is DUE else 0.0)
     assert machine.group.state is state
     return machine
 
@@ -128,8 +129,6 @@ ONE = SignalWorkers(round_id=ROUND, local_rank=1, signum=TERM, is_for_group=True
 OLD_ONE = SignalWorkers(round_id=ROUND - 1, local_rank=1, signum=TERM, is_for_group=True)
 NO_ONE = SignalWorkers(round_id=ROUND, local_rank=7, signum=TERM, is_for_group=True)
 ONE_SIGNALLED = SendSignal(pids=(101,), signum=TERM, is_for_group=True)
-LISTED = DescendantsListed(pids=(101, ORPHAN))
-DUE = DeadlineReached()
 
 CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.IDLE, START, [START], State.STARTING),
@@ -138,7 +137,6 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (State.IDLE, FORWARD, [], State.IDLE),
     (State.IDLE, ONE, [], State.IDLE),
     (State.IDLE, NOTHING_LEFT, [], State.IDLE),
-    (State.IDLE, LISTED, [], State.IDLE),
     (State.STARTING, SPAWNED, [STARTED], State.RUNNING),
     (
         State.STARTING,
@@ -165,10 +163,10 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.RUNNING,
         StopWorkers(round_id=ROUND, signum=KILL, timeout_s=30.0),
-        [KillDescendants()],
+        [KillWorkers()],
         State.KILLING,
     ),
-    (State.RUNNING, KillWorkers(), [KillDescendants()], State.KILLING),
+    (State.RUNNING, KillWorkers(), [KillWorkers()], State.KILLING),
     (State.RUNNING, FORWARD, [FORWARDED], State.RUNNING),
     (State.RUNNING, ONE, [ONE_SIGNALLED], State.RUNNING),
     (State.RUNNING, OLD_ONE, [], State.RUNNING),
@@ -191,10 +189,10 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.STOPPING,
         StopWorkers(round_id=ROUND, signum=KILL, timeout_s=30.0),
-        [KillDescendants()],
+        [KillWorkers()],
         State.KILLING,
     ),
-    (State.STOPPING, KillWorkers(), [KillDescendants()], State.KILLING),
+    (State.STOPPING, KillWorkers(), [KillWorkers()], State.KILLING),
     (State.STOPPING, FORWARD, [FORWARDED], State.STOPPING),
     (State.STOPPING, ONE, [], State.STOPPING),
     (State.STOPPING, OLD_FORWARD, [], State.STOPPING),
@@ -203,7 +201,7 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.STOPPING,
         WORKERS_GONE,
-        [*both_exited(is_stopped=True), KillDescendants()],
+        [*both_exited(is_stopped=True), KillWorkers()],
         State.KILLING,
     ),
     (State.STOPPING, ALL_GONE, [*both_exited(is_stopped=True), STOPPED], State.IDLE),
@@ -218,23 +216,17 @@ CASES: list[tuple[State, Event, list[Effect], State]] = [
     (
         State.KILLING,
         ONE_GONE,
-        [exited(1, -TERM, is_stopped=True), KillDescendants()],
+        [exited(1, -TERM, is_stopped=True), KillWorkers()],
         State.KILLING,
     ),
-    (State.KILLING, ORPHAN_GONE, [KillDescendants()], State.KILLING),
+    (State.KILLING, ORPHAN_GONE, [KillWorkers()], State.KILLING),
     (State.KILLING, ALL_GONE, [*both_exited(is_stopped=True), STOPPED], State.IDLE),
-    (
-        State.KILLING,
-        LISTED,
-        [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))],
-        State.STUCK,
-    ),
     (State.KILLING, DUE, [], State.KILLING),
-    (State.STUCK, START, [KillDescendants()], State.KILLING),
+    (State.STUCK, START, [KillWorkers()], State.KILLING),
     (State.STUCK, OLD_START, [OLD_STOPPED], State.STUCK),
-    (State.STUCK, STOP, [KillDescendants()], State.KILLING),
+    (State.STUCK, STOP, [KillWorkers()], State.KILLING),
     (State.STUCK, OLD_STOP, [OLD_STOPPED], State.STUCK),
-    (State.STUCK, KillWorkers(), [KillDescendants()], State.KILLING),
+    (State.STUCK, KillWorkers(), [KillWorkers()], State.KILLING),
     (State.STUCK, FORWARD, [], State.STUCK),
     (State.STUCK, ONE, [], State.STUCK),
     (State.STUCK, ONE_GONE, [exited(1, -TERM, is_stopped=True)], State.STUCK),
@@ -261,7 +253,6 @@ EXAMPLES: tuple[Event, ...] = (
     FORWARD,
     ONE,
     ALL_GONE,
-    LISTED,
     DUE,
 )
 MISSING = [
@@ -310,25 +301,15 @@ def test_signal_is_escalated_at_the_deadline_and_not_before() -> None:
     machine(STOP)
     assert machine.deadline == 30.0
     assert machine(DUE, after=29.5) == []
-    assert machine(DUE, after=0.5) == [KillDescendants()]
+    assert machine(DUE, after=0.5) == [KillWorkers()]
     assert machine.deadline == KILL_WAIT_S
 
 
-def test_survivors_of_the_kill_are_listed_at_its_deadline_and_not_before() -> None:
+def test_survivors_of_the_kill_are_told_at_its_deadline_and_not_before() -> None:
     machine = machine_in(State.KILLING)
     assert machine(DUE, after=KILL_WAIT_S - 0.5) == []
-    assert machine(DUE, after=0.5) == [ListDescendants()]
-    assert machine(ORPHAN_GONE) == [KillDescendants()]
-    assert machine(LISTED) == [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
-    assert machine.deadline is None
-
-
-def test_survivors_that_are_gone_when_listed_are_not_reported() -> None:
-    machine = machine_in(State.KILLING)
-    assert machine(DUE, after=KILL_WAIT_S) == [ListDescendants()]
-    effects = machine(ALL_GONE)
-    assert effects[-1] == STOPPED
-    assert machine(DescendantsListed(pids=())) == []
+    assert machine(ORPHAN_GONE) == [KillWorkers()]
+    assert machine(DUE, after=0.5) == [WorkersStopped(round_id=ROUND, stuck_pids=(101, ORPHAN))]
     assert machine.deadline is None
 
 
@@ -344,7 +325,7 @@ def test_stop_without_patience_kills_at_once() -> None:
     machine = machine_in(State.RUNNING)
     machine(StopWorkers(round_id=ROUND, signum=TERM, timeout_s=0.0))
     assert machine.deadline == 0.0
-    assert machine(DUE) == [KillDescendants()]
+    assert machine(DUE) == [KillWorkers()]
 
 
 def test_kill_during_a_stop_restarts_the_clock_and_a_repeated_kill_does_not() -> None:
@@ -359,7 +340,7 @@ def test_leftovers_live_on_until_a_stop_and_are_then_killed_at_once() -> None:
     machine = machine_in(State.RUNNING)
     machine(WORKERS_GONE)
     assert machine(FORWARD) == []
-    assert machine(STOP) == [KillDescendants()]
+    assert machine(STOP) == [KillWorkers()]
     assert machine(ChildrenReaped(exit_codes=ORPHAN_GONE.exit_codes, is_any_left=False)) == [
         STOPPED
     ]

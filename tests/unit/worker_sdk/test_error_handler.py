@@ -14,10 +14,14 @@ import pytest
 
 import worker_sdk
 from agent.workers.failures.error_file import read_error_file
-from worker_sdk import record
-from worker_sdk.errors import error_handler
-from worker_sdk.errors.error_file import FILE_BYTES_MAX, MESSAGE_BYTES_MAX, STACK_BYTES_MAX
-from worker_sdk.errors.error_handler import ErrorHandler, get_error_handler
+from worker_sdk import errors, record
+from worker_sdk.errors import (
+    FILE_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    STACK_BYTES_MAX,
+    ErrorHandler,
+    get_error_handler,
+)
 
 
 class QuietHandler(ErrorHandler):
@@ -31,7 +35,7 @@ class QuietHandler(ErrorHandler):
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    monkeypatch.setattr(error_handler, "_owners", {})
+    monkeypatch.setattr(errors, "_owners", {})
     return path
 
 
@@ -294,7 +298,7 @@ def test_a_forked_child_leaves_the_file_to_its_parent(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the table that a child inherits names another process."""
-    monkeypatch.setattr(error_handler, "_owners", {str(path): os.getppid()})
+    monkeypatch.setattr(errors, "_owners", {str(path): os.getppid()})
     get_error_handler().record_exception(ValueError("of a child"))
     assert not path.exists()
     own = path.with_name("own.json")
@@ -390,5 +394,5 @@ def test_no_standard_error_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    error_handler.enable_faults(None)
+    errors.enable_faults(None)
     assert "no stacks will be written" in caplog.text

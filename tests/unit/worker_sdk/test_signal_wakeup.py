@@ -50,16 +50,23 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @contextmanager
 def signals_to_another_thread() -> Iterator[None]:
-    """Send SIGUSR1 again and again, always to a thread that is not the main one."""
-    is_over = threading.Event()
+    """Send SIGUSR1 again and again, always to a thread that is not the main one.
+
+    What a handler raises may come out of this as well as of the block. In any case none is sent
+    afterwards: it would end the test process, which handles it no more.
+    """
+    is_begun, is_over = threading.Event(), threading.Event()
 
     def send() -> None:
+        is_begun.wait()
         while not is_over.wait(5 * MS):
             signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
+    # Silent until nothing can come between its start and the `try` that ends it.
     thread = threading.Thread(target=send)
     thread.start()
     try:
+        is_begun.set()
         yield
     finally:
         is_over.set()
@@ -104,7 +111,7 @@ def test_what_a_handler_raises_comes_out_and_leaves_nothing_set(
 
     handle(raise_once)
     began = time.monotonic()
-    with signals_to_another_thread(), pytest.raises(Heard):
+    with pytest.raises(Heard), signals_to_another_thread():
         wait_until_raised(pair[0].fileno())
     assert time.monotonic() - began < LONG_S / 2
     assert wakeup_fd() == -1
@@ -250,9 +257,7 @@ def test_a_mailbox_loses_nothing_to_a_signal(handle: Handle) -> None:
 
     handle(raise_once)
     mailbox: Mailbox[int] = Mailbox()
-    mailbox.close()
-    mailbox.open()
-    with signals_to_another_thread(), pytest.raises(Heard):
+    with pytest.raises(Heard), signals_to_another_thread():
         mailbox.get()
     for value in range(3):
         mailbox.put(value)

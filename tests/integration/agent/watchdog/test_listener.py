@@ -22,7 +22,7 @@ from tests.support.waiting import MS, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.watchdog.calls import Calls
+    from agent.watchdog.service import Calls
 
 
 @pytest.fixture

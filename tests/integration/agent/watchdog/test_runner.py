@@ -13,9 +13,13 @@ from structlog.testing import capture_logs
 
 from agent.runtime.private_directory import PrivateDirectory
 from agent.watchdog import runner as host
-from agent.watchdog.calls import WorkerIsGone
-from agent.watchdog.core.messages import HeartbeatReceived, TimerAcquired
-from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import (
+    HeartbeatReceived,
+    TimerAcquired,
+    WatchdogPolicy,
+    WorkerIsGone,
+    WorkerKey,
+)
 from agent.watchdog.hang import Evidence
 from agent.watchdog.runner import Watchdog
 from tests.support.waiting import MS

@@ -14,8 +14,7 @@ import pytest
 
 from agent.core.model import WorkerOrder, WorkerStep
 from agent.runtime.private_directory import PrivateDirectory
-from agent.watchdog.core.messages import Report, Signal
-from agent.watchdog.core.model import WatchdogPolicy, WorkerKey
+from agent.watchdog.core.model import Report, Signal, WatchdogPolicy, WorkerKey
 from agent.watchdog.runner import Watchdog
 from drumbeat.inprocess import IterationComplete, IterationInterrupt
 from drumbeat.mapping import duration

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.watchdog.core import messages as fx
-from agent.watchdog.core.messages import (
+from agent.watchdog.core import model as fx
+from agent.watchdog.core.model import (
     BoardRead,
     EvidenceTaken,
     TimerAcquired,

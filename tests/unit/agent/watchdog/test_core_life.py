@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.watchdog.core.messages import HeartbeatReceived, LimitsLearned, WorkerStarted
-from agent.watchdog.core.model import AUTO
+from agent.watchdog.core.model import AUTO, HeartbeatReceived, LimitsLearned, WorkerStarted
 from agent.watchdog.hang import HangKind
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.core import messages as fx
-from agent.watchdog.core.messages import (
+from agent.watchdog.core import model as fx
+from agent.watchdog.core.model import (
+    AUTO,
     DeadlineReached,
     HeartbeatReceived,
     TimerAcquired,
     WorkerGone,
     WorkerStarted,
 )
-from agent.watchdog.core.model import AUTO
 from agent.watchdog.core.worker import merged
 from agent.watchdog.hang import Standing
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.watchdog.core import messages as fx
-from agent.watchdog.core.messages import (
+from agent.watchdog.core import model as fx
+from agent.watchdog.core.model import (
+    AUTO,
     BoardRead,
     EvidenceTaken,
     HeartbeatReceived,
@@ -13,9 +14,9 @@ from agent.watchdog.core.messages import (
     TimerAcquired,
     TimerReleased,
     WorkerGone,
+    WorkerKey,
     WorkerStarted,
 )
-from agent.watchdog.core.model import AUTO, WorkerKey
 from agent.watchdog.hang import Evidence, HangKind, Purpose
 from tests.support.watching import NOW, OTHER, WORKER, WatchStory, a_board, a_slot
 

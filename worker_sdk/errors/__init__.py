@@ -1,1 +1,0 @@
-"""How a worker records the error that ends it."""
