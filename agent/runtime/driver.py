@@ -119,7 +119,7 @@ class Driver:
             gpus=devices.gpus,
         )
         self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
-        self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
+        self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
         self._history = History(host=config.name or host, local_world_size=size, now=now)

@@ -1,5 +1,6 @@
 """Shell. What a user gives, checked, and what the user's callables want to be given."""
 
+import contextlib
 import inspect
 import itertools
 import typing
@@ -83,15 +84,13 @@ def with_instance(call: partial[Any], instance: object) -> partial[Any]:
         signature = inspect.signature(call.func)
     except (TypeError, ValueError):
         return call
-    try:
+    hints = {}
+    with contextlib.suppress(Exception):  # annotations may say anything
         hints = typing.get_type_hints(inspect.unwrap(call.func))
-    except Exception:  # noqa: BLE001 - annotations may say anything
-        hints = {}
-    wanted = type(instance)
     names = [
         name
         for name, parameter in signature.parameters.items()
-        if _is_or_has(hints.get(name, parameter.annotation), wanted)
+        if _is_or_has(hints.get(name, parameter.annotation), type(instance))
     ]
     if not names:
         return call

@@ -164,10 +164,9 @@ class FaultCounter(HealthCheck):
         """Count a fault of this worker's own."""
         if state.fn_exception is not None:
             self.faults_count += 1
-            faults, most = self.faults_count, self.max_rank_faults
-            if most is not None and faults > most:
-                said = f"{faults} faults, more than max_rank_faults={most}"
-                raise errors.FaultCounterExceeded(said)
+            said, most = f"{self.faults_count} faults", self.max_rank_faults
+            if most is not None and self.faults_count > most:
+                raise errors.FaultCounterExceeded(f"{said}, more than max_rank_faults={most}")
         return state
 
 

@@ -222,7 +222,7 @@ def shut_down_to(host: str, port: int) -> int:
     hosts = set()
     with contextlib.suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
-        hosts = {_plain(str(place[0])) for *_, place in found}
+        hosts = {str(place[0]).removeprefix("::ffff:") for *_, place in found}
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(each) for each in _tcp_sockets()]
         here = [each for each in sockets if each.getsockname()[1] == port]
@@ -296,11 +296,7 @@ def _peer(connection: socket.socket) -> tuple[str, int] | None:
         host, port = connection.getpeername()[:2]
     except OSError:  # not connected (any more)
         return None
-    return _plain(host), int(port)
-
-
-def _plain(address: str) -> str:
-    return address.removeprefix("::ffff:")  # as it is without IPv6 around it
+    return host.removeprefix("::ffff:"), int(port)  # as it is without IPv6 around it
 
 
 def _wait_until_quiet(connections: list[socket.socket]) -> None:

@@ -1,6 +1,7 @@
 """Shell. One call of a wrapped function: its iterations, until all workers complete one."""
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -18,22 +19,10 @@ from worker_sdk.errors import bounded, describe
 from worker_sdk.inprocess import errors, process_groups, ranks
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
-from worker_sdk.inprocess.restart import garbage
+from worker_sdk.inprocess.restart import garbage, machine
 from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current, Link, Plan
 from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
-from worker_sdk.inprocess.restart.machine import (
-    Act,
-    Effect,
-    Enter,
-    Event,
-    Left,
-    Notice,
-    Order,
-    Phase,
-    Send,
-    Word,
-    WorkerIteration,
-)
+from worker_sdk.inprocess.restart.machine import Act, Enter, Left, Notice, Order, Send, Word
 from worker_sdk.inprocess.restart.progress import Ticker
 from worker_sdk.inprocess.state import Mode, initial_state, local_rank, set_environment
 from worker_sdk.interpreter.main_thread import main_stack
@@ -61,8 +50,8 @@ class Monitor:
     def __init__(self, link: Link, abort: Callable[[], None], *, cleanup_s: float) -> None:
         self._link = link
         self._abort = abort
-        self._iteration = WorkerIteration(cleanup_s)
-        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._iteration = machine.WorkerIteration(cleanup_s)
+        self._events: SimpleQueue[machine.Event] = SimpleQueue()
         self._answers: Mailbox[Order] = Mailbox()
         self.tell = put = self._events.put
         """Tell an event; for any thread."""
@@ -72,8 +61,7 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and hear orders."""
-        self._answers.open()
+        """Begin to hear orders."""
         self._thread.start()
         self._link.attachment.on_order(self._hear)
 
@@ -109,7 +97,7 @@ class Monitor:
             self.tell(Order(order.iteration, Word(name), reason, begin))
 
     def _run(self) -> None:
-        while self._iteration.phase is not Phase.OVER:
+        while self._iteration.phase is not machine.Phase.OVER:
             self._handle_next()  # what it tells of lives no longer than that
 
     def _handle_next(self) -> None:
@@ -122,7 +110,7 @@ class Monitor:
         for effect in self._iteration.handle(event, now=monotonic()):
             self._execute(effect)
 
-    def _execute(self, effect: Effect) -> None:
+    def _execute(self, effect: machine.Effect) -> None:
         match effect:
             case Send(step, iteration, content):
                 message = worker_pb2.WorkerStep(iteration=iteration)
@@ -182,7 +170,13 @@ class Call:
             self._monitor.start()
             self._ticker.start()
             with garbage.older_objects_left_out():
-                return self._iterate()
+                for count in itertools.count():
+                    begin = self._enter().content
+                    if isinstance(begin, worker_pb2.WorkerBegin):
+                        is_completed, value = self._run_iteration(begin, count)
+                        if is_completed:
+                            return value
+                    garbage.free(self._remains)
         except BaseException as error:
             self._end(error)
             raise
@@ -192,20 +186,12 @@ class Call:
             self._ticker.close()
             self._monitor.close()
 
-    def _iterate(self) -> Any:
-        count = 0
-        while True:
-            group = ranks.group_of(self._plan.rules, self._call.state)
-            entered = worker_pb2.Entered(spec=self._spec, group=group)
-            number, self._link.iteration = self._link.iteration, self._link.iteration + 1
-            answer = self._monitor.ask(Enter(number, entered))
-            if answer.word is Word.BEGIN:
-                assert isinstance(answer.content, worker_pb2.WorkerBegin)
-                is_completed, value = self._run_iteration(answer.content, count)
-                if is_completed:
-                    return value
-            count += 1
-            garbage.free(self._remains)
+    def _enter(self) -> Order:
+        """Wait for the next iteration, which may be interrupted before it begins."""
+        group = ranks.group_of(self._plan.rules, self._call.state)
+        entered = worker_pb2.Entered(spec=self._spec, group=group)
+        self._link.iteration += 1
+        return self._monitor.ask(Enter(self._link.iteration - 1, entered))
 
     def _run_iteration(self, begin: worker_pb2.WorkerBegin, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -327,29 +313,24 @@ def interruption(
 
 def spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on; no group is larger than ``world_size``."""
-    rules = (_rule(rule, world_size) for rule in plan.rules)
     message = iteration_pb2.InprocessSpec(
-        rules=[rule for rule in rules if rule is not None],
         world_size_min=plan.limits.min_world_size,
         active_world_size_min=plan.limits.min_active_world_size,
         iterations_max=plan.limits.max_iterations or 0,
     )
     for name in ("last_call_wait", "barrier_timeout", "completion_timeout"):
         getattr(message, name).FromNanoseconds(round(plan.timing[name] * 1e9))
+    for rule in plan.rules:
+        match rule:  # others have no effect
+            case ranks.ShiftRanks():
+                message.rules.add(shift=iteration_pb2.ShiftRanks())
+            case ranks.FillGaps():
+                message.rules.add(fill=iteration_pb2.FillGaps())
+            case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
+                message.rules.add(active_max=most)
+            case ranks.ActiveWorldSizeDivisibleBy(divisor=divisor):
+                message.rules.add(active_divisor=divisor)
+            case ranks.FilterCountGroupedByKey():
+                sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
+                message.rules.add(groups=sizes)
     return message
-
-
-def _rule(rule: ranks.RankAssignment, world_size: int) -> iteration_pb2.RankRule | None:
-    match rule:
-        case ranks.ShiftRanks():
-            return iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())
-        case ranks.FillGaps():
-            return iteration_pb2.RankRule(fill=iteration_pb2.FillGaps())
-        case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
-            return iteration_pb2.RankRule(active_max=most)
-        case ranks.ActiveWorldSizeDivisibleBy():
-            return iteration_pb2.RankRule(active_divisor=rule.divisor)
-        case ranks.FilterCountGroupedByKey():
-            sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
-            return iteration_pb2.RankRule(groups=sizes)
-    return None  # it has no effect
