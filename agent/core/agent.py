@@ -167,8 +167,13 @@ class AgentCore:
             case ev.PortReserved():
                 self._port = event.port
                 self._replace_spent_port()
-            case ev.SupervisorDied() | ev.SupervisorNotStarted():
-                self._on_supervisor(event, now)
+            case ev.SupervisorDied():
+                self._tell("supervisor died", event.ending)
+                self._on_supervisor(event, now, has_lived=True)
+            case ev.SupervisorNotStarted():
+                self._tell("supervisor not started", event.reason)
+                lost = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
+                self._on_supervisor(lost, now, has_lived=False)
             case ev.GpuMemoryFree():
                 self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
                 if event.note:
@@ -240,7 +245,7 @@ class AgentCore:
 
     def _connect(self, delay_max_s: float, now: float) -> None:
         if self._ending is None and not self._is_over(now):
-            attempt, beat = self._link.attempt, self._beat()
+            attempt, beat = self._link.attempt, self._workers.beat(self._port)
             session = fx.OpenSession(attempt=attempt, delay_max_s=delay_max_s, beat=beat)
             self._effects.append(session)
 
@@ -273,14 +278,8 @@ class AgentCore:
             case _:
                 assert_never(event)
 
-    def _on_supervisor(self, event: ev.SupervisorEvent, now: float) -> None:
+    def _on_supervisor(self, event: ev.SupervisorDied, now: float, *, has_lived: bool) -> None:
         """Have another one started, unless that has failed too often."""
-        has_lived = isinstance(event, ev.SupervisorDied)
-        if isinstance(event, ev.SupervisorNotStarted):
-            self._tell("supervisor not started", event.reason)
-            event = ev.SupervisorDied(ending=f"could not be started: {event.reason}")
-        else:
-            self._tell("supervisor died", event.ending)
         deaths = self._supervisor_deaths = self._supervisor_deaths + 1
         if deaths <= SUPERVISOR_DEATHS_MAX:
             delay_s = 0.0 if has_lived and deaths == 1 else RETRY_BASE_S * 2.0 ** (deaths - 1)
@@ -354,23 +353,9 @@ class AgentCore:
     def _tell(self, what: str, why: str) -> None:
         self._effects.append(fx.Tell(what=what, why=why))
 
-    def _beat(self) -> Beat:
-        workers, assignment = self._workers, self._workers.assignment
-        return Beat(
-            state=workers.state,
-            round_id=assignment.round_id if assignment else None,
-            master_port=self._port,
-            failures_written=workers.failures_written,
-            workers_alive=workers.workers_alive,
-            is_start_impossible=workers.is_start_impossible,
-            inprocess=self._inprocess.report if assignment else None,
-            failure=workers.failure,
-            workers_done=workers.workers_done if assignment else 0,
-        )
-
     def _flush(self, now: float) -> list[fx.Effect]:
         """Return the effects, with a beat at the end if the actual state is news."""
-        beat = self._beat()
+        beat = self._workers.beat(self._port)
         if self._link.is_open and beat.news != self._beat_sent and not self._is_finished:
             self._beat_sent = beat.news
             self._beat_at = now + self._link.pace.heartbeat_interval_s

@@ -20,11 +20,8 @@ class TransportError(Exception):
     """A call ended with an error. ``refusal`` is the name of a ``drumbeat.v1.Refusal`` or empty."""
 
     def __init__(self, reason: str, refusal: str = "") -> None:
-        super().__init__(reason, refusal)
+        super().__init__(reason)
         self.reason, self.refusal = reason, refusal
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Connection(Protocol):
