@@ -1,8 +1,7 @@
 """Pure. One agent: makes its host's workers match what the coordinator wants.
 
-The coordinator's latest directive is the desired state, the supervisor's reports make
-the actual one. ``_reconcile`` compares the two after every event and takes one
-step; what is lost or repeated on the way therefore changes nothing.
+``_reconcile`` compares the latest directive with what the supervisor reports after every event and
+takes one step; what is lost or repeated on the way therefore changes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class CoordinatorLink:
         self.attempt, self.deadline = 1, now + self._config.join_timeout
 
     def welcomed(self, pace: Pace) -> None:
-        """Note that the coordinator let us in, or stretched or tightened the heartbeats."""
+        """Note that the coordinator let us in, or set another pace."""
         self.pace, self.is_open, self.was_open = pace, True, True
         self._failures, self.deadline = 0, None
 
@@ -110,10 +109,7 @@ class AgentCore:
         self._effects: list[fx.Effect] = []
 
     def start(self, *, now: float, master_port: int = 0) -> list[fx.Effect]:
-        """Return what to do first, at ``now`` (monotonic seconds).
-
-        ``master_port`` is a port held already, so that the first hello can name it.
-        """
+        """Return what to do first; the first hello names ``master_port``, which is held already."""
         self._port = master_port
         if not master_port:
             self._effects.append(fx.ReservePort())
@@ -178,10 +174,10 @@ class AgentCore:
                 self._is_gpu_memory_used = self._is_gpu_memory_awaited = False
                 if event.note:
                     self._tell("GPU memory not free", event.note)
+            case ev.SignalReceived(is_for_workers=True):
+                self._effects += self._workers.signal(event.signum)
             case ev.SignalReceived():
                 self._on_signal(event.signum)
-            case ev.SignalToForward():
-                self._effects += self._workers.signal(event.signum)
             case ev.DeadlineReached():
                 if self._beat_at is not None and now >= self._beat_at:
                     self._beat_sent = None  # so that `_flush` sends one
@@ -217,10 +213,10 @@ class AgentCore:
             self._end(fx.Finish(exit_code=code, report=state.report))
 
     def _replace_spent_port(self) -> None:
-        """Reserve another port once the one held is used; let go of those that are used no more.
+        """Reserve another port once the one held is used; let go of those that all have left.
 
-        A port is used once. That of a round is held until the next round this agent leads,
-        that of an iteration until the next iteration or round it leads: by then all have left it.
+        That of a round is held until this agent leads another round, that of an iteration until it
+        leads another iteration or round.
         """
         if self._port_spent and self._port_spent == self._port:
             self._port, kept = 0, {self._port_spent}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 import uuid
@@ -120,7 +119,6 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
@@ -221,7 +219,7 @@ class Driver:
                     self._session_task.cancel()
                 watchdog = self._workers.watchdog
                 session = Session(effect, self._config, self._identity, self._submit, watchdog)
-                holding = session.run(self._connect, self._spool, self._random)
+                holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)

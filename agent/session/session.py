@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import structlog
@@ -96,9 +96,9 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(self, connect: Connect, spool: Spool, random: Random) -> None:
+    async def run(self, connect: Connect, spool: Spool) -> None:
         """Open the session after a random delay and hold it until it ends."""
-        await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))
+        await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
         connection, identity = connect(), self._identity
         try:
             if not identity.address:  # found once

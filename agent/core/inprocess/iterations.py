@@ -1,8 +1,4 @@
-"""Pure. This host's part in the iterations of a round.
-
-Steps of the workers and the latest directive of the coordinator are compared after
-every event; what is repeated or late changes nothing.
-"""
+"""Pure. This host's part in the iterations of a round; what is repeated or late changes nothing."""
 
 from __future__ import annotations
 
@@ -76,11 +72,9 @@ class HostIterations:
             worker.kill_at = None
 
     def dismiss(self, reason: str, *, now: float) -> list[fx.Effect] | None:
-        """Let workers end by themselves, now that no iteration follows.
+        """Tell workers that wait for an iteration to end by themselves, now that none follows.
 
-        Those that wait for one are told so; those that have left already go on ending.
-        ``None``: all are to be stopped now, because one does something else, or because
-        they were given the time that workers have to end.
+        ``None``: all are to be stopped now, because one does something else or their time is up.
         """
         alive, effects = [w for w in self._workers if not w.is_gone], list[fx.Effect]()
         if self._dismissed_until is None:
@@ -366,8 +360,8 @@ class HostIterations:
 class RestartNotices:
     """What the console says of a restart in process: one line, once it has worked.
 
-    Or a line of the interruption at ``tell_at``, if what follows takes so long that a user would
-    wonder; and what an iteration waits for at ``wait_at``, at growing intervals.
+    Or one of the interruption at ``tell_at``, if what follows takes long enough to wonder; and what
+    an iteration waits for at ``wait_at``, at growing intervals.
     """
 
     def __init__(self, round_id: int) -> None:

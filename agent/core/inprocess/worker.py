@@ -29,10 +29,9 @@ _INTERRUPTIBLE = (InprocessStep.ENTERED, InprocessStep.RUNNING, InprocessStep.CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What a worker did to an iteration, for its failure record.
+    """What a worker did to an iteration, in which it may have had a ``rank``.
 
-    ``at`` is this host's monotonic clock. ``rank`` is the one it had in the iteration,
-    ``None`` if it had none. ``is_victim``: it was sent away and did nothing wrong.
+    ``at`` is this host's monotonic clock. ``is_victim``: it was sent away and did nothing wrong.
     ``is_fatal``: the round can't go on in process.
     """
 
