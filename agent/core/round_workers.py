@@ -29,10 +29,8 @@ _TRANSITIONS: dict[GroupState, tuple[GroupState, ...]] = {
 class RoundWorkers:
     """One worker group at a time, its part in iterations and its failures. One owner calls it.
 
-    The round counts as ours until ``leave``. ``has_failed`` tells of the current round, also
-    while it is being stopped, and ``workers_done`` how many of its workers ended well by
-    themselves. ``is_stopping``: the supervisor was told to end what is left.
-    ``failures_written`` counts over all rounds.
+    The round counts as ours until ``leave``; ``has_failed`` stays until the next. ``workers_done``:
+    those that ended well by themselves. ``is_stopping``: the supervisor is to end what is left.
     """
 
     def __init__(self, config: AgentConfig) -> None:

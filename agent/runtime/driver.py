@@ -86,8 +86,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 class EventQueue(OrderedDict[object, Event]):
     """Events in the order in which they came.
 
-    What a worker says of its iterations is state: a later step takes the place of one of the same
-    worker that still waits. So a worker that talks without end fills one place.
+    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
     """
 
     def put(self, event: Event) -> None:

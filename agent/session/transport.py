@@ -34,8 +34,7 @@ class Connection(Protocol):
     async def open(self, requests: Reports, take: TakeDirective) -> None:
         """Call ``AgentService.OpenSession``, and hand each answer to ``take`` until the call ends.
 
-        Closes ``requests``. An error of theirs, or of ``take``, ends the call and is raised.
-        Raises ``TransportError`` for what becomes of the call itself.
+        Closes ``requests``. Raises errors of theirs or of ``take``, and ``TransportError``.
         """
 
     async def report(self, requests: Failures, take: TakeReceipt) -> None:
