@@ -37,7 +37,6 @@ from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
-from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
@@ -118,7 +117,7 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
+        self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
         self._history = History(host=config.name or host, local_world_size=size, now=now)
@@ -189,7 +188,7 @@ class Driver:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if ended_by_itself(task):
+        if task.cancelled() and not task.cancelling():
             self._fail(RuntimeError(f"a task was cancelled: {task}"))
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)

@@ -11,7 +11,8 @@ import pytest
 from agent.workers.output.lines import LAST_BYTES_MAX
 from agent.workers.output.streams import StderrPipe
 from agent.workers.output.tail import Tail
-from agent.workers.supervisor.process import open_output
+from agent.workers.supervisor.messages import WorkerStart
+from agent.workers.supervisor.process import opened_outputs
 from tests.support.waiting import MS
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def write(path: str, data: bytes) -> None:
     """Write as a worker does: opened by another, and in as many parts as it takes."""
-    fd = open_output(path)
-    while data:
-        data = data[os.write(fd, data) :]
-    os.close(fd)
+    with opened_outputs(WorkerStart(local_rank=0, env={}, stderr=path)) as outputs:
+        while data:
+            data = data[os.write(outputs[2], data) :]
 
 
 def opened(tail: Tail, folder: Path, local_rank: int, screen: int, *, shown: bool) -> StderrPipe:
