@@ -257,14 +257,11 @@ class Workers:
 
     def _read_remains(self, exited: messages.WorkerExited) -> messages.WorkerExited:
         """Add what a worker that ended badly left behind, and what that says; blocks."""
-        worker = exited.round_id, exited.local_rank
-        self._output.ended(*worker)
-        path = self._output.error_file(*worker)
+        path, kept_error_file, stderr_tail = self._output.ended(exited.round_id, exited.local_rank)
         stacks, error = (read_faults(path), read_error_file(path)) if path else ("", None)
         if stacks:
             # Python writes them to one place only, and users look for them here.
             write_text(f"{printable(stacks)}\n")
-        stderr_tail = self._output.last_lines(*worker)
         is_python = exited.exit_code == EXIT_EXCEPTION  # another traceback is not this one's end
         if error is None and is_python and (what := exception_in(stderr_tail)):
             error = messages.WorkerError(message=what)
@@ -279,7 +276,7 @@ class Workers:
             error=error,
             explanation=why,
             stderr_tail=stderr_tail,
-            error_file=self._output.kept_error_file(*worker),
+            error_file=kept_error_file,
         )
 
 
