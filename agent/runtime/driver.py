@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 import uuid
@@ -85,8 +84,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 class EventQueue(OrderedDict[object, Event]):
     """Events in the order in which they came.
 
-    What a worker says of its iterations is state: a later step takes the place of one of the same
-    worker that still waits. So a worker that talks without end fills one place.
+    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
     """
 
     def put(self, event: Event) -> None:
@@ -118,7 +116,6 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
         self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
@@ -219,7 +216,7 @@ class Driver:
                     self._session_task.cancel()
                 watchdog = self._workers.watchdog
                 session = Session(effect, self._config, self._identity, self._submit, watchdog)
-                holding = session.run(self._connect, self._spool, self._random)
+                holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)
