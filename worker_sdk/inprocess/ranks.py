@@ -101,8 +101,7 @@ class MaxActiveWorldSize(_LowestRanks):
     max_active_world_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_active_world_size is not None:
-            count("max_active_world_size", self.max_active_world_size)
+        count("max_active_world_size", self.max_active_world_size, is_optional=True)
 
     def _count(self, available: int) -> int:
         return min(available, self.max_active_world_size or available)
