@@ -64,8 +64,10 @@ def count(name: str, value: object, *, least: int = 1, is_optional: bool = False
         raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def call_with(function: Callable[..., Any], *offered: Any) -> Any:
-    """Call ``function`` with as many of ``offered`` as it takes, from the first on."""
+def call_with(function: Callable[..., Any] | None, *offered: Any) -> Any:
+    """Call ``function``, if any, with as many of ``offered`` as it takes, from the first on."""
+    if function is None:
+        return None
     try:
         kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # a built-in function that does not tell

@@ -125,11 +125,9 @@ class Monitor:
     def _execute(self, effect: machine.Effect) -> None:
         match effect:
             case Send(step, iteration, content):
-                message = worker_pb2.WorkerStep(iteration=iteration)
-                kind: Any = getattr(message, step)
-                kind.SetInParent()
-                if content is not None:
-                    kind.CopyFrom(content)
+                fields: Any = {step: content}
+                message = worker_pb2.WorkerStep(iteration=iteration, **fields)
+                getattr(message, step).SetInParent()
                 self._link.send_step(message)
             case Order():
                 self._answers.put(effect)
@@ -166,6 +164,8 @@ class Call:
         self._local_rank = local_rank() or 0
         self._first = initial_state()
         self._spec = spec(plan, self._first.world_size)
+        groups = (rule for rule in plan.rules if isinstance(rule, ranks.FilterCountGroupedByKey))
+        self._group_rule = next(groups, None)
         self._aborts_torch = any(
             isinstance(part, process_groups.AbortTorchDistributed) for part in flattened(plan.abort)
         )
@@ -200,7 +200,7 @@ class Call:
 
     def _enter(self) -> Order:
         """Wait for the next iteration, which may be interrupted before it begins."""
-        group = ranks.group_of(self._plan.rules, self._call.state)
+        group = self._group_rule.group_of(self._call.state) if self._group_rule else ""
         entered = worker_pb2.Entered(spec=self._spec, group=group)
         self._link.iteration += 1
         return self._monitor.ask(Enter(self._link.iteration - 1, entered))
@@ -252,8 +252,7 @@ class Call:
         return with_instance(self._function, self._call)()
 
     def _abort(self) -> None:
-        if self._plan.abort is not None:
-            call_with(self._plan.abort, self._call.state, None)
+        call_with(self._plan.abort, self._call.state, None)
 
     def _on_silence(self) -> None:
         """The soft timeout is over; on the ticker's thread, while the main thread can't leave."""
@@ -269,12 +268,10 @@ class Call:
         """Run the hooks that come after an interruption; one that fails ends this worker."""
         if self._aborts_torch:
             process_groups.settle()
-        state = replace(self._call.state, fn_exception=error)
-        plan = self._plan
+        state, plan = replace(self._call.state, fn_exception=error), self._plan
         for name, hook in (("finalize", plan.finalize), ("health check", plan.health_check)):
             try:
-                if hook is not None:
-                    call_with(hook, state, error)
+                call_with(hook, state, error)
             except Exception as failure:
                 if failure.__cause__ is None and failure is not error:
                     failure.__cause__ = error

@@ -42,13 +42,11 @@ class Plan(NamedTuple):
 
     def prepare(self, state: State) -> None:
         """Run the hooks that come before the function."""
-        if self.initialize is not None:
-            call_with(self.initialize, state, None)
-        if self.health_check is not None:
-            try:
-                call_with(self.health_check, state, None)
-            except Exception as error:
-                raise HealthCheckError(f"not healthy before the function: {error}") from error
+        call_with(self.initialize, state, None)
+        try:
+            call_with(self.health_check, state, None)
+        except Exception as error:
+            raise HealthCheckError(f"not healthy before the function: {error}") from error
 
 
 class Link:

@@ -24,10 +24,10 @@ SIGNALS_LEFT_OUT = 8
 class Interrupter:
     """Lets the main thread be interrupted while it runs the user's code, and a reason is set.
 
-    One per process at a time; made and closed by the main thread. Raises ``RuntimeError`` if no
-    signal is left for its handler. ``on_raised`` is called there
+    One per process at a time; made and closed by the main thread. ``on_raised`` is called there
     when the exception is raised, ``on_dropped`` by any thread when it is gone: unless ``run`` was
     left by then, the user's code stopped it. Both may interrupt anything, so they are reentrant.
+    Raises ``RuntimeError`` if no signal is left for the handler.
     """
 
     def __init__(self, on_raised: Callable[[], None], on_dropped: Callable[[], None]) -> None:
