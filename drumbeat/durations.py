@@ -3,12 +3,9 @@
 import math
 import re
 
-DURATION_MAX_S = 30 * 24 * 3600.0
-"""Longest duration a setting takes: a month. More is a slip of the unit."""
-
+DURATION_MAX_S = 30 * 24 * 3600.0  # of a setting: more than a month is a slip of the unit
+# What a duration may look like, for messages.
 ALLOWED = "a number of seconds, or a number with the unit ms, s, m or h (30, 30s, 1.5m, 2h, 500ms)"
-"""What a duration may look like, for messages."""
-
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ ]?(ms|s|m|h)?", re.ASCII)
 _SECONDS_OF_UNIT = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _TEXT_LENGTH_MAX = 32  # far longer than any duration; keeps absurd numbers out of float()
