@@ -28,8 +28,8 @@ from agent.session.session import Session
 from agent.session.spool import Reporter, Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
+from agent.telemetry.handlers import Telemetry
 from agent.telemetry.history import History
-from agent.telemetry.relay import Telemetry
 from agent.workers.devices.gpus import VISIBLE_DEVICES
 from agent.workers.devices.host import HostDevices, find_devices
 from agent.workers.failures.report import render_report

@@ -82,16 +82,9 @@ class Explainer:
         """Return why a worker, or the supervisor, likely ended; empty if it ended well."""
         found = {} if is_stopped else self._found(signal_within(exit_code), pid)
         # What a crash left comes as an error, too.
-        has_error = error is not None and not (stacks and error.traceback == stacks)
-        evidence = Evidence(
-            exit_code=exit_code,
-            pid=pid,
-            is_stopped=is_stopped,
-            has_error=has_error,
-            has_stacks=bool(stacks),
-            **found,
-        )
-        return explain(evidence)
+        found["has_error"] = error is not None and not (stacks and error.traceback == stacks)
+        found["has_stacks"] = bool(stacks)
+        return explain(Evidence(exit_code=exit_code, pid=pid, is_stopped=is_stopped, **found))
 
     def close(self) -> None:
         """Close what is open."""
@@ -105,21 +98,16 @@ class Explainer:
         found: dict[str, Any] = {"kernel_lines": self._kernel_log.lines()}
         if signal is Signals.SIGKILL:
             found["host_oom_kills"] = _rise(self._host_oom_kills(), self._host_before)
-            found["memory"] = self._memory(pid)
+            if cgroup := self._cgroups.get(pid) or self._cgroups.get("self"):
+                now, before = cgroup.memory(), self._before[cgroup.directory]
+                kills = _rise(now.oom_kills, before.oom_kills)
+                hits = _rise(now.limit_hits, before.limit_hits)
+                found["memory"] = replace(now, oom_kills=kills, limit_hits=hits)
         elif signal is Signals.SIGBUS:
             with suppress(OSError):
                 usage = shutil.disk_usage(self._root / "dev/shm")
                 found["shared_memory"] = usage.total, usage.free
         return found
-
-    def _memory(self, pid: int) -> MemoryGroup | None:
-        """Return what has happened since the round began in the cgroup of a process."""
-        cgroup = self._cgroups.get(pid) or self._cgroups.get("self")
-        if cgroup is None:
-            return None
-        now, before = cgroup.memory(), self._before[cgroup.directory]
-        kills = _rise(now.oom_kills, before.oom_kills)
-        return replace(now, oom_kills=kills, limit_hits=_rise(now.limit_hits, before.limit_hits))
 
     def _host_oom_kills(self) -> int | None:
         """Return how many processes the kernel has ended for want of memory since its start."""
@@ -227,12 +215,9 @@ def _rise(now: int | None, before: int | None) -> int | None:
 
 def _read(path: Path) -> str:
     """Return the beginning of a file; empty if it can't be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        return file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
+    return ""
 
 
 def _pairs(path: Path) -> dict[str, int]:

@@ -152,10 +152,12 @@ def explain(evidence: Evidence) -> str:
 def _signalled(signal: Signals, evidence: Evidence) -> str:
     if signal is Signals.SIGKILL:
         return _killed(evidence)
-    if signal is Signals.SIGBUS:
-        return "; ".join([*_bus_error(evidence.shared_memory), *_crash_details(evidence)])
-    if signal in _CRASHES:
-        return "; ".join([_CRASHES[signal], *_crash_details(evidence)])
+    if signal is Signals.SIGBUS or signal in _CRASHES:
+        why = [_CRASHES[signal]] if signal in _CRASHES else _bus_error(evidence.shared_memory)
+        lines = [line for line in evidence.kernel_lines or () if not line.is_oom_kill]
+        said = [f"the kernel says: {_quoted(line)}" for line in lines if line.pid == evidence.pid]
+        where = "the Python stacks of that moment are in the traceback"
+        return "; ".join([*why, *said[-1:], where if evidence.has_stacks else _STACKS_HINT])
     return _REASONS.get(signal) or (
         f"something else sent {signal.name}; it was not this agent. Often a batch system, "
         "a container runtime or a person"
@@ -191,7 +193,7 @@ def _killed(evidence: Evidence) -> str:
     )
 
 
-def _bus_error(shared_memory: tuple[int, int] | None) -> tuple[str, str]:
+def _bus_error(shared_memory: tuple[int, int] | None) -> list[str]:
     text = "it touched memory that is mapped but can't be had, mostly because /dev/shm is full"
     advice = "in a container --shm-size gives more of it"
     if shared_memory is not None:
@@ -199,17 +201,7 @@ def _bus_error(shared_memory: tuple[int, int] | None) -> tuple[str, str]:
         text += f" ({_size(size)}, of which {_size(free)} are free now)"
         if size <= _DOCKER_SHARED_MEMORY_BYTES:
             advice = "that is small: give the container more with --shm-size, e.g. --shm-size=16g"
-    return text, advice
-
-
-def _crash_details(evidence: Evidence) -> list[str]:
-    found = [
-        f"the kernel says: {_quoted(line)}"
-        for line in evidence.kernel_lines or ()
-        if line.pid == evidence.pid and not line.is_oom_kill
-    ][-1:]
-    where = "the Python stacks of that moment are in the traceback"
-    return [*found, where if evidence.has_stacks else _STACKS_HINT]
+    return [text, advice]
 
 
 def _exited(code: int, evidence: Evidence) -> str:

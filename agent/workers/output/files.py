@@ -85,16 +85,15 @@ class WorkerOutput:
                 rank: (dest.stdouts.get(rank, CONSOLE), self._stderr_of(rank, worker, dest))
                 for rank, worker in workers.items()
             }
-        except OSError as error:
-            # Without the number: "[Errno 28]" explains nothing.
-            where = f"{error.filename}: " if error.filename else ""
-            raise OutputError(f"{where}{error.strerror or error}") from error
-        except PrivateDirectoryUnusable as error:
-            raise OutputError(str(error)) from error
         except Exception as error:
             # A foreign class may do what it likes, and its round ends with a report.
-            name = type(self._specs).__name__
-            raise OutputError(f"the logs specs {name} failed: {describe(error)}") from error
+            why = f"the logs specs {type(self._specs).__name__} failed: {describe(error)}"
+            if isinstance(error, OSError):  # without the number: "[Errno 28]" explains nothing
+                where = f"{error.filename}: " if error.filename else ""
+                why = f"{where}{error.strerror or error}"
+            elif isinstance(error, PrivateDirectoryUnusable):
+                why = str(error)
+            raise OutputError(why) from error
 
     def error_file(self, round_id: int, local_rank: int) -> Path | None:
         """Return where a worker leaves its error; None if the round is not the latest."""
@@ -149,7 +148,6 @@ class WorkerOutput:
     ) -> None:
         config = self._config
         template = Template(config.log_line_prefix_template or "[${role_name}${local_rank}]:")
-        common: dict[str, object] = {"role_name": config.role, "run_id": config.run_id}
         for tees, console, filters, collected in (
             (dest.tee_stdouts, STDOUT, config.duplicate_stdout_filters, dest.filtered_stdout),
             (dest.tee_stderrs, STDERR, config.duplicate_stderr_filters, dest.filtered_stderr),
@@ -159,11 +157,16 @@ class WorkerOutput:
                 for rank, path in tees.items():
                     if path == os.devnull:
                         continue
-                    own = {"local_rank": rank, "rank": envs[rank][context.RANK]}
+                    prefix = template.safe_substitute(
+                        role_name=config.role,
+                        run_id=config.run_id,
+                        local_rank=rank,
+                        rank=envs[rank][context.RANK],
+                    )
                     followed = self._tail.add(
                         path,
                         console,
-                        prefix=os.fsencode(template.safe_substitute(common | own)),
+                        prefix=os.fsencode(prefix),
                         filters=filters or (),
                         filtered=file.fileno() if file else None,
                         turn=self._turn,

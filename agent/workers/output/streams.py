@@ -25,10 +25,7 @@ from agent.workers.output.lines import LAST_BYTES_MAX, LineCutter, last_lines, m
 _LOGGER = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
-"""Read from one file before the next source has its turn."""
-
-PIPE_CHUNK_BYTES = 64 * 1024
-"""The same of a pipe."""
+"""Read from one source before the next has its turn."""
 
 PIPE_BYTES = 1024 * 1024
 """Asked of the kernel for each pipe, so that a worker need not wait for the thread."""
@@ -51,9 +48,8 @@ class Sink:
         self.fd = -1
         self.pending = bytearray()
         self._is_broken = self._is_socket = self._is_shared = False
-        self._stream = None
+        self._stream = None if isinstance(destination, int) else destination
         if not isinstance(destination, int):
-            self._stream = destination
             return
         mode = os.fstat(destination).st_mode
         self._is_socket = stat.S_ISSOCK(mode)
@@ -268,7 +264,7 @@ class StderrPipe:
     def _read(self) -> bytes:
         """Return what is there, at most one chunk; nothing if there is nothing."""
         try:
-            chunk = os.read(self._fds[0], PIPE_CHUNK_BYTES) if self._fds else b""
+            chunk = os.read(self._fds[0], CHUNK_BYTES) if self._fds else b""
         except OSError:  # above all BlockingIOError
             return b""
         self._end += chunk

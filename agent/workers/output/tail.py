@@ -18,7 +18,6 @@ from functools import partial
 from typing import TextIO
 
 from agent.workers.output.streams import FollowedFile, Sink, StderrPipe
-from worker_sdk.interpreter.signal_wakeup import wait_readable
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,8 +46,6 @@ class Tail:
         self._progress_at = 0.0
         self._is_complete = True
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Stays readable once the thread has ended.
-        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         # All below is guarded by the lock; what sinks hold belongs to the thread.
         self._is_closing = False
@@ -115,14 +112,12 @@ class Tail:
             self._stall_s, self._progress_at = stall_s, time.monotonic()
             self._wake()
         if self._thread is not None:
-            while self._thread.is_alive() and not wait_readable(self._done_fd, None):
-                pass  # after a signal; see `hurry`
             self._thread.join()
         for sink in self._sinks.values():
             sink.close()
-        inotify = () if self._inotify is None else (self._inotify.fd,)
-        for fd in (*inotify, self._wakeup_fd, self._done_fd):
-            os.close(fd)
+        if self._inotify is not None:
+            os.close(self._inotify.fd)
+        os.close(self._wakeup_fd)
         return self._is_complete
 
     def hurry(self) -> None:
@@ -160,11 +155,8 @@ class Tail:
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        try:
-            while self._pass_on():
-                pass
-        finally:
-            os.eventfd_write(self._done_fd, 1)
+        while self._pass_on():
+            pass
 
     def _pass_on(self) -> bool:
         """Pass on what there is, and wait for more; return whether there can be any."""
