@@ -30,11 +30,6 @@ async def until_one_ends(*parts: Awaitable[Any]) -> None:
         raise asyncio.CancelledError
 
 
-def ended_by_itself(task: asyncio.Task[Any]) -> bool:
-    """Return whether a cancelled task was cancelled without having been asked to end."""
-    return task.cancelled() and not task.cancelling()
-
-
 def is_asked_to_end() -> bool:
     """Return whether the current task is to end: if not, a ``CancelledError`` is a call's own."""
     task = asyncio.current_task()

@@ -35,10 +35,3 @@ def show_value(value: object) -> str:
     if len(shown) > _SHOWN_LENGTH_MAX:
         return f"{shown[:_SHOWN_LENGTH_MAX]}… ({len(shown)} characters)"
     return shown
-
-
-def check_range(field: str, value: float, low: float, high: float, unit: str) -> list[Violation]:
-    """The violation of ``low <= value <= high``, or none; NaN is out of every range."""
-    if low <= value <= high:
-        return []
-    return [Violation(field, value, f"{low:.10g} to {high:.10g} {unit}".rstrip())]

@@ -60,8 +60,7 @@ class ErrorHandler:
 
     def record_exception(self, e: BaseException) -> None:
         """Write ``e`` and its traceback to the error file. Never raises."""
-        path = self._get_error_file_path()
-        if path:
+        if path := self._get_error_file_path():
             _write(path, describe(e))
 
     def override_error_code_in_rootcause_data(
@@ -94,8 +93,7 @@ class ErrorHandler:
         has_code = isinstance(message, dict) and bool(message.get("errorCode"))
         if error_code and not has_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, content, error_code)
-        path = self._get_error_file_path()
-        if path:
+        if path := self._get_error_file_path():
             _write(path, content)
         else:
             log.error("%s is not set: nowhere to copy %s", ERROR_FILE, rootcause_error_file)
@@ -174,47 +172,42 @@ def _write(path: str, content: Content) -> None:
         log.warning("an error could not be written to %s: %s", path, error)
 
 
-class _Faults:
-    """Where the one fault handler of this process writes, ``None``: to the standard error.
+_fault_file: list[int] = []
+"""What the one fault handler of this process writes to, if not to the standard error.
 
-    Under an agent to a file beside the error file, which the agent repeats on the standard error
-    that it shares with its workers.
-    """
-
-    descriptor: int | None = None
+Under an agent a file beside the error file, which the agent repeats on the standard error that it
+shares with its workers.
+"""
 
 
 def enable_faults(error_file: str | None) -> None:
     """Have stacks written on a fatal signal, beside ``error_file`` if given. Never raises."""
-    descriptor = _open_fault_file(f"{error_file}{FAULT_FILE_SUFFIX}") if error_file else None
+    opened = []
+    if error_file:
+        path = f"{error_file}{FAULT_FILE_SUFFIX}"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        with suppress(OSError):
+            if stat.S_ISREG(os.lstat(path).st_mode):  # it is there already
+                opened = [os.open(path, flags)]
     try:
-        faulthandler.enable(sys.stderr if descriptor is None else descriptor)
+        faulthandler.enable(opened[0] if opened else sys.stderr)
     except (AttributeError, OSError, RuntimeError, ValueError) as error:
         # No standard error, or one that is no file.
         log.warning("no stacks will be written on a crash: %s", error)
         return
-    former, _Faults.descriptor = _Faults.descriptor, descriptor
-    if former is not None:
-        os.close(former)
+    while _fault_file:
+        os.close(_fault_file.pop())
+    _fault_file.extend(opened)
 
 
 def _leave_faults_to_parent() -> None:
     """In a forked child: write to the standard error, the file tells of the parent."""
-    if _Faults.descriptor is not None:
+    if _fault_file:
         faulthandler.disable()
         enable_faults(None)
 
 
 os.register_at_fork(after_in_child=_leave_faults_to_parent)
-
-
-def _open_fault_file(path: str) -> int | None:
-    """Return a descriptor of a plain file that is there already."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags) if stat.S_ISREG(os.lstat(path).st_mode) else None
-    except OSError:
-        return None
 
 
 def compose(message: str, *, stack: str, error_code: int | None = None) -> Content:

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent.launching.outcome import Outcome
 
@@ -19,7 +19,8 @@ AGENT, CALL, OUTCOME, VALUES = "agent", "call", "outcome", "values"
 def write(path: Path, parts: Iterable[bytes]) -> None:
     """Put pickles into a new file, whole or not at all. Raises ``OSError``."""
     draft = path.with_name(f"{path.name}.draft")
-    with draft.open("xb") as file:
+    draft.touch(mode=0o600, exist_ok=False)
+    with draft.open("wb") as file:
         file.writelines(parts)
     draft.replace(path)
 
@@ -38,7 +39,5 @@ def write_outcome(path: str, outcome: Outcome) -> None:
 
 def read_outcome(directory: Path) -> Outcome | None:
     """Return how the agent ended, ``None`` if it could not say."""
-    found: Outcome | None = None
-    with suppress(FileNotFoundError):
-        found = read(directory / OUTCOME)
-    return found
+    path = directory / OUTCOME
+    return cast("Outcome", read(path)) if path.exists() else None

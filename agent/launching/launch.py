@@ -11,7 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,7 +143,13 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
     interruption: BaseException | None = None
     while process.returncode is None:
         try:
-            _sleep_until_ended(process.pid)
+            # Unlike `Popen.wait`, this lets an interrupt through at once.
+            with (
+                suppress(ProcessLookupError),  # the program has reaped it
+                os.fdopen(os.pidfd_open(process.pid), "rb", 0) as pidfd,
+            ):
+                while not wait_readable(pidfd.fileno(), None):
+                    pass  # after a signal whose handler did not raise
             process.wait()
         except BaseException as error:  # noqa: BLE001 - of the program's signal handlers
             is_interrupt = isinstance(error, KeyboardInterrupt)
@@ -151,19 +157,6 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
             interruption = interruption or error
     if interruption is not None:
         raise interruption
-
-
-def _sleep_until_ended(pid: int) -> None:
-    # Unlike `Popen.wait`, this lets an interrupt through at once.
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return  # the program has reaped it
-    try:
-        while not wait_readable(pidfd, None):
-            pass  # after a signal whose handler did not raise
-    finally:
-        os.close(pidfd)
 
 
 def _value(path: Path, rank: int) -> Any:

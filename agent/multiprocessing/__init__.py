@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.errors import ProcessFailure
-from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext, check_ranks
+from agent.multiprocessing.context import PContext, RunProcsResult, SubprocessContext
 from agent.multiprocessing.multiprocess_context import MultiprocessContext
 from agent.multiprocessing.signals import SignalException
 from agent.workers.output.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
@@ -59,17 +59,13 @@ def start_processes(  # noqa: PLR0913, PLR0917 - arguments that others use alrea
     Raises ``RuntimeError`` if a local rank is missing, ``ValueError`` for impossible arguments and
     ``OSError``, which names what is wrong, if a program cannot be started.
     """
-    check_ranks(args, len(args), "args")
-    check_ranks(envs, len(args), "envs")
-    output = (logs_specs, log_line_prefixes)
     filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+    more = (logs_specs, log_line_prefixes, numa_options, *filters)
     context: PContext
     if isinstance(entrypoint, str):
-        context = SubprocessContext(name, entrypoint, args, envs, *output, numa_options, *filters)
+        context = SubprocessContext(name, entrypoint, args, envs, *more)
     else:
-        context = MultiprocessContext(
-            name, entrypoint, args, envs, start_method, *output, numa_options, *filters
-        )
+        context = MultiprocessContext(name, entrypoint, args, envs, start_method, *more)
     try:
         context.start()
     except BaseException:

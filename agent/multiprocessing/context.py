@@ -73,9 +73,9 @@ class PContext(ABC):
         envs: dict[int, dict[str, str]],
         logs_specs: LogsSpecs,
         log_line_prefixes: dict[int, str] | None = None,
+        numa_options: None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
-        numa_options: None = None,
     ) -> None:
         if numa_options is not None:
             raise ValueError(
@@ -84,14 +84,14 @@ class PContext(ABC):
             )
         self.name, self.entrypoint, self.args, self.envs = name, entrypoint, args, envs
         self.nprocs = len(args)
+        self._check_ranks(args=args, envs=envs)
         for rank, env in envs.items():
             for variable, value in env.items():
                 if not isinstance(variable, str) or not isinstance(value, str):
                     raise TypeError(f"envs[{rank}][{variable!r}]: is {value!r}, must be a string")
         self._logs = logs_specs.reify(envs)
         self.stdouts, self.stderrs = self._logs.stdouts, self._logs.stderrs
-        check_ranks(self.stdouts, self.nprocs, "stdouts")
-        check_ranks(self.stderrs, self.nprocs, "stderrs")
+        self._check_ranks(stdouts=self.stdouts, stderrs=self.stderrs)
         self.error_files = self._logs.error_files
         self.tee_stall_s = STALL_S
         self._prefixes = log_line_prefixes or {}
@@ -184,6 +184,15 @@ class PContext(ABC):
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stop, command)
         self._wait_for(lambda: self._result)
+
+    def _check_ranks(self, **mappings: Mapping[int, object]) -> None:
+        expected = set(range(self.nprocs))
+        for what, mapping in mappings.items():
+            if set(mapping) != expected:
+                raise RuntimeError(
+                    f"{what}: local ranks are {sorted(mapping)}, must be {sorted(expected)}, "
+                    f"one for each of {self.nprocs} workers"
+                )
 
     def _command(
         self, argv: tuple[str, ...], env: dict[str, str], **by_rank: Mapping[int, tuple[Any, ...]]
@@ -348,7 +357,7 @@ class PContext(ABC):
         self._lose(-signal.SIGKILL if self._begun else returncode or 1)
 
     def _lose(self, exit_code: int) -> None:
-        is_stopped = self._is_stopping
+        is_stopped = self._is_stopping  # before the first of them, which stops the others
         for local_rank in set(range(self.nprocs)) - self._exit_codes.keys():
             self._on_exit(local_rank, exit_code, is_stopped=is_stopped)
         self._over.set()
@@ -360,8 +369,8 @@ class PContext(ABC):
             self._victims[local_rank] = self._failure(local_rank, exit_code)
         elif exit_code:
             failure = self._failures[local_rank] = self._failure(local_rank, exit_code)
-            name = f"{self.name}{local_rank}"
-            _LOGGER.error("%s failed: exit code %d, pid %d", name, exit_code, failure.pid)
+            what = (self.name, local_rank, exit_code, failure.pid)
+            _LOGGER.error("%s%d failed: exit code %d, pid %d", *what)
         if not self._is_stopping and (self._failures or len(self._exit_codes) == self.nprocs):
             # In the second case for what the workers have left behind.
             self._stop(_STOP(signum=int(signal.SIGTERM), timeout_s=STOP_TIMEOUT_S))
@@ -381,51 +390,16 @@ class PContext(ABC):
             self._lose(-signal.SIGKILL)
 
 
-class SubprocessContext(PContext):
-    """Runs a command for each worker; arguments of any type are passed as ``str(argument)``.
-
-    ``subprocess_handlers`` has each of them by local rank, once they have been started.
-    """
-
-    def __init__(  # noqa: PLR0913, PLR0917 - arguments that others use already
-        self,
-        name: str,
-        entrypoint: str,
-        args: dict[int, tuple[Any, ...]],
-        envs: dict[int, dict[str, str]],
-        logs_specs: LogsSpecs,
-        log_line_prefixes: dict[int, str] | None = None,
-        numa_options: None = None,
-        duplicate_stdout_filters: list[str] | None = None,
-        duplicate_stderr_filters: list[str] | None = None,
-    ) -> None:
-        more = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
-        super().__init__(name, entrypoint, args, envs, logs_specs, *more, numa_options)
-        self.subprocess_handlers: dict[int, SubprocessHandler] = {}
-
-    def start(self) -> None:
-        """Start the commands; see `PContext.start`."""
-        super().start()
-        self.subprocess_handlers = {
-            rank: SubprocessHandler(rank, WorkerProcess(self, rank, pid))
-            for rank, pid in sorted(self._pids.items())
-        }
-
-    def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
-        args = {rank: tuple(map(str, self.args[rank])) for rank in range(self.nprocs)}
-        command = self._command((str(self.entrypoint),), dict(os.environ), args=args)
-        return (command, *launch_supervisor())
-
-
 class WorkerProcess(subprocess.Popen[bytes]):
     """The process of a worker. Not a child of this one: its supervisor reaps it."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, context: SubprocessContext, local_rank: int, pid: int) -> None:
-        self.pid, self.returncode = pid, None
+    def __init__(self, context: PContext, local_rank: int, pid: int) -> None:
+        self.pid = pid
         self.args = (str(context.entrypoint), *map(str, context.args[local_rank]))
         self._context, self._local_rank = context, local_rank
+        self.poll()
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs; a signal's number, negated."""
@@ -442,7 +416,7 @@ class WorkerProcess(subprocess.Popen[bytes]):
 
 @dataclass
 class SubprocessHandler:
-    """One worker of a `SubprocessContext`."""
+    """One worker of a context."""
 
     local_rank_id: int
     proc: WorkerProcess
@@ -454,14 +428,19 @@ class SubprocessHandler:
                 os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
-def check_ranks(mapping: Mapping[int, object], nprocs: int, what: str) -> None:
-    """Raise RuntimeError unless there is an entry for every local rank and nothing else."""
-    expected = set(range(nprocs))
-    if set(mapping) != expected:
-        raise RuntimeError(
-            f"{what}: local ranks are {sorted(mapping)}, must be {sorted(expected)}, "
-            f"one for each of {nprocs} workers"
-        )
+class SubprocessContext(PContext):
+    """Runs a command for each worker; arguments of any type are passed as ``str(argument)``."""
+
+    @property
+    def subprocess_handlers(self) -> dict[int, SubprocessHandler]:
+        """Each of them by local rank, once they have been started."""
+        pids = sorted(self._pids.copy().items())
+        return {rank: SubprocessHandler(rank, WorkerProcess(self, rank, pid)) for rank, pid in pids}
+
+    def _launch(self) -> tuple[messages.StartWorkers, int, socket.socket]:
+        args = {rank: tuple(map(str, self.args[rank])) for rank in range(self.nprocs)}
+        command = self._command((str(self.entrypoint),), dict(os.environ), args=args)
+        return (command, *launch_supervisor())
 
 
 def _destination(stream: TextIO) -> int | TextIO:

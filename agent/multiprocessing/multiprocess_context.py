@@ -24,7 +24,7 @@ from multiprocessing import popen_spawn_posix, reduction, resource_tracker, spaw
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from agent.multiprocessing.context import PContext
 from agent.multiprocessing.signals import HANDLERS
@@ -63,8 +63,8 @@ class MultiprocessContext(PContext):
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
         self._factory: Any = multiprocessing.get_context(start_method)
-        more = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
-        super().__init__(name, entrypoint, args, envs, logs_specs, *more, numa_options)
+        more = (log_line_prefixes, numa_options, duplicate_stdout_filters, duplicate_stderr_filters)
+        super().__init__(name, entrypoint, args, envs, logs_specs, *more)
         self._is_fork = start_method == "fork"
         self._results: list[IO[bytes]] = []
 
@@ -95,8 +95,11 @@ class MultiprocessContext(PContext):
         """Return arguments and descriptors of the interpreter that is to make a call."""
         tracker = resource_tracker.getfd()
         assert tracker is not None, "it was just started"
-        collector, content = _Collector(), io.BytesIO()
-        set_spawning_popen(collector)  # what packing asks for descriptors
+        # Packing asks it for descriptors; here each is inherited under the same number.
+        collector: Any = popen_spawn_posix.Popen.__new__(popen_spawn_posix.Popen)
+        collector._fds = []  # noqa: SLF001
+        content = io.BytesIO()
+        set_spawning_popen(collector)
         try:
             # The call is unpacked by itself, where a failure of that is recorded.
             worker = self._process(rank, bytes(ForkingPickler.dumps(call)))
@@ -108,7 +111,7 @@ class MultiprocessContext(PContext):
         file.write(content.getbuffer())
         file.seek(0)
         args = (str(file.fileno()), str(tracker), str(os.getpid()), "--multiprocessing-fork")
-        return args, (file.fileno(), self._results[rank].fileno(), tracker, *collector.fds)
+        return args, (file.fileno(), self._results[rank].fileno(), tracker, *collector._fds)  # noqa: SLF001
 
     def _take_return_values(self) -> dict[int, Any]:
         values: dict[int, Any] = {}
@@ -126,18 +129,6 @@ class MultiprocessContext(PContext):
     def _unnamed_file(self) -> IO[bytes]:
         """Return a file of any size that is gone when the last process has closed it."""
         return self._files.enter_context(tempfile.TemporaryFile(prefix="drumbeat_call_"))
-
-
-class _Collector(popen_spawn_posix.Popen):
-    """Stands for the process that is being started while its arguments are packed."""
-
-    def __init__(self) -> None:
-        self.fds: list[int] = []
-
-    def duplicate_for_child(self, fd: int) -> int:
-        """Note a descriptor that the worker inherits under the same number."""
-        self.fds.append(fd)
-        return fd
 
 
 @record
@@ -163,12 +154,13 @@ def fork_supervisor(processes: Sequence[BaseProcess]) -> tuple[int, socket.socke
     launcher_pid = os.getpid()
     ours, theirs = socket.socketpair()
     util._flush_std_streams()  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def supervise() -> int:
+        ours.close()
+        return serve(theirs, launcher_pid, partial(ForkSpawner, processes, theirs, launcher_pid))
+
     with theirs:
-        if not (pid := _fork()):
-            ours.close()
-            make_spawner = partial(ForkSpawner, processes, theirs, launcher_pid)
-            _run_and_exit(lambda: serve(theirs, launcher_pid, make_spawner))
-        return pid, ours
+        return _fork(supervise), ours
 
 
 @dataclass
@@ -191,8 +183,7 @@ class ForkSpawner:
             ready_fd, begun_fd = os.pipe2(os.O_CLOEXEC)
             try:
                 try:
-                    if not (pid := _fork()):
-                        _run_and_exit(lambda: self._work(supervisor_pid, worker, outputs, begun_fd))
+                    pid = _fork(partial(self._work, supervisor_pid, worker, outputs, begun_fd))
                 finally:
                     os.close(begun_fd)
                 # Signals for its process group must find the group. Should what libraries do in a
@@ -212,47 +203,38 @@ class ForkSpawner:
         die_with(supervisor_pid)
         signal.set_wakeup_fd(-1)
         for number, handler in self.handlers.items():
-            signal.signal(number, _in_worker(number, handler))
+            if HANDLERS.is_ours(handler):
+                default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, default)
+            else:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for number in (signal.SIGCHLD, signal.SIGCONT):
             signal.signal(number, signal.SIG_DFL)
         self.connection.close()
         os.environ.update(worker.env)
         for number, fd in outputs.items():
-            _redirect(number, fd)
+            os.dup2(fd, number)
+            stream = sys.stdout if number == 1 else sys.stderr
+            with suppress(AttributeError, OSError, ValueError):
+                # In a forked launcher the stream may lead somewhere else.
+                os.dup2(fd, stream.fileno())
         os.close(begun_fd)
         process: Any = self.processes[worker.local_rank]
         return int(process._bootstrap(parent_sentinel=self.launcher_fd))  # noqa: SLF001
 
 
-def _fork() -> int:
+def _fork(run: Callable[[], int]) -> int:
+    """Fork a process that ends with what is run there; return its pid."""
     with warnings.catch_warnings():
         # Threads that an import has started are told of forks by their libraries.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _run_and_exit(run: Callable[[], int]) -> NoReturn:
-    """End this process, a fork, with a code: it must not return into the code of another."""
+        pid = os.fork()
+    if pid:
+        return pid
     code = 1
     try:
         code = run()
-    except BaseException:  # noqa: BLE001 - as above
+    except BaseException:  # noqa: BLE001 - it must not return into the code of another
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _in_worker(number: int, handler: Any) -> Any:
-    """Return what a worker is to do on a signal for which the launcher has this handler."""
-    if HANDLERS.is_ours(handler):
-        return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-    return signal.SIG_DFL if handler is None else handler
-
-
-def _redirect(number: int, fd: int) -> None:
-    os.dup2(fd, number)
-    with suppress(AttributeError, OSError, ValueError):
-        # In a forked launcher the stream may lead somewhere else.
-        stream = sys.stdout if number == 1 else sys.stderr
-        if stream.fileno() != number:
-            os.dup2(fd, stream.fileno())

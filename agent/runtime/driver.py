@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 import uuid
@@ -16,7 +15,6 @@ import structlog
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
-from agent.core.model import Failure
 from agent.launching.files import write_outcome
 from agent.launching.outcome import OutcomeRecorder
 from agent.runtime.file_thread import FilesStalled, FileThread
@@ -25,7 +23,7 @@ from agent.runtime.preflight import inherited_environment
 from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity, failure_message
 from agent.session.session import Session
-from agent.session.spool import Reporter, Spool, Spooled
+from agent.session.spool import Spool, Spooled
 from agent.session.transport import Connect
 from agent.settings.config import AgentConfig
 from agent.telemetry.handlers import Telemetry
@@ -39,7 +37,6 @@ from agent.workers.ports import Ports
 from agent.workers.supervisor import process_tree
 from agent.workers.supervisor.process_tree import become_subreaper
 from drumbeat.command.console import write_text
-from drumbeat.tasks import ended_by_itself
 from worker_sdk.context import ERROR_FILE
 
 log = structlog.get_logger()
@@ -88,8 +85,7 @@ async def drive(config: AgentConfig, connect: Connect) -> int:
 class EventQueue(OrderedDict[object, Event]):
     """Events in the order in which they came.
 
-    What a worker says of its iterations is state: a later step takes the place of one of the same
-    worker that still waits. So a worker that talks without end fills one place.
+    A worker's step is state and takes the place of an earlier one: one that talks fills one place.
     """
 
     def put(self, event: Event) -> None:
@@ -121,8 +117,7 @@ class Driver:
             began_at=now - process_tree.age_s(),
             gpus=devices.gpus,
         )
-        self._random = random.Random(identity.incarnation)  # noqa: S311 - jitter
-        self._core = AgentCore(config, is_gpu_memory_awaited=devices.memory is not None)
+        self._core = AgentCore(config, is_gpu_memory_awaited=devices.is_memory_awaited)
         self._telemetry = Telemetry(config, host=host)
         self.recorder = OutcomeRecorder(size)
         self._history = History(host=config.name or host, local_world_size=size, now=now)
@@ -132,8 +127,8 @@ class Driver:
         self._mistake: BaseException | None = None
         self._ports = Ports()
         is_on_disk = not config.is_standalone
-        self._spool = Spool(directory, config.run_id, identity.incarnation, is_on_disk=is_on_disk)
-        self._reporter = Reporter(self._spool, identity)
+        self._spool = Spool(directory, config.run_id, identity, is_on_disk=is_on_disk)
+        self._spool.adopt()
         self._workers = Workers(
             config, output, devices, self._submit, on_mistake=self._fail, spawn=self._spawn
         )
@@ -193,7 +188,7 @@ class Driver:
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if ended_by_itself(task):
+        if task.cancelled() and not task.cancelling():
             self._fail(RuntimeError(f"a task was cancelled: {task}"))
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -222,7 +217,7 @@ class Driver:
                     self._session_task.cancel()
                 watchdog = self._workers.watchdog
                 session = Session(effect, self._config, self._identity, self._submit, watchdog)
-                holding = session.run(self._connect, self._reporter, self._random)
+                holding = session.run(self._connect, self._spool)
                 self._session, self._session_task = session, self._spawn(holding)
             case fx.SendBeat() if session is not None:
                 session.send_beat(effect.beat)
@@ -232,7 +227,9 @@ class Driver:
                 self._ports.keep_only(effect.kept)
                 self._submit(PortReserved(port=self._reserve_port()))
             case fx.WriteFailure():
-                self._write_failure(effect.failure)
+                failure = effect.failure
+                record = failure_message(failure, self._config, self._identity)
+                self._spool.write(Spooled(happened_at=failure.happened_at, record=record))
             case fx.Finish():
                 self._finish = effect
             case fx.SendBeat() | fx.SendGoodbye() | fx.Tell():
@@ -248,15 +245,3 @@ class Driver:
             # Without one this agent can't lead a round; it can still take part.
             log.warning("no port reserved", reason=error.strerror)
             return 0
-
-    def _write_failure(self, failure: Failure) -> None:
-        config, identity = self._config, self._identity
-        record = failure_message(
-            failure,
-            run_id=config.run_id,
-            incarnation=identity.incarnation,
-            host=identity.host,
-            role=config.role,
-            name=config.name,
-        )
-        self._reporter.write(Spooled(happened_at=failure.happened_at, record=record))

@@ -41,13 +41,12 @@ class FileThread:
 
     async def run(self, work: Callable[[], T], *, timeout_s: float) -> T:
         """Return what ``work`` returns; ``FilesStalled`` if it is late or too much waits."""
-        if (done := self.submit(work)) is None:
-            raise FilesStalled(timeout_s)
-        await asyncio.wait({done}, timeout=timeout_s)
-        if done.done():
-            return done.result()
-        self._overdue += 1
-        done.add_done_callback(self._on_late)
+        if (done := self.submit(work)) is not None:
+            await asyncio.wait({done}, timeout=timeout_s)
+            if done.done():
+                return done.result()
+            self._overdue += 1
+            done.add_done_callback(self._on_late)
         raise FilesStalled(timeout_s)
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T] | None:

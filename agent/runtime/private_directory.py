@@ -7,13 +7,14 @@ One that has no lock is what a dead process left, and goes with the next agent o
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -49,13 +50,9 @@ class PrivateDirectory:
             dict.fromkeys((*(places or private_places()), SHORT_TEMPORARY)),
             key=lambda place: len(os.fsencode(place)) > left,
         )
-        self._path, self._lock = self._make_somewhere()
+        # Where it is. It may have been removed by a cleaner; see `ensure`.
+        self.path, self._lock = self._make_somewhere()
         self._guard = threading.Lock()
-
-    @property
-    def path(self) -> Path:
-        """Where it is. It may have been removed by a cleaner; see `ensure`."""
-        return self._path
 
     def ensure(self, *names: str) -> Path:
         """Return it, or a directory below it, made again if a cleaner has removed it.
@@ -64,11 +61,11 @@ class PrivateDirectory:
         `PrivateDirectoryUnusable`, or ``OSError`` for what is below it.
         """
         with self._guard:  # files are made by a thread of their own
-            if not _is_locked_there(self._path, self._lock):
+            if not _is_locked_there(self.path, self._lock):
                 held = self._lock
-                self._path, self._lock = self._make_again()
+                self.path, self._lock = self._make_again()
                 os.close(held)
-            path = self._path
+            path = self.path
         for name in names:
             path /= name
             with suppress(FileExistsError):
@@ -80,8 +77,10 @@ class PrivateDirectory:
 
         ``is_wanted`` says whether the spool in a directory, which is held meanwhile, has to stay.
         """
-        for path in islice(self._find(), ABANDONED_MAX):
-            if path == self._path or (lock := _hold(path, is_own=False)) is None:
+        starts = [glob.escape(f"{place}/{self._prefix}") for place in self._places]
+        found = (path for start in starts for path in glob.iglob(f"{start}*"))  # noqa: PTH207
+        for path in map(Path, islice(found, ABANDONED_MAX)):
+            if path == self.path or (lock := _hold(path, is_own=False)) is None:
                 continue
             try:
                 _remove(path, is_spool_kept=is_wanted(path))
@@ -90,13 +89,8 @@ class PrivateDirectory:
 
     def close(self) -> None:
         """Remove it with all that is in it; a spool that is not empty stays for another agent."""
-        _remove(self._path, is_spool_kept=(self._path / SPOOL).exists())
+        _remove(self.path, is_spool_kept=(self.path / SPOOL).exists())
         os.close(self._lock)
-
-    def _find(self) -> Iterator[Path]:
-        for place in self._places:
-            with suppress(OSError), os.scandir(place) as entries:
-                yield from (Path(each) for each in entries if each.name.startswith(self._prefix))
 
     def _make_somewhere(self) -> tuple[Path, int]:
         problems: list[str] = []
@@ -115,9 +109,9 @@ class PrivateDirectory:
         # What has made it meanwhile is at most a worker of ours that had something to say.
         with suppress(OSError):
             with suppress(FileExistsError):
-                self._path.mkdir(mode=0o700)
-            if _is_ours(self._path) and (lock := _hold(self._path, is_own=True)) is not None:
-                return self._path, lock
+                self.path.mkdir(mode=0o700)
+            if _is_ours(self.path) and (lock := _hold(self.path, is_own=True)) is not None:
+                return self.path, lock
         return self._make_somewhere()
 
 
@@ -173,9 +167,7 @@ def _remove(path: Path, *, is_spool_kept: bool) -> None:
         return
     with suppress(OSError):
         for child in path.iterdir():
-            if child.name == SPOOL:
-                continue
-            if child.is_dir() and not child.is_symlink():
-                shutil.rmtree(child, ignore_errors=True)
-            else:
+            if child.is_symlink() or not child.is_dir():
                 child.unlink()
+            elif child.name != SPOOL:
+                shutil.rmtree(child, ignore_errors=True)

@@ -70,13 +70,7 @@ _RECORD = MessageMapping(
     given=(*_RANKS, "happened_at", "round_id", "hang"),
 )
 _INTERRUPTION = MessageMapping(
-    Interruption, iteration_pb2.Interruption, parts={"kind": InterruptionKind}, given=("traceback",)
-)
-_SAID_OF_ITSELF = MessageMapping(
-    Interruption,
-    iteration_pb2.Interruption,
-    parts={"kind": InterruptionKind},
-    given=("local_rank",),
+    Interruption, iteration_pb2.Interruption, parts={"kind": InterruptionKind}
 )
 _REPORT = MessageMapping(
     InprocessReport,
@@ -105,8 +99,7 @@ kind_from = enum_table(iteration_pb2.InterruptionKind.DESCRIPTOR, InterruptionKi
 class Identity:
     """Who this agent is to the coordinator, for the life of the process.
 
-    ``began_at`` is the instant from which its uptime counts, monotonic seconds; ``term`` the
-    highest of a coordinator that has welcomed it, 0 before.
+    ``began_at`` is a monotonic instant; ``term`` the highest of those that welcomed it, 0 before.
     """
 
     incarnation: str
@@ -180,8 +173,7 @@ def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.Failure
     """Write what names a failure in one line; its record has the rest."""
     headline = failure.message.strip().partition("\n")[0][:HEADLINE_CHARACTERS_MAX]
     brief = replace(failure, message=headline, traceback="", stderr_tail="", explanation="")
-    message = failure_message(brief, host=host)
-    message.ClearField("fence")
+    message = _record(brief, host=host)
     if message.HasField("hang"):
         message.hang.ClearField("stacks")
         message.hang.ClearField("evidence")
@@ -190,24 +182,21 @@ def _in_short(failure: Failure, *, host: str, now: float) -> failure_pb2.Failure
 
 
 def failure_message(
-    failure: Failure,
-    *,
-    host: str,
-    run_id: str = "",
-    incarnation: str = "",
-    role: str = "",
-    name: str = "",
+    failure: Failure, config: AgentConfig, identity: Identity
 ) -> failure_pb2.FailureRecord:
     """Write a failure; its age is set when it is sent."""
+    record = _record(failure, host=identity.host)
+    record.name, record.worker.role, record.fence.run_id = config.name, config.role, config.run_id
+    record.fence.round_id, record.fence.incarnation = failure.round_id, identity.incarnation
+    return record
+
+
+def _record(failure: Failure, *, host: str) -> failure_pb2.FailureRecord:
     hang = failure.hang
     record: failure_pb2.FailureRecord = _RECORD.write(
         failure,
-        fence=common_pb2.Fence(run_id=run_id, round_id=failure.round_id, incarnation=incarnation),
         host=host,
-        name=name,
-        worker=failure_pb2.WorkerRanks(
-            role=role, **{name: getattr(failure, name) for name in _RANKS}
-        ),
+        worker=failure_pb2.WorkerRanks(**{name: getattr(failure, name) for name in _RANKS}),
         signal_name=signal_name(failure.exit_code),
         # Its ages are those at that time.
         hang=hang
@@ -241,7 +230,7 @@ def progress_message(standing: Standing, *, now: float) -> failure_pb2.WorkerPro
 
 
 def report_message(report: InprocessReport) -> inprocess_pb2.InprocessReport:
-    """Write what this host's workers do, without tracebacks."""
+    """Write what this host's workers do."""
     message: inprocess_pb2.InprocessReport = _REPORT.write(report)
     if report.spec is not None:
         message.spec.MergeFromString(report.spec)
@@ -267,7 +256,7 @@ def step_from(message: worker_pb2.WorkerStep, worker: WorkerKey) -> WorkerStep |
         _check_size("step.entered.group", group.encode(), GROUP_BYTES_MAX)
     elif kind != "completed" and content.HasField("interruption"):
         # Its token tells better than the message which worker it is.
-        why = _SAID_OF_ITSELF.read(content.interruption, path, local_rank=worker.local_rank)
+        why = replace(_INTERRUPTION.read(content.interruption, path), local_rank=worker.local_rank)
         if why.kind not in (_SAID if kind == "interrupted" else _SAID_AT_THE_END):
             raise InvalidField(f"{path}.kind", why.kind, "what a worker can know of itself")
         _check_size(f"{path}.message", why.message.encode(), MESSAGE_BYTES_MAX)
@@ -303,10 +292,7 @@ def order_message(order: WorkerOrder) -> worker_pb2.WorkerOrder:
 
 
 def greeting(step: WorkerStep | None, order: WorkerOrder | None) -> worker_pb2.Greeted:
-    """Write where a program begins, after what the worker said and was told last.
-
-    A worker may be several programs, one after the other.
-    """
+    """Write where the next program of a worker begins, after what was said and told last."""
     if step is None:
         return worker_pb2.Greeted()
     told = order if order is not None and order.iteration >= step.iteration else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import structlog
@@ -16,7 +16,7 @@ from agent.core.effects import OpenSession
 from agent.core.model import Assignment, Beat, DesiredState, Exit, Pace, Standby, Stop
 from agent.errors import RunRefused, SpecRefused
 from agent.session.convert import Identity, beat_message, hello_message
-from agent.session.spool import Reporter
+from agent.session.spool import Spool
 from agent.session.transport import Connect, Connection, Reports, TransportError
 from agent.settings.config import AgentConfig
 from agent.watchdog.runner import Watchdog
@@ -67,20 +67,15 @@ class Session:
         on_event: Callable[[ev.Event], None],
         watchdog: Watchdog,
     ) -> None:
-        self._attempt = opening.attempt
-        self._delay_max_s = opening.delay_max_s
-        self._beat = opening.beat
-        self._config = config
-        self._identity = identity
+        self._opening, self._attempt, self._beat = opening, opening.attempt, opening.beat
+        self._config, self._identity, self._watchdog = config, identity, watchdog
         self._on_event = on_event
-        self._watchdog = watchdog
         self._observed: tuple[int | None, dict[str, tuple[int, float]]] = (None, {})
         self._session_id = ""
         self._goodbye: str | None = None
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
-        self._cut_exit: asyncio.Future[session_pb2.DesiredState]
-        self._cut_exit = asyncio.get_running_loop().create_future()
+        self._cut_exit = asyncio.Future[session_pb2.DesiredState]()
         self._said_all = asyncio.Event()
         self._passed_over: set[str] = set()
 
@@ -101,15 +96,15 @@ class Session:
                 async with asyncio.timeout(timeout_s):
                     await self._said_all.wait()
 
-    async def run(self, connect: Connect, reporter: Reporter, random: Random) -> None:
+    async def run(self, connect: Connect, spool: Spool) -> None:
         """Open the session after a random delay and hold it until it ends."""
-        await asyncio.sleep(random.uniform(0, self._delay_max_s))
+        await asyncio.sleep(random.uniform(0, self._opening.delay_max_s))  # noqa: S311 - jitter
         connection, identity = connect(), self._identity
         try:
             if not identity.address:  # found once
                 identity.address = self._config.local_addr or await connection.address()
             async with asyncio.timeout(WELCOME_TIMEOUT_S) as limit:
-                await self._converse(connection, reporter, limit)
+                await self._converse(connection, spool, limit)
             reason, refusal = "the coordinator ended the session", ""
         except TransportError as error:
             reason, refusal = error.reason, error.refusal
@@ -125,14 +120,12 @@ class Session:
         lost = ev.SessionLost(attempt=attempt, reason=reason, is_stale=is_stale, refusal=final)
         self._on_event(lost)
 
-    async def _converse(
-        self, connection: Connection, reporter: Reporter, limit: asyncio.Timeout
-    ) -> None:
+    async def _converse(self, connection: Connection, spool: Spool, limit: asyncio.Timeout) -> None:
         async def deliver() -> None:
             await self._welcomed.wait()
             if not limit.expired():
                 limit.reschedule(None)
-            await reporter.deliver(connection)
+            await spool.deliver(connection)
 
         async def show_all() -> None:
             message = await self._cut_exit

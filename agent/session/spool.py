@@ -1,8 +1,7 @@
 """Shell. Failure records, on disk and on their way, until the coordinator has acknowledged them.
 
-One file a record, in the agent's private directory. What a dead agent could not deliver is
-adopted by the next agent of the same run on this host; agents of other runs leave it alone for a
-day, and then throw it away.
+One file a record, in the agent's private directory. What a dead agent could not deliver, the next
+agent of its run on this host adopts; those of other runs leave it alone for a day, then drop it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -49,8 +48,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     record: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spooled:
+class Spooled(NamedTuple):
     """A record that waits for its acknowledgement."""
 
     happened_at: float
@@ -63,26 +61,26 @@ class Spooled:
 
 
 class Spool:
-    """This incarnation's records, and those adopted from dead ones.
+    """This agent's records, and those adopted from dead ones.
 
-    ``is_on_disk`` is False where no later agent could deliver them: that of a standalone run
-    takes its coordinator with it.
+    ``is_on_disk`` is False in a standalone run: its coordinator ends with the agent.
     """
 
     def __init__(
-        self, directory: PrivateDirectory, run_id: str, incarnation: str, *, is_on_disk: bool = True
+        self, directory: PrivateDirectory, run_id: str, identity: Identity, *, is_on_disk: bool
     ) -> None:
-        self._directory = directory
-        self._is_on_disk = is_on_disk
-        self._folder = f"run={run_id}"
-        self._incarnation = incarnation
-        self._boot_id = "unknown"
+        self._directory, self._identity, self._is_on_disk = directory, identity, is_on_disk
+        self._folder, self._boot_id = f"run={run_id}", "unknown"
         with suppress(OSError):
             self._boot_id = _BOOT_ID.read_text().strip()
         self._written = 0
+        self._pending: dict[tuple[str, int], Spooled] = {}
+        self._changed = asyncio.Event()
 
     def write(self, spooled: Spooled) -> bool:
-        """Keep a record; ``False`` if it can only be kept in memory (disk full, too many)."""
+        """Deliver a record in a session to come; ``False`` if it is in memory only till then."""
+        self._pending[spooled.key] = spooled
+        self._changed.set()
         if not self._is_on_disk:
             return False
         if self._written >= RECORDS_MAX:
@@ -94,10 +92,10 @@ class Spool:
 
     def remove(self, key: tuple[str, int]) -> None:
         """Forget a record that was delivered."""
-        with suppress(OSError):
-            (self._directory.path / SPOOL / self._folder / _name(key)).unlink()
-            if key[0] == self._incarnation:
-                self._written -= 1
+        if self._pending.pop(key, None) is not None:
+            with suppress(OSError):
+                (self._directory.path / SPOOL / self._folder / _name(key)).unlink()
+                self._written -= key[0] == self._identity.incarnation
 
     def adopt(self) -> list[Spooled]:
         """Take over the records of agents of this run that are no more, in their order."""
@@ -114,7 +112,9 @@ class Spool:
             return not is_all_kept or _is_young(dead / SPOOL)
 
         self._directory.collect(inherit)
-        return [found[key] for key in sorted(found)]
+        adopted = [found[key] for key in sorted(found)]
+        self._pending |= {spooled.key: spooled for spooled in adopted}
+        return adopted
 
     def close(self) -> None:
         """Leave what was not delivered to a later agent."""
@@ -122,16 +122,53 @@ class Spool:
             (self._directory.path / SPOOL / self._folder).rmdir()
             (self._directory.path / SPOOL).rmdir()
 
+    async def deliver(self, connection: Connection) -> None:
+        """Send all that is pending, then whatever comes, until cancelled: once a session."""
+        while True:
+            while not self._pending:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await connection.report(self._requests(), self._acknowledged)
+            except TransportError as error:
+                if error.refusal == "INVALID":
+                    # It would be refused for ever; the ones behind it shall arrive.
+                    key = next(iter(self._pending))
+                    log.warning("failure record refused", reason=error.reason, sequence=key[1])
+                    self.remove(key)
+                    continue
+                log.debug("failure stream ended", reason=error.reason)
+            await asyncio.sleep(RETRY_S)
+
+    def _acknowledged(self, response: session_pb2.ReportFailuresResponse) -> None:
+        self.remove((response.incarnation, response.sequence))
+
+    async def _requests(self) -> Failures:
+        sent: set[tuple[str, int]] = set()
+        while True:
+            self._changed.clear()
+            for key, spooled in list(self._pending.items()):
+                if key not in sent:
+                    sent.add(key)
+                    now = time.monotonic()
+                    request = session_pb2.ReportFailuresRequest(record=spooled.record)
+                    request.record.age.CopyFrom(duration(max(0.0, now - spooled.happened_at)))
+                    if key[0] == self._identity.incarnation:
+                        request.uptime.CopyFrom(duration(now - self._identity.began_at))
+                    yield request
+            await self._changed.wait()
+
     def _keep(self, spooled: Spooled) -> bool:
         """Write a record down; ``False`` if that does not work."""
-        happened_at, record = spooled.happened_at, spooled.record.SerializeToString()
-        entry = Entry(boot_id=self._boot_id, happened_at=happened_at, record=record)
+        happened_at, record = spooled
+        encoded = record.SerializeToString()
+        entry = Entry(boot_id=self._boot_id, happened_at=happened_at, record=encoded)
         try:
             path = self._directory.ensure(SPOOL, self._folder) / _name(spooled.key)
             path.with_suffix(".new").write_bytes(msgspec.msgpack.encode(entry))
             path.with_suffix(".new").rename(path)
         except (OSError, PrivateDirectoryUnusable) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             log.warning("failure record not spooled", reason=reason)
             return False
         return True
@@ -164,60 +201,3 @@ def _is_young(spool: Path) -> bool:
     with suppress(OSError):
         newest = max((path.stat().st_mtime for path in spool.glob("*/*.record")), default=0.0)
     return time.time() - newest < KEPT_S
-
-
-class Reporter:
-    """Holds what is not delivered. ``deliver`` is called anew with each session."""
-
-    def __init__(self, spool: Spool, identity: Identity) -> None:
-        self._spool = spool
-        self._identity = identity
-        self._pending = {spooled.key: spooled for spooled in spool.adopt()}
-        self._changed = asyncio.Event()
-
-    def write(self, spooled: Spooled) -> None:
-        """Keep a record and deliver it as soon as there is a session."""
-        self._spool.write(spooled)
-        self._pending[spooled.key] = spooled
-        self._changed.set()
-
-    async def deliver(self, connection: Connection) -> None:
-        """Send all that is pending, then whatever comes, until cancelled."""
-        while True:
-            while not self._pending:
-                self._changed.clear()
-                await self._changed.wait()
-            try:
-                await connection.report(self._requests(), self._take)
-            except TransportError as error:
-                if error.refusal == "INVALID":
-                    # It would be refused for ever; the ones behind it shall arrive.
-                    key = next(iter(self._pending))
-                    log.warning("failure record refused", reason=error.reason, sequence=key[1])
-                    self._forget(key)
-                    continue
-                log.debug("failure stream ended", reason=error.reason)
-            await asyncio.sleep(RETRY_S)
-
-    def _take(self, response: session_pb2.ReportFailuresResponse) -> None:
-        self._forget((response.incarnation, response.sequence))
-
-    def _forget(self, key: tuple[str, int]) -> None:
-        if self._pending.pop(key, None) is not None:
-            self._spool.remove(key)
-
-    async def _requests(self) -> Failures:
-        sent: set[tuple[str, int]] = set()
-        while True:
-            self._changed.clear()
-            for key, spooled in list(self._pending.items()):
-                if key not in sent:
-                    sent.add(key)
-                    now = time.monotonic()
-                    request = session_pb2.ReportFailuresRequest(record=spooled.record)
-                    age_s = max(0.0, now - spooled.happened_at)
-                    request.record.age.CopyFrom(duration(age_s))
-                    if key[0] == self._identity.incarnation:
-                        request.uptime.CopyFrom(duration(now - self._identity.began_at))
-                    yield request
-            await self._changed.wait()

@@ -18,7 +18,7 @@ from agent.settings.config import AgentConfig, Program
 from agent.settings.kinds import NNODES
 from agent.settings.torchrun_options import TORCHRUN_ONLY, translate, with_variables
 from drumbeat.command import options
-from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, named, settings_of
+from drumbeat.command.settings import FLAG, QUIET, Setting, by_option, settings_of
 from worker_sdk import context
 
 _EPILOG = """\b
@@ -37,25 +37,17 @@ Exit codes:
   3  the coordinator could not be reached, or was away for too long
 """
 
-SETTINGS = with_variables(settings_of(AgentConfig))
-_COMMAND_LINE_ONLY = {
-    "standalone": Setting(
-        False, FLAG, "Run", "Train on this machine alone, without a coordinator elsewhere."
-    ),
-    "nnodes": Setting("1:1", NNODES, "Run", "Machines that train together, or their range."),
-    "module": Setting(
-        False,
-        FLAG,
-        "Workers",
-        "SCRIPT is the name of a Python module, as for python -m.",
-        flags=("-m", "--module"),
-    ),
-    "no_python": Setting(
-        False, FLAG, "Workers", "SCRIPT is a program of its own, not to be run by Python."
-    ),
-    "quiet": QUIET,
-}
-COMMAND_LINE_ONLY = with_variables(named(_COMMAND_LINE_ONLY))
+SETTINGS = with_variables(**settings_of(AgentConfig))
+_MODULE = "SCRIPT is the name of a Python module, as for python -m."
+_NO_PYTHON = "SCRIPT is a program of its own, not to be run by Python."
+_STANDALONE = "Train on this machine alone, without a coordinator elsewhere."
+COMMAND_LINE_ONLY = with_variables(
+    standalone=Setting(False, FLAG, "Run", _STANDALONE),
+    nnodes=Setting("1:1", NNODES, "Run", "Machines that train together, or their range."),
+    module=Setting(False, FLAG, "Workers", _MODULE, flags=("-m", "--module")),
+    no_python=Setting(False, FLAG, "Workers", _NO_PYTHON),
+    quiet=QUIET,
+)
 """What only a command line can say; a program says it in other ways."""
 
 

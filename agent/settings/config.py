@@ -13,22 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent.errors import InvalidConfiguration
 from agent.settings import kinds
-from drumbeat.command.settings import (
-    ADDRESS,
-    FLAG,
-    LOG_FORMAT,
-    LOG_LEVEL,
-    PORT,
-    USE_PROXY,
-    declare,
-    limit,
-    printable,
-    read_settings,
-    seconds,
-    setting,
-    settings_of,
-    switch,
-)
+from drumbeat.command import settings
+from drumbeat.command.settings import FLAG, declare, limit, printable, seconds, setting, switch
 from drumbeat.violation import Violation
 
 if TYPE_CHECKING:
@@ -92,9 +78,9 @@ class JobSettings:
     """
 
     coordinator: str | None = _run(
-        None, ADDRESS, "Where the coordinator listens; port 29400 if none is given."
+        None, settings.ADDRESS, "Where the coordinator listens; port 29400 if none is given."
     )
-    use_proxy: bool = declare(USE_PROXY._replace(section="Run"))
+    use_proxy: bool = declare(settings.USE_PROXY._replace(section="Run"))
     run_id: str = _run(
         "",
         kinds.RUN_ID,
@@ -236,7 +222,7 @@ class JobSettings:
         shown_default="the machine of rank 0",
     )
     master_port: int = _network(
-        0, PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
+        0, settings.PORT, "MASTER_PORT of the workers; 0: a free one, reserved for each round."
     )
     join_timeout: float = _waiting(  # as torchrun; a wait of zero would fail every run at its start
         600.0, seconds(0.1), "How long to wait for the coordinator and the minimum of machines."
@@ -254,8 +240,8 @@ class JobSettings:
     coordinator_grace: float = _waiting(  # time to move it
         600.0, seconds(), "How long training goes on while the coordinator is away."
     )
-    log_format: str = declare(LOG_FORMAT)
-    log_level: str = declare(LOG_LEVEL)
+    log_format: str = declare(settings.LOG_FORMAT)
+    log_level: str = declare(settings.LOG_LEVEL)
     event_log_handler: str = _log(
         "",
         printable(128, is_optional=True)._replace(metavar="null|console|jsonl|NAME"),
@@ -278,7 +264,7 @@ class JobSettings:
 
     def validate(self) -> list[Violation]:
         """All rules that the settings break, none if they are sound."""
-        if found := read_settings(self)[1]:
+        if found := settings.read_settings(self)[1]:
             return found
         nodes = f"{self.min_nodes}:{self.max_nodes}"
         if self.is_standalone and nodes != "1:1":
@@ -338,7 +324,7 @@ class AgentConfig(JobSettings):
         return found
 
 
-_OF_JOB = {name: {"setting": each} for name, each in settings_of(JobSettings).items()}
+_OF_JOB = {name: {"setting": each} for name, each in settings.settings_of(JobSettings).items()}
 
 
 @dataclass(frozen=True)
@@ -361,7 +347,7 @@ class LaunchConfig(JobSettings):
     """Only "spawn": every worker is a new interpreter."""
 
     def __post_init__(self) -> None:
-        values, violations = read_settings(self)
+        values, violations = settings.read_settings(self)
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if violations := violations or self.validate():

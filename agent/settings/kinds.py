@@ -44,25 +44,19 @@ def _parse_nnodes(given: str) -> tuple[int, int]:
     match = _NNODES.fullmatch(given.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high <= AGENTS_MAX:
-        allowed = f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}"
-        raise ValueError(f"{given!r} is given, allowed is {allowed}")
+        raise ValueError
     return low, high
 
 
 def _parse_workers(given: str) -> int | str:
-    if (word := given.strip().lower()) in ("auto", "gpu", "cpu"):
-        return word
-    try:
-        return int(_COUNT.parse(given))
-    except ValueError:
-        allowed = f"a number from 1 to {WORKERS_PER_HOST_MAX}, auto, gpu or cpu"
-        raise ValueError(f"{given!r} is given, allowed is {allowed}") from None
+    word = given.strip().lower()
+    return word if word in ("auto", "gpu", "cpu") else int(_COUNT.convert(given))
 
 
 def _parse_ranks(given: str) -> frozenset[int] | None:
     compact = given.replace(" ", "")
     if compact and _RANKS.fullmatch(compact) is None:
-        raise ValueError(f"{given!r} is given, allowed are local ranks separated by commas: 0,2")
+        raise ValueError
     return frozenset(map(int, compact.split(","))) if compact else None
 
 
@@ -104,13 +98,7 @@ def _texts(
             raise ValueError
         return tuple(value)
 
-    def parse(given: str) -> tuple[str, ...]:
-        try:
-            return read(split(given))
-        except ValueError:
-            raise ValueError(f"{given!r} is given, allowed is {allowed}") from None
-
-    return Kind(allowed, read, parse, ",".join, metavar)
+    return Kind(allowed, read, lambda given: read(split(given)), ",".join, metavar)
 
 
 def _split_filters(given: str) -> list[str]:
@@ -131,9 +119,15 @@ def _is_address(value: str) -> bool:
 
 
 _COUNT = number(1, WORKERS_PER_HOST_MAX)
-WORKERS = _COUNT._replace(parse=_parse_workers, metavar="N|auto|gpu|cpu")
+WORKERS = _COUNT._replace(
+    convert=_parse_workers,
+    metavar="N|auto|gpu|cpu",
+    allowed_text=f"a number from 1 to {WORKERS_PER_HOST_MAX}, auto, gpu or cpu",
+)
 NODES = number(1, AGENTS_MAX)
-NNODES = Kind("N or MIN:MAX", str, _parse_nnodes, metavar="MIN[:MAX]")
+NNODES = Kind(
+    f"N or MIN:MAX with 1 <= MIN <= MAX <= {AGENTS_MAX}", str, _parse_nnodes, metavar="MIN[:MAX]"
+)
 RESTARTS = number(0, RESTARTS_MAX)
 NUMA = one_of([mode.value for mode in NumaMode])
 RUN_ID = text(
@@ -155,7 +149,13 @@ STREAMS = Kind(
     _read_streams,
     metavar="STREAMS",
 )
-RANKS = Kind("local ranks, or None", _read_ranks, _parse_ranks, metavar="RANK[,RANK]...")
+RANKS = Kind(
+    "local ranks, or None",
+    _read_ranks,
+    _parse_ranks,
+    metavar="RANK[,RANK]...",
+    allowed_text="local ranks separated by commas: 0,2",
+)
 LOGS_SPECS = Kind(
     "logs specs, which have a method reify, the name of some, or None",
     _read_logs_specs,

@@ -4,7 +4,6 @@ A command line of torchrun shall run as it is. What has no meaning here is ignor
 that does no harm, and said in a line.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -36,22 +35,18 @@ _OF_CONF = {"join_timeout": "join_timeout", "last_call_timeout": "last_call"}
 """Keys of ``--rdzv-conf`` that mean something here: the setting that each stands for."""
 
 
-def with_variables(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+def with_variables(**settings: Setting) -> dict[str, Setting]:
     """Have settings read from the variables of torchrun, too."""
-    return {
-        name: each._replace(variables=(f"PET_{name.upper()}", *each.variables))
-        if name in _SAME
-        else each
-        for name, each in settings.items()
-    }
+    for name in _SAME & settings.keys():
+        variables = (f"PET_{name.upper()}", *settings[name].variables)
+        settings[name] = settings[name]._replace(variables=variables)
+    return named(settings)
 
 
 _TEXT = Setting(None, Kind("a text", str), "Torchrun", "", is_hidden=True)
+_FLAG = _TEXT._replace(default=False, kind=FLAG)
 TORCHRUN_ONLY = with_variables(
-    named(
-        dict.fromkeys((*_UNNEEDED, "rdzv_endpoint", "rdzv_conf"), _TEXT)
-        | {"run_path": _TEXT._replace(default=False, kind=FLAG)}
-    )
+    **dict.fromkeys((*_UNNEEDED, "rdzv_endpoint", "rdzv_conf"), _TEXT) | {"run_path": _FLAG}
 )
 
 

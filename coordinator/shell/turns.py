@@ -115,9 +115,7 @@ class Turns:
         """Take in that a session ended; what was not sent yet is dropped."""
         self.outboxes.pop(opened.session_id, None)
         closed = ev.SessionClosed(
-            run_id=opened.run_id,
-            session_id=opened.session_id,
-            incarnation=opened.agent.incarnation,
+            run_id=opened.run_id, session_id=opened.session_id, incarnation=opened.agent.incarnation
         )
         self._put(closed, now)
 

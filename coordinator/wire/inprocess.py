@@ -67,12 +67,9 @@ def _interruptions(
 ) -> tuple[Interruption, ...]:
     found: dict[int, Interruption] = {}
     for message in messages:
-        if message.local_rank < size and message.local_rank not in found:
-            found[message.local_rank] = Interruption(
-                local_rank=message.local_rank,
-                kind=_kind(message.kind),
-                message=message.message[:FAULT_CHARACTERS_MAX],
-            )
+        if (rank := message.local_rank) < size and rank not in found:
+            kind, text = _kind(message.kind), message.message[:FAULT_CHARACTERS_MAX]
+            found[rank] = Interruption(local_rank=rank, kind=kind, message=text)
     return tuple(found.values())
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
 
 from coordinator.core import effects as fx
 from coordinator.core import model
 from coordinator.core.events import AgentLeft, BeatReceived, SessionOpened
-from coordinator.core.progress.adaptive_timeouts import NAMES_MAX
-from coordinator.core.progress.worker_progress import WorkerProgress
+from coordinator.core.progress.adaptive_timeouts import NAMES_MAX, Observation
+from coordinator.core.progress.worker_progress import SCOPE_BYTES_MAX, WorkerProgress
 from coordinator.errors import (
     CoordinatorError,
     InvalidRequest,
@@ -27,7 +27,15 @@ from coordinator.errors import (
 from coordinator.wire import failure as failures
 from coordinator.wire import inprocess
 from drumbeat import VERSION
-from drumbeat.mapping import MessageMapping, OnProblem, between, enum_table, refuse, text
+from drumbeat.mapping import (
+    DURATION_MAX_S,
+    MessageMapping,
+    OnProblem,
+    between,
+    enum_table,
+    refuse,
+    text,
+)
 from drumbeat.v1 import common_pb2, session_pb2
 from drumbeat.violation import InvalidField, show_value
 
@@ -58,15 +66,9 @@ _PACE = MessageMapping(model.Pace, session_pb2.Pace)
 _STANDBY = MessageMapping(model.Standby, session_pb2.Standby)
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Refuse the whole request if a field of it can't be read. Raises ``InvalidRequest``."""
-    try:
-        yield
-    except InvalidRequest:
-        raise
-    except InvalidField as problem:
-        raise InvalidRequest(problem.field, problem.value, problem.allowed) from None
+def refusal_of(problem: InvalidField) -> InvalidRequest:
+    """Return the error that refuses a whole request for a field of it."""
+    return InvalidRequest(problem.field, problem.value, problem.allowed)
 
 
 def error_detail(error: CoordinatorError) -> common_pb2.ErrorDetail:
@@ -105,7 +107,7 @@ def session_opened(
     if len(hello.gpus) > GPUS_MAX:
         raise InvalidRequest("hello.gpus", len(hello.gpus), f"at most {GPUS_MAX}")
     labels = {name[:most]: hello.labels[name][:most] for name in sorted(hello.labels)[:LABELS_MAX]}
-    with refusing():
+    try:
         incarnation = failures.NAME("fence.incarnation", fence.incarnation)
         return SessionOpened(
             run_id=run_id_of("hello.run.run_id", hello.run.run_id),
@@ -117,6 +119,8 @@ def session_opened(
             version=hello.version[:most],
             labels=labels,
         )
+    except InvalidField as problem:
+        raise refusal_of(problem) from None
 
 
 def gpu_summary(message: session_pb2.AgentReport) -> str:
@@ -176,12 +180,7 @@ def read_beat(
     if message.HasField("failure"):
         try:
             failure = failures.read_record(
-                message.failure,
-                incarnation=fence.incarnation,
-                round_id=round_id,
-                text_characters_max=HEADLINE_CHARACTERS_MAX,
-                on_problem=on_problem,
-                path="beat.failure",
+                message.failure, fence, "beat.failure", HEADLINE_CHARACTERS_MAX, on_problem
             )
         except InvalidField as problem:
             on_problem(problem)
@@ -189,9 +188,11 @@ def read_beat(
     if port > 65535:
         on_problem(InvalidField("beat.master_port", port, "0 to 65535"))
         port = 0
-    read_all = failures.OBSERVATION.read_all
-    longest = read_all(message.observations[:NAMES_MAX], "beat.observations", on_problem)
-    # No table: nothing is read as often.
+    longest: tuple[Observation, ...] = ()
+    if message.observations:
+        several, path = message.observations[:NAMES_MAX], "beat.observations"
+        longest = failures.OBSERVATION.read_all(several, path, on_problem)
+    # No table, here and for workers: nothing is read as often.
     return model.Beat(
         state=state,
         round_id=round_id,
@@ -212,13 +213,33 @@ def _workers(
 ) -> tuple[WorkerProgress, ...]:
     """Read where the workers that the host has stand, each once."""
     found: dict[int, WorkerProgress] = {}
-    for worker in failures.PROGRESS.read_all(message.workers, "beat.workers", on_problem):
-        if worker.local_rank >= size or worker.local_rank in found:
+    for index, worker in enumerate(message.workers):
+        rank, is_told = worker.local_rank, worker.HasField
+        if rank >= size or rank in found:
             allowed = f"0 to {size - 1}, each once"
-            on_problem(InvalidField("beat.workers.local_rank", worker.local_rank, allowed))
-        else:
-            found[worker.local_rank] = worker
+            on_problem(InvalidField("beat.workers.local_rank", rank, allowed))
+            continue
+        try:
+            found[rank] = WorkerProgress(
+                local_rank=rank,
+                step=worker.step if is_told("step") else None,
+                step_time_s=_age(worker.step_time) if is_told("step_time") else None,
+                heartbeat_age_s=_age(worker.heartbeat_age) if is_told("heartbeat_age") else None,
+                runtime_age_s=_age(worker.runtime_age) if is_told("runtime_age") else None,
+                scope=worker.scope.encode()[:SCOPE_BYTES_MAX].decode(errors="ignore"),
+                scope_age_s=_age(worker.scope_age) if is_told("scope_age") else None,
+                scopes_open=worker.scopes_open,
+            )
+        except OverflowError:  # the table tells of the field that has it, and leaves that out
+            found[rank] = failures.PROGRESS.read(worker, f"beat.workers[{index}]", on_problem)
     return tuple(found.values())
+
+
+def _age(message: Duration) -> float:
+    seconds = message.seconds + message.nanos / 1e9
+    if 0 <= seconds <= DURATION_MAX_S:
+        return seconds
+    raise OverflowError
 
 
 def directive_message(effect: fx.Push, *, run_id: str, term: int) -> session_pb2.Directive:

@@ -5,7 +5,7 @@ cut short as long as no other option begins so, and an environment variable
 ``DRUMBEAT_<NAME>``: argument over environment over default.
 """
 
-import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -62,23 +62,19 @@ class CommandOption(click.Option):
         )
         self.declared = declared
 
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002
         """The text of the option's own variable, else of the first of the others that has one."""
-        return self.found(ctx)[1]
+        return os.environ.get(self.variable) or None
 
-    def found(self, ctx: click.Context) -> tuple[str, str | None]:
-        """Return the first of the variables that is set, with its text; else its own."""
-        for variable in (self.declared.variable, *self.declared.variables):
-            asked = copy.copy(self)
-            asked.envvar = variable
-            if (text := super(CommandOption, asked).resolve_envvar_value(ctx)) is not None:
-                return variable, text
-        return self.declared.variable, None
+    @property
+    def variable(self) -> str:
+        """The first of its variables that is set, else its own."""
+        variables = (self.declared.variable, *self.declared.variables)
+        return next(filter(os.environ.get, variables), variables[0])
 
-    def get_error_hint(self, ctx: click.Context | None) -> str:
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002
         """The option as errors name it, with the variable that was read."""
-        variable = self.found(ctx)[0] if ctx is not None else self.declared.variable
-        return f"{' / '.join(map(repr, self.opts))} (env var: {variable!r})"
+        return f"{' / '.join(map(repr, self.opts))} (env var: {self.variable!r})"
 
 
 class SectionedCommand(click.Command):
@@ -136,7 +132,7 @@ def source_of(ctx: click.Context, name: str) -> Source:
         case ParameterSource.ENVIRONMENT:
             option = next(param for param in ctx.command.params if param.name == name)
             assert isinstance(option, CommandOption), "no other has a variable"
-            is_own = option.found(ctx)[0] == option.declared.variable
+            is_own = option.variable == option.declared.variable
             return Source.VARIABLE if is_own else Source.VARIABLE_OF_TORCHRUN
     return Source.DEFAULT
 
@@ -148,10 +144,8 @@ def log_level(level: str, *, is_quiet: bool) -> str:
 
 def version_option(program: str) -> Callable[[F], F]:
     """Declare ``--version``: the program and the release of the distribution."""
-    message = f"{program}, drumbeat %(version)s"
-    return click.version_option(
-        package_name="drumbeat", message=message, help="Show the release and exit."
-    )
+    message, about = f"{program}, drumbeat %(version)s", "Show the release and exit."
+    return click.version_option(package_name="drumbeat", message=message, help=about)
 
 
 def run(

@@ -18,7 +18,7 @@ LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """What can be the least that is logged, with the numbers of Python's ``logging``."""
 
 _OTHER_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
-_COUNT = re.compile(" *(-?[0-9]{1,12}) *", re.ASCII)
+_COUNT = re.compile(" *-?[0-9]{1,12} *", re.ASCII)
 _HOST_PORT = re.compile(
     r"(?:\[([^]]*)\]|([A-Za-z0-9_][A-Za-z0-9_.-]{0,252}))(?::([0-9]{1,5}))?", re.ASCII
 )
@@ -26,16 +26,27 @@ _ADDRESS_ALLOWED = "HOST:PORT, HOST or [IPV6]:PORT, with a port from 1 to 65535"
 
 
 class Kind(NamedTuple):
-    """The values that a setting takes. Both functions raise ``ValueError`` for any other."""
+    """The values that a setting takes."""
 
     allowed: str
     read: Callable[[Any], Any]
-    """Returns a program's value in its one form."""
-    parse: Callable[[str], Any] = str
-    """Returns the value of a text; the error says what is allowed."""
+    """Returns a program's value in its one form; ``ValueError`` or ``TypeError`` for any other."""
+    convert: Callable[[str], Any] = str
+    """Returns the value of a text; ``ValueError`` for any other, with a message if need be."""
     text: Callable[[Any], str] = str
     """Returns the text of a value."""
     metavar: str = "TEXT"
+    allowed_text: str = ""
+    """What a text may be, where that differs from what is allowed."""
+
+    def parse(self, given: str) -> Any:
+        """Return the value of a text. Raises ``ValueError``, which says what is allowed."""
+        try:
+            return self.convert(given)
+        except ValueError as error:
+            allowed = self.allowed_text or self.allowed
+            problem = str(error) or f"{given!r} is given, allowed is {allowed}"
+            raise ValueError(problem) from None
 
 
 class Setting(NamedTuple):
@@ -127,19 +138,18 @@ def _kind(
 ) -> Kind:
     """Values of some types that a function accepts; ``convert`` makes one of a text."""
 
-    def read(value: Any, given: str | None = None) -> Any:
+    def read(value: Any) -> Any:
         is_of_type = isinstance(value, types) and isinstance(value, bool) == (types is bool)
         if not is_of_type or not is_allowed(value):
-            shown = value if given is None else given
-            raise ValueError(f"{shown!r} is given, allowed is {allowed}")
+            raise ValueError
         return value
 
-    return Kind(allowed, read, lambda given: read(convert(given), given), text, metavar)
+    return Kind(allowed, read, lambda given: read(convert(given)), text, metavar)
 
 
 def text(allowed: str, is_allowed: Callable[[str], Any], *, metavar: str = "NAME") -> Kind:
     """Texts that a function accepts. Those of a command line are read later, with all others."""
-    return _kind(allowed, str, is_allowed, metavar=metavar)._replace(parse=str)
+    return _kind(allowed, str, is_allowed, metavar=metavar)._replace(convert=str)
 
 
 def printable(length_max: int, *, is_optional: bool = False) -> Kind:
@@ -157,13 +167,13 @@ def one_of(words: Sequence[str]) -> Kind:
 
 def number(low: int, high: int, *, metavar: str = "N") -> Kind:
     """Whole numbers, in plain decimal digits."""
-
-    def convert(given: str) -> int | str:
-        digits = _COUNT.fullmatch(given)
-        return int(digits[1]) if digits else given
-
-    allowed = f"a whole number from {low} to {high}"
-    return _kind(allowed, int, lambda value: low <= value <= high, convert, metavar=metavar)
+    return _kind(
+        f"a whole number from {low} to {high}",
+        int,
+        lambda value: low <= value <= high,
+        lambda given: int(given) if _COUNT.fullmatch(given) else None,
+        metavar=metavar,
+    )
 
 
 def seconds(low: float = 0.0, high: float = DURATION_MAX_S) -> Kind:
@@ -184,7 +194,7 @@ def limit(*, is_learnable: bool = False) -> Kind:
     words = ("none", "auto") if is_learnable else ("none",)
 
     def read(value: Any) -> Any:
-        if value is None or (type(value) in (int, float) and value == 0):
+        if value in (None, 0) and value is not False:
             return None
         return value if value in words[1:] else duration.read(value)
 
@@ -211,9 +221,10 @@ def switch(on: str, off: str) -> Kind:
     """Two words, for True and False."""
     words = one_of((on, off))
     return FLAG._replace(
-        parse=lambda given: words.parse(given) == on,
+        convert=lambda given: words.convert(given) == on,
         text=lambda value: on if value else off,
         metavar=words.metavar,
+        allowed_text=words.allowed,
     )
 
 
@@ -225,7 +236,7 @@ def _level(given: str) -> Any:
     word = given.strip().lower()
     if word.isdecimal() and len(word) < 4:
         return next((name for name, top in LOG_LEVELS.items() if int(word) <= top), "error")
-    return _LEVELS.parse(_OTHER_LEVELS.get(word, word))
+    return _LEVELS.convert(_OTHER_LEVELS.get(word, word))
 
 
 PORT = number(0, 65535, metavar="PORT")
@@ -243,7 +254,7 @@ class HostPort(NamedTuple):
 
 def parse_host_port(given: str) -> HostPort:
     """Read ``host``, ``host:port``, ``[ipv6]`` or ``[ipv6]:port``. ``ValueError`` for any other."""
-    match = _HOST_PORT.fullmatch(given.strip())
+    match = _HOST_PORT.fullmatch(str.strip(given))
     in_brackets, name, digits = match.groups() if match else ("", "", "")
     try:
         host, port = name or str(ipaddress.IPv6Address(in_brackets)), int(digits or PORT_DEFAULT)
@@ -254,13 +265,11 @@ def parse_host_port(given: str) -> HostPort:
     return HostPort(host, port)
 
 
-def _read_address(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return str(parse_host_port(value))
+def _address(given: str) -> str:
+    return str(parse_host_port(given))
 
 
-ADDRESS = Kind(_ADDRESS_ALLOWED, _read_address, _read_address, metavar="HOST[:PORT]")
+ADDRESS = Kind(_ADDRESS_ALLOWED, _address, _address, metavar="HOST[:PORT]")
 """Addresses of a coordinator, as ``HostPort`` writes them."""
 
 USE_PROXY = Setting(
@@ -278,7 +287,7 @@ LOG_FORMAT = Setting(
 )
 LOG_LEVEL = Setting(
     "info",
-    _LEVELS._replace(parse=_level),
+    _LEVELS._replace(convert=_level),
     "Log",
     "The least that is logged; debug also shows the details of each event.",
     variables=("LOGLEVEL",),

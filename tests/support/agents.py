@@ -8,6 +8,7 @@ from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DirectiveReceived, PortReserved, SessionWelcomed, WorkersStarted
 from agent.core.model import Assignment, Beat, GroupState, Pace, Standby
+from agent.session.convert import Identity
 from agent.settings.config import AgentConfig, Program
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ CONFIG = AgentConfig(
     coordinator_grace=60.0,
     shutdown_timeout=30.0,
 )
+IDENTITY = Identity(incarnation="i", host="h")
 NOW = 100.0
 
 

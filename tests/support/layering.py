@@ -56,8 +56,9 @@ TORCH_IMPORTERS = frozenset({"worker_sdk/torch.py"})
 ENVIRONMENT_READERS = ("config.py", "cli.py")
 ENVIRONMENT_EXCEPTIONS = {
     "worker_sdk/runtime.py": "how the worker's agent is reached",
-    "worker_sdk/inprocess/environment.py": "what torch reads, and what changes by iteration",
+    "worker_sdk/inprocess/state.py": "what torch reads, and what changes by iteration",
     "worker_sdk/errors.py": "where an error is recorded, which may change",
+    "drumbeat/command/options.py": "what the variables of options say",
     "drumbeat/command/logs.py": "whether the user's terminal is to have colours",
     "agent/runtime/preflight.py": "what workers inherit",
     "agent/runtime/private_directory.py": "where the files of this user's session are",

@@ -21,7 +21,7 @@ from worker_sdk.inprocess.hooks import (
     RetryController,
     ThreadedFinalize,
 )
-from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
+from worker_sdk.inprocess.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,

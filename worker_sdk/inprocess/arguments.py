@@ -1,5 +1,6 @@
 """Shell. What a user gives, checked, and what the user's callables want to be given."""
 
+import contextlib
 import inspect
 import itertools
 import typing
@@ -7,6 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
+
+from worker_sdk.timers import duration_ns
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -26,15 +29,15 @@ _BELOW = (
     ("monitor_thread_interval", "soft_timeout"),
     ("progress_watchdog_interval", "soft_timeout"),
 )
-_ALSO = ("completion_timeout", "last_call_wait", "termination_grace_time")
+_ALSO = ("completion_timeout", "termination_grace_time")
 
 
 def timing(given: Mapping[str, Any]) -> dict[str, float]:
     """Return a wrapper's durations in seconds; raises ``TypeError`` and ``ValueError``."""
-    names = [*dict.fromkeys(itertools.chain(*_BELOW)), *_ALSO]
-    values = {
-        name: seconds(name, given[name], is_0_allowed=name == "last_call_wait") for name in names
-    }
+    values = {name: seconds(name, given[name]) for name in (*itertools.chain(*_BELOW), *_ALSO)}
+    wait = given["last_call_wait"]
+    is_0 = wait in (0, timedelta()) and not isinstance(wait, bool)
+    values["last_call_wait"] = 0.0 if is_0 else seconds("last_call_wait", wait, "or 0")
     for less, more in _BELOW:
         if not values[less] < values[more]:
             raise ValueError(
@@ -44,17 +47,12 @@ def timing(given: Mapping[str, Any]) -> dict[str, float]:
     return values
 
 
-def seconds(name: str, value: object, *, is_0_allowed: bool = False) -> float:
+def seconds(name: str, value: object, alternatives: str = "") -> float:
     """Return a duration in seconds; raises ``TypeError`` and ``ValueError``."""
-    given = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
-    # Written so that what is not a number is refused.
-    if not (0 < given <= DURATION_MAX_S or (given == 0 and is_0_allowed)):
-        least = "at least" if is_0_allowed else "above"
-        limit = f"{least} 0 s and at most {DURATION_MAX_S:g} s"
-        raise ValueError(f"{name} must be {limit}, not {value!r}")
-    return float(given)
+    found = duration_ns(name, value, alternatives) / 1e9
+    if found > DURATION_MAX_S:
+        raise ValueError(f"{name} is {value!r}; it must be at most {DURATION_MAX_S:g} s")
+    return found
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:
@@ -86,15 +84,13 @@ def with_instance(call: partial[Any], instance: object) -> partial[Any]:
         signature = inspect.signature(call.func)
     except (TypeError, ValueError):
         return call
-    try:
+    hints = {}
+    with contextlib.suppress(Exception):  # annotations may say anything
         hints = typing.get_type_hints(inspect.unwrap(call.func))
-    except Exception:  # noqa: BLE001 - annotations may say anything
-        hints = {}
-    wanted = type(instance)
     names = [
         name
         for name, parameter in signature.parameters.items()
-        if _is_or_has(hints.get(name, parameter.annotation), wanted)
+        if _is_or_has(hints.get(name, parameter.annotation), type(instance))
     ]
     if not names:
         return call

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from worker_sdk.inprocess import environment, errors
+from worker_sdk.inprocess import errors
 from worker_sdk.inprocess.arguments import Duration, call_with, count, seconds
-from worker_sdk.inprocess.state import State
+from worker_sdk.inprocess.state import State, local_rank
 
 _SUBCLASSABLE = 1 << 10
 """``Py_TPFLAGS_BASETYPE``; the class of plain functions does not have it."""
@@ -50,7 +50,7 @@ class HealthCheck(Hook):
     """
 
 
-class Composed:
+class Compose:
     """Calls several callables as one, the last first.
 
     What returns ``None`` hands on what it was given, a tuple is handed on as several arguments.
@@ -70,7 +70,7 @@ class Composed:
             candidate
             for candidate in type(instances[0]).__mro__
             if all(isinstance(instance, candidate) for instance in instances)
-            and candidate is not Composed
+            and candidate is not Compose
             and candidate.__flags__ & _SUBCLASSABLE
         )
         bases = (cls,) if common is object else (cls, common)
@@ -91,18 +91,9 @@ class Composed:
         return last
 
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
-
-    def Compose(*instances: T) -> T:  # noqa: N802 - to a type checker, no class of its own
-        """Compose; see ``Composed``."""
-else:
-    Compose = Composed
-
-
 def flattened(hook: object) -> Iterator[object]:
     """Yield what ``hook`` is composed of, in the order in which it is called."""
-    if isinstance(hook, Composed):
+    if isinstance(hook, Compose):
         for instance in reversed(hook.instances):
             yield from flattened(instance)
     elif hook is not None:
@@ -173,10 +164,9 @@ class FaultCounter(HealthCheck):
         """Count a fault of this worker's own."""
         if state.fn_exception is not None:
             self.faults_count += 1
-            faults, most = self.faults_count, self.max_rank_faults
-            if most is not None and faults > most:
-                said = f"{faults} faults, more than max_rank_faults={most}"
-                raise errors.FaultCounterExceeded(said)
+            said, most = f"{self.faults_count} faults", self.max_rank_faults
+            if most is not None and self.faults_count > most:
+                raise errors.FaultCounterExceeded(f"{said}, more than max_rank_faults={most}")
         return state
 
 
@@ -194,7 +184,7 @@ class CudaHealthCheck(HealthCheck):
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return state
-        device = environment.local_rank()
+        device = local_rank()
         if device is None or device >= torch.cuda.device_count():
             device = torch.cuda.current_device()
         wait = partial(torch.cuda.synchronize, device)

@@ -77,8 +77,7 @@ class _LowestRanks(RankFilter):
 
     def __call__(self, state: State) -> State:
         active = state.active_world_size
-        available = state.world_size if active is None else min(active, state.world_size)
-        size = self._count(state.world_size, available)
+        size = self._count(state.world_size if active is None else min(active, state.world_size))
         is_active = state.rank < size
         return replace(
             state,
@@ -87,8 +86,8 @@ class _LowestRanks(RankFilter):
             active_world_size=size,
         )
 
-    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
-        return world_size
+    def _count(self, available: int) -> int:
+        return available
 
 
 class ActivateAllRanks(_LowestRanks):
@@ -105,8 +104,8 @@ class MaxActiveWorldSize(_LowestRanks):
         if self.max_active_world_size is not None:
             count("max_active_world_size", self.max_active_world_size)
 
-    def _count(self, world_size: int, available: int) -> int:
-        return min(available, self.max_active_world_size or world_size)
+    def _count(self, available: int) -> int:
+        return min(available, self.max_active_world_size or available)
 
 
 @dataclass(eq=False, repr=False)
@@ -118,7 +117,7 @@ class ActiveWorldSizeDivisibleBy(_LowestRanks):
     def __post_init__(self) -> None:
         count("divisor", self.divisor)
 
-    def _count(self, world_size: int, available: int) -> int:  # noqa: ARG002
+    def _count(self, available: int) -> int:
         return available - available % self.divisor
 
 
@@ -145,11 +144,12 @@ def rules_of(
                 f"rank_assignment can't hold a {type(rule).__name__}: rules are applied by the"
                 f" coordinator, which runs no code of the user's. Allowed: {_ALLOWED}"
             )
-    closing = [at for at, rule in enumerate(rules) if isinstance(rule, ShiftRanks | FillGaps)]
-    grouping = [at for at, rule in enumerate(rules) if isinstance(rule, FilterCountGroupedByKey)]
-    if len(grouping) > 1:
+    kinds = [type(rule) for rule in rules]
+    has_groups = FilterCountGroupedByKey in kinds
+    if kinds.count(FilterCountGroupedByKey) > 1:
         raise ValueError("rank_assignment may hold one FilterCountGroupedByKey, not several")
-    if not closing or (grouping and grouping[-1] > closing[-1]):
+    after = kinds[kinds.index(FilterCountGroupedByKey) :] if has_groups else kinds
+    if not {ShiftRanks, FillGaps} & set(after):
         raise ValueError(
             "rank_assignment must hold ShiftRanks or FillGaps, applied after"
             " FilterCountGroupedByKey (in Compose: to the left of it)"
@@ -162,10 +162,8 @@ def rules_of(
 
 def group_of(rules: list[RankAssignment], state: State) -> str:
     """Return the worker's group; empty if no rule asks for it."""
-    for rule in rules:
-        if isinstance(rule, FilterCountGroupedByKey):
-            return rule.group_of(state)
-    return ""
+    groups = (rule.group_of(state) for rule in rules if isinstance(rule, FilterCountGroupedByKey))
+    return next(groups, "")
 
 
 def filtered(state: State, rank_filter: RankFilter | None) -> State:

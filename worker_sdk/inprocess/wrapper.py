@@ -15,7 +15,7 @@ from worker_sdk.inprocess import hooks, ranks
 from worker_sdk.inprocess.arguments import Duration, timing
 from worker_sdk.inprocess.errors import RestartError
 from worker_sdk.inprocess.hooks import RetryController, flattened
-from worker_sdk.inprocess.pytorch.process_groups import AbortTorchDistributed
+from worker_sdk.inprocess.process_groups import AbortTorchDistributed
 from worker_sdk.inprocess.ranks import RankAssignment, RankFilter, ShiftRanks
 from worker_sdk.inprocess.restart.call_wrapper import Current, Link, Plan, run_once
 from worker_sdk.inprocess.restart.progress import BoardLimits
@@ -149,7 +149,7 @@ def _run(plan: Plan, function: functools.partial[Any]) -> Any:
     if Current.call is not None:
         log.info("a wrapped function within another is restarted with it, not by itself")
         return Current.call.invoke(function)
-    if Current.link is None and runtime.is_attached():
+    if Current.link is None and runtime.start().is_watched:
         Current.link = Link(runtime.attachment(), BoardLimits())
     if Current.link is None:
         why = "no agent, as there is under `agent join`"

@@ -81,17 +81,11 @@ class Mailbox(Generic[T]):
 
     def __init__(self) -> None:
         self._values: deque[T] = deque()
-        self._fd = -1
-
-    def open(self) -> None:
-        """Begin to take values. Raises ``OSError``."""
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def close(self) -> None:
-        """Take no more; harmless if it is not open."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Take no more."""
+        os.close(self._fd)
 
     def put(self, value: T) -> None:
         """Hand a value over; from any thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.failures.root_cause import insert_most_telling, unhealed
+from coordinator.core.failures.root_cause import room_for, unhealed
 from coordinator.core.membership.leases import Membership
 from coordinator.core.model import FailureRecord, Round
 from coordinator.core.run.records import FailureRecorded, FailuresCounted
@@ -25,10 +25,8 @@ def taken(
     state: RunState, record: FailureRecord, *, bytes_max: int
 ) -> FailureRecorded | FailuresCounted:
     """Return what to journal: a record that would be dropped at once is only counted."""
-    limit, table = state.failures_kept_max, list(state.failures)
-    held = state.failures_bytes
-    insert_most_telling(table, record, held=held, count_max=limit, bytes_max=bytes_max)
-    if any(each is record for each in table):
+    held, most = state.failures_bytes, state.failures_kept_max
+    if room_for(state.failures, record, held=held, count_max=most, bytes_max=bytes_max):
         return FailureRecorded(record=record, bytes_max=bytes_max)
     return FailuresCounted(heard={record.incarnation: record.sequence}, count=1)
 

@@ -95,26 +95,39 @@ def _named(record: FailureRecord) -> str:
     return f"{who} ({ending}{f', {why}' if why else ''})"
 
 
-def insert_most_telling(
-    records: list[FailureRecord],
+def room_for(
+    records: Sequence[FailureRecord],
     record: FailureRecord,
     *,
     held: int,
     count_max: int,
     bytes_max: int = NO_LIMIT,
-) -> int:
-    """Insert into a table that may hold so much: the least telling ones go, but never all.
+) -> tuple[int, int] | None:
+    """Return how many records of a table stay beside a new one, and the bytes of all then.
 
-    The latest rounds come first, in them the latest iterations, in these the earliest
-    failures: what explains the present outlives what explained the past. ``records``
-    stays in this order, because a machine room can fail at once and each record must
-    cost little. Takes the bytes in the table, and returns those that are in it now.
+    ``None`` if it is the new one that goes. ``held`` are the bytes in the table. The latest
+    rounds come first, in them the latest iterations, in these the earliest failures: what
+    explains the present outlives what explained the past. Tables stay in this order, because a
+    machine room can fail at once and each record must cost little.
     """
+    kept, held, telling = len(records), held + record.size_bytes, _telling(record)
+    while kept and (kept >= count_max or held > bytes_max):
+        kept -= 1
+        if telling >= _telling(records[kept]):
+            return None
+        held -= records[kept].size_bytes
+    return kept, held
+
+
+def insert_most_telling(
+    records: list[FailureRecord], record: FailureRecord, *, held: int, **limits: int
+) -> int:
+    """Insert a record as ``room_for`` says; return the bytes that are in the table now."""
+    if (room := room_for(records, record, held=held, **limits)) is None:
+        return held
+    del records[room[0] :]
     insort(records, record, key=_telling)
-    held += record.size_bytes
-    while len(records) > count_max or (held > bytes_max and len(records) > 1):
-        held -= records.pop().size_bytes
-    return held
+    return room[1]
 
 
 def _telling(record: FailureRecord) -> tuple[int, float, bool, float]:

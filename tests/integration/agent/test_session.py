@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import socket
 import time
 from contextlib import asynccontextmanager, closing, suppress
@@ -21,7 +20,7 @@ from agent.runtime.private_directory import PrivateDirectory
 from agent.session.convert import Identity
 from agent.session.grpc_transport import GrpcConnection
 from agent.session.session import Session
-from agent.session.spool import Reporter, Spool
+from agent.session.spool import Spool
 from agent.session.transport import TransportError
 from agent.settings.config import AgentConfig, Program
 from coordinator.client import reset_limits
@@ -66,7 +65,7 @@ class Watched:
 class Scene:
     """One session with a coordinator."""
 
-    def __init__(self, port: int, reporter: Reporter) -> None:
+    def __init__(self, port: int, spool: Spool) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.watched = Watched()
         config = AgentConfig(
@@ -77,7 +76,7 @@ class Scene:
         watchdog = cast("Watchdog", self.watched)
         self.session = Session(opening, config, identity, self.events.put_nowait, watchdog)
         connect = partial(GrpcConnection, f"127.0.0.1:{port}")
-        self.task = asyncio.create_task(self.session.run(connect, reporter, random.Random(0)))
+        self.task = asyncio.create_task(self.session.run(connect, spool))
 
     async def event(self, kind: type[Event]) -> Any:
         """Return the next event, which is of this kind."""
@@ -88,17 +87,17 @@ class Scene:
 
 
 @pytest.fixture
-def reporter(tmp_path: Path) -> Iterator[Reporter]:
+def spool(tmp_path: Path) -> Iterator[Spool]:
     with closing(PrivateDirectory([str(tmp_path)])) as directory:
-        spool = Spool(directory, "run", "i")
-        made = Reporter(spool, Identity(incarnation="i", host="h", began_at=time.monotonic()))
+        identity = Identity(incarnation="i", host="h", began_at=time.monotonic())
+        made = Spool(directory, "run", identity, is_on_disk=True)
         yield made
-        spool.close()
+        made.close()
 
 
 @asynccontextmanager
-async def a_session(port: int, reporter: Reporter) -> AsyncIterator[Scene]:
-    scene = Scene(port, reporter)
+async def a_session(port: int, spool: Spool) -> AsyncIterator[Scene]:
+    scene = Scene(port, spool)
     try:
         yield scene
     finally:
@@ -107,8 +106,8 @@ async def a_session(port: int, reporter: Reporter) -> AsyncIterator[Scene]:
             await scene.task
 
 
-async def test_learned_limits_are_read_in_seconds(reporter: Reporter) -> None:
-    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+async def test_learned_limits_are_read_in_seconds(spool: Spool) -> None:
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
         session = await head.session()
         await scene.event(SessionWelcomed)
         limits = [
@@ -122,9 +121,9 @@ async def test_learned_limits_are_read_in_seconds(reporter: Reporter) -> None:
 
 
 async def test_an_error_in_what_the_agent_says_is_raised_and_not_taken_for_a_cancel(
-    reporter: Reporter,
+    spool: Spool,
 ) -> None:
-    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
         await head.session()
         await scene.event(SessionWelcomed)
         scene.watched.error = ValueError("a beat that cannot be written")
@@ -134,7 +133,7 @@ async def test_an_error_in_what_the_agent_says_is_raised_and_not_taken_for_a_can
         assert scene.events.empty()
 
 
-async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: Reporter) -> None:
+async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(spool: Spool) -> None:
     """A server that is overrun ends calls as CANCELLED, which grpc.aio raises as a cancel."""
 
     async def cancel(_request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -150,7 +149,7 @@ async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: R
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with a_session(port, reporter) as scene:
+        async with a_session(port, spool) as scene:
             lost = await scene.event(SessionLost)
             assert "cancelled" in lost.reason
             await asyncio.wait_for(scene.task, DEADLINE_S)
@@ -159,24 +158,24 @@ async def test_a_call_that_the_coordinator_cancels_is_a_lost_session(reporter: R
 
 
 async def test_a_failure_stream_that_breaks_on_a_mistake_ends_the_session(
-    reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else no record would ever be delivered again."""
 
     async def broken(_connection: object) -> None:
         raise ValueError("a record that cannot be read")
 
-    monkeypatch.setattr(reporter, "deliver", broken)
-    async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+    monkeypatch.setattr(spool, "deliver", broken)
+    async with fake_coordinator() as head, a_session(head.port, spool) as scene:
         with pytest.raises(ValueError, match="cannot be read"):
             await asyncio.wait_for(asyncio.shield(scene.task), DEADLINE_S)
 
 
 async def test_sessions_that_end_leave_nothing_behind_that_asyncio_complains_of(
-    reporter: Reporter, caplog: pytest.LogCaptureFixture
+    spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        async with fake_coordinator() as head, a_session(head.port, reporter) as scene:
+        async with fake_coordinator() as head, a_session(head.port, spool) as scene:
             session = await head.session()
             await scene.event(SessionWelcomed)
             scene.session.send_beat(BEAT)

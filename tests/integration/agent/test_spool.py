@@ -17,6 +17,7 @@ import pytest
 
 from agent.runtime.private_directory import SPOOL, PrivateDirectory
 from agent.session import spool as spool_module
+from agent.session.convert import Identity
 from agent.session.spool import KEPT_S, Entry, Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
@@ -36,7 +37,8 @@ class Life:
 
     def __init__(self, place: Path, incarnation: str = "me", run_id: str = "r") -> None:
         self.directory = PrivateDirectory([str(place)])
-        self.spool = Spool(self.directory, run_id, incarnation)
+        identity = Identity(incarnation=incarnation, host="alice")
+        self.spool = Spool(self.directory, run_id, identity, is_on_disk=True)
 
     def end(self) -> None:
         self.spool.close()
@@ -132,11 +134,13 @@ def test_records_of_another_run_wait_a_day_for_it_and_nothing_else_does(place: P
 KILLED = """
 import os, signal, sys, time
 from agent.runtime.private_directory import PrivateDirectory
+from agent.session.convert import Identity
 from agent.session.spool import Spool, Spooled
 from drumbeat.v1 import common_pb2, failure_pb2
 
 directory = PrivateDirectory([sys.argv[1]])
-spool = Spool(directory, "r", "killed")
+identity = Identity(incarnation="killed", host="alice")
+spool = Spool(directory, "r", identity, is_on_disk=True)
 fence = common_pb2.Fence(run_id="r", round_id=0, incarnation="killed")
 for number in (1, 2):
     record = failure_pb2.FailureRecord(fence=fence, sequence=number, host="alice")
@@ -205,7 +209,7 @@ def test_a_disk_that_takes_nothing_is_no_error_and_loses_nothing(place: Path) ->
 
 def test_what_no_other_agent_could_deliver_is_not_written(place: Path) -> None:
     with closing(PrivateDirectory([str(place)])) as directory:
-        spool = Spool(directory, "r", "me", is_on_disk=False)
+        spool = Spool(directory, "r", Identity(incarnation="me", host="alice"), is_on_disk=False)
         assert not spool.write(spooled(1))
         assert files(place) == []
         spool.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from worker_sdk.inprocess.pytorch import gloo
+from worker_sdk.inprocess import process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Poll:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
     """An epoll instance as gloo has it, and a thread of gloo's name."""
-    monkeypatch.setattr(gloo, "LIBRARIES", ("libc.", "libc-", "ld-musl"))
+    monkeypatch.setattr(process_groups, "LIBRARIES", ("libc.", "libc-", "ld-musl"))
     is_over = threading.Event()
     is_named = threading.Event()
 
@@ -76,13 +76,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
         yield Poll(poll)
     is_over.set()
     thread.join()
-    gloo.close_kept()
+    process_groups.let_go()
 
 
 def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: Poll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
-        assert gloo.shut_down_gloo() == 1
+        assert process_groups.shut_down_gloo() == 1
         assert ours.recv(1) == b""
         ours.sendall(b"x")
         assert peer.recv(1) == b"x"
@@ -91,7 +91,7 @@ def test_one_that_is_watched_is_at_an_end_and_can_still_send(watched: Poll) -> N
 def test_the_other_side_can_send_until_all_have_left(watched: Poll) -> None:
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
-        gloo.shut_down_gloo()
+        process_groups.shut_down_gloo()
         watched.unregister(ours)
         ours.close()
         for _ in range(3):
@@ -99,7 +99,7 @@ def test_the_other_side_can_send_until_all_have_left(watched: Poll) -> None:
         peer.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.recv(1)
-        gloo.close_kept()
+        process_groups.let_go()
         peer.setblocking(True)
         with pytest.raises(ConnectionError):
             peer.recv(1)
@@ -113,7 +113,7 @@ def test_a_message_under_way_is_let_through(watched: Poll) -> None:
 
         def shut_down() -> None:
             begun = time.monotonic()
-            gloo.shut_down_gloo()
+            process_groups.shut_down_gloo()
             took.append(time.monotonic() - begun)
 
         thread = threading.Thread(target=shut_down)
@@ -121,7 +121,7 @@ def test_a_message_under_way_is_let_through(watched: Poll) -> None:
         assert ours.recv(7) == b"message"
         thread.join()
         assert ours.recv(1) == b""
-        assert took[0] < gloo.QUIET_WITHIN_S
+        assert took[0] < process_groups.QUIET_WITHIN_S
 
 
 def test_a_message_nobody_reads_holds_it_up_for_a_limited_time(watched: Poll) -> None:
@@ -129,14 +129,14 @@ def test_a_message_nobody_reads_holds_it_up_for_a_limited_time(watched: Poll) ->
         watched.register(ours, select.EPOLLIN)
         peer.sendall(b"message")
         begun = time.monotonic()
-        assert gloo.shut_down_gloo() == 1
-        assert time.monotonic() - begun >= gloo.QUIET_WITHIN_S
+        assert process_groups.shut_down_gloo() == 1
+        assert time.monotonic() - begun >= process_groups.QUIET_WITHIN_S
 
 
 def test_others_are_left_alone(watched: Poll) -> None:
     with connected() as (ours, peer), socket.create_server(("127.0.0.1", 0)) as server:
         watched.register(server, select.EPOLLIN)
-        assert gloo.shut_down_gloo() == 0
+        assert process_groups.shut_down_gloo() == 0
         peer.sendall(b"x")
         assert ours.recv(1) == b"x"
         with socket.create_connection(server.getsockname()):
@@ -147,7 +147,7 @@ def test_without_gloo_there_is_nothing_to_do() -> None:
     with connected() as (ours, _), select.epoll() as poll:
         os.set_inheritable(poll.fileno(), True)
         poll.register(ours, select.EPOLLIN)
-        assert gloo.shut_down_gloo() == 0
+        assert process_groups.shut_down_gloo() == 0
 
 
 def test_what_other_libraries_watch_is_left_alone(
@@ -157,13 +157,13 @@ def test_what_other_libraries_watch_is_left_alone(
     with connected() as (ours, peer), connected() as (other, far):
         watched.register(ours, select.EPOLLIN)
         watched.poll.register(other, select.EPOLLIN)
-        assert gloo.shut_down_gloo() == 1
+        assert process_groups.shut_down_gloo() == 1
         far.sendall(b"x")
         assert other.recv(1) == b"x"
     with connected() as (ours, peer):
         watched.register(ours, select.EPOLLIN)
-        monkeypatch.setattr(gloo, "LIBRARIES", ("libtorch",))
-        assert gloo.shut_down_gloo() == 0
+        monkeypatch.setattr(process_groups, "LIBRARIES", ("libtorch",))
+        assert process_groups.shut_down_gloo() == 0
         peer.sendall(b"x")
         assert ours.recv(1) == b"x"
 
@@ -183,7 +183,7 @@ def test_those_to_a_place_end_on_both_sides_and_others_of_the_port_do_not() -> N
             far = elsewhere.accept()[0]
             store.close()
             elsewhere.close()
-            assert gloo.shut_down_to("127.0.0.1", port) == 1
+            assert process_groups.shut_down_to("127.0.0.1", port) == 1
             assert ours.recv(1) == b""
             far.sendall(b"x")
             assert other.recv(1) == b"x"
@@ -197,5 +197,5 @@ def test_those_that_a_store_here_has_accepted_end_as_well() -> None:
         socket.create_connection(store.getsockname()) as ours,
         store.accept()[0] as accepted,
     ):
-        assert gloo.shut_down_to("127.0.0.3", store.getsockname()[1]) == 1
+        assert process_groups.shut_down_to("127.0.0.3", store.getsockname()[1]) == 1
         assert accepted.recv(1) == ours.recv(1) == b""

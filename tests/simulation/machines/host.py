@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tests.simulation.checks.checker import Checker
     from tests.simulation.machines.head import HeadMachine
 
-RUN = "run"
-
 
 class Host:
     """A machine. Its numbers (ports, pids) are never used twice."""
@@ -240,9 +238,8 @@ class Agent:
                 pass
 
     def _write(self, failure: Failure) -> None:
-        record = convert.failure_message(
-            failure, run_id=RUN, incarnation=self.name, host=self.host.name, role="default"
-        )
+        identity = convert.Identity(incarnation=self.name, host=self.host.name)
+        record = convert.failure_message(failure, self.host.config, identity)
         self.pending.append(
             Spooled(incarnation=self.name, happened_at=failure.happened_at, record=record)
         )

@@ -93,7 +93,7 @@ def test_other_streams_are_refused_with_what_is_allowed(
 
 
 def test_other_ranks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "allowed are local ranks" in refused(capsys, "--local-ranks-filter", "0-2")
+    assert "allowed is local ranks" in refused(capsys, "--local-ranks-filter", "0-2")
 
 
 @pytest.mark.parametrize("group", ["drumbeat.logs_specs", "torchrun.logs_specs"])

@@ -20,7 +20,7 @@ from agent.workers.failures.exit_status import signal_name
 from agent.workers.failures.report import FailedWorker, FailureReport
 from drumbeat.mapping import duration
 from drumbeat.v1 import common_pb2, failure_pb2, session_pb2
-from tests.support.agents import an_assignment
+from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
 MESSAGE_RUN = session_pb2.Assignment(
     round_id=3,
@@ -174,12 +174,14 @@ def test_a_failure_is_written_whole_but_for_its_age() -> None:
         is_stopped_by_agent=True,
         explanation="why",
     )
-    message = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
+    message = convert.failure_message(failure, CONFIG, IDENTITY)
     assert message == failure_pb2.FailureRecord(
         fence=common_pb2.Fence(run_id="job", round_id=0, incarnation="i"),
         sequence=2,
         host="h",
-        worker=failure_pb2.WorkerRanks(rank=5, local_rank=1, group_rank=2, role_rank=3, role="r"),
+        worker=failure_pb2.WorkerRanks(
+            rank=5, local_rank=1, group_rank=2, role_rank=3, role="default"
+        ),
         pid=77,
         exit_code=-11,
         signal_name="SIGSEGV",

@@ -10,7 +10,7 @@ from agent.workers.failures.records import ended_by
 from agent.workers.supervisor.messages import WorkerError
 from drumbeat.mapping import duration
 from drumbeat.v1 import failure_pb2, session_pb2
-from tests.support.agents import an_assignment
+from tests.support.agents import CONFIG, IDENTITY, an_assignment
 
 STANDING = Standing(
     local_rank=1,
@@ -64,7 +64,7 @@ def test_what_a_worker_left_comes_behind_why_it_was_ended() -> None:
 
 def test_a_hang_is_written_with_its_ages() -> None:
     failure = ended_by(an_assignment(), an_exit())
-    record = convert.failure_message(failure, run_id="job", incarnation="i", host="h", role="r")
+    record = convert.failure_message(failure, CONFIG, IDENTITY)
     progress = failure_pb2.WorkerProgress(
         local_rank=1,
         step=41,

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from agent.launching.launch import _sleep_until_ended
+from agent.launching.launch import _wait
 from tests.support.waiting import MS
 
 LONG_S = 20_000 * MS
@@ -29,7 +29,7 @@ def test_an_interrupt_that_another_thread_takes_ends_the_wait() -> None:
     began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
-            _sleep_until_ended(process.pid)
+            _wait(process)
     finally:
         is_over.set()
         signal.signal(signal.SIGINT, before)

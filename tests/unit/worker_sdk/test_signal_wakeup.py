@@ -257,8 +257,6 @@ def test_a_mailbox_loses_nothing_to_a_signal(handle: Handle) -> None:
 
     handle(raise_once)
     mailbox: Mailbox[int] = Mailbox()
-    mailbox.close()
-    mailbox.open()
     with pytest.raises(Heard), signals_to_another_thread():
         mailbox.get()
     for value in range(3):

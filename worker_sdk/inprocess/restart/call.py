@@ -1,30 +1,32 @@
 """Shell. One call of a wrapped function: its iterations, until all workers complete one."""
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
-
-from google.protobuf.duration_pb2 import Duration
 
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
 from worker_sdk.errors import bounded, describe
-from worker_sdk.inprocess import environment, errors, ranks
+from worker_sdk.inprocess import errors, process_groups, ranks
 from worker_sdk.inprocess.arguments import call_with
 from worker_sdk.inprocess.hooks import flattened
-from worker_sdk.inprocess.pytorch import process_groups
-from worker_sdk.inprocess.restart import garbage
+from worker_sdk.inprocess.restart import garbage, machine
 from worker_sdk.inprocess.restart.call_wrapper import CallWrapper, Current, Link, Plan
-from worker_sdk.inprocess.restart.machine import Enter, Left, Order, Word
-from worker_sdk.inprocess.restart.monitor import Monitor
+from worker_sdk.inprocess.restart.interrupt import Atomic, Interrupter
+from worker_sdk.inprocess.restart.machine import Act, Enter, Left, Notice, Order, Send, Word
 from worker_sdk.inprocess.restart.progress import Ticker
-from worker_sdk.inprocess.state import Mode
+from worker_sdk.inprocess.state import Mode, initial_state, local_rank, set_environment
 from worker_sdk.interpreter.main_thread import main_stack
+from worker_sdk.interpreter.signal_wakeup import Mailbox
 
 log = logging.getLogger("worker_sdk")
 
@@ -35,6 +37,104 @@ TRACEBACK_BYTES_MAX = 48 * 1024
 """Less than a failure record holds: the whole message must pass a limit of 64 KiB."""
 
 _OUR_FOLDER = f"{Path(__file__).parent}{os.sep}"
+
+
+class Monitor:
+    """The thread that hears of interruptions, and brings the main thread out of them.
+
+    It owns the iteration that the call is in. What happens reaches it through one queue, its
+    answers the main thread through another: a thread may be interrupted while it writes to either.
+    Made and closed by the main thread. ``abort`` is called on this thread.
+    """
+
+    def __init__(self, link: Link, abort: Callable[[], None], *, cleanup_s: float) -> None:
+        self._link = link
+        self._abort = abort
+        self._iteration = machine.WorkerIteration(cleanup_s)
+        self._events: SimpleQueue[machine.Event] = SimpleQueue()
+        self._answers: Mailbox[Order] = Mailbox()
+        self.tell = put = self._events.put
+        """Tell an event; for any thread."""
+        self._interrupter = Interrupter(lambda: put(Notice.RAISED), lambda: put(Notice.DROPPED))
+        self.run_interruptibly = self._interrupter.run
+        self.atomic = Atomic(self._interrupter.interrupt)
+        self._thread = threading.Thread(target=self._run, name="worker_sdk monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to hear orders."""
+        self._thread.start()
+        self._link.attachment.on_order(self._hear)
+
+    def close(self) -> None:
+        """End the thread; harmless if it was not started."""
+        self._link.attachment.on_order(None)
+        if self._thread.ident is not None:
+            self.tell(Left(is_final=True))
+            self._thread.join()
+        self._answers.close()
+        self._interrupter.close()
+
+    def ask(self, event: Enter | Left) -> Order:
+        """Tell what the main thread does, and wait for the answer; raises if no iteration follows.
+
+        Once that is an interruption, all is aborted, and nothing will be raised any more.
+        """
+        self.tell(event)
+        answer = self._answers.get()
+        if answer.word is Word.LOST:
+            raise errors.RestartError("the agent takes no more part in restarts of this worker")
+        if answer.word is Word.ABORT:
+            raise errors.RestartAbort(answer.reason)
+        return answer
+
+    def _hear(self, order: worker_pb2.WorkerOrder | None) -> None:
+        if order is None:
+            self.tell(Order(-1, Word.LOST))
+        elif (name := order.WhichOneof("kind")) is not None:  # else it is newer than this code
+            content = getattr(order, name)
+            reason = getattr(content, "reason", "") or f"the agent orders: {name}"
+            begin = order.begin if name == "begin" else None
+            self.tell(Order(order.iteration, Word(name), reason, begin))
+
+    def _run(self) -> None:
+        while self._iteration.phase is not machine.Phase.OVER:
+            self._handle_next()  # what it tells of lives no longer than that
+
+    def _handle_next(self) -> None:
+        deadline = self._iteration.next_deadline()
+        try:
+            left_s = None if deadline is None else max(deadline - monotonic(), 0)
+            event = self._events.get(timeout=left_s)
+        except Empty:
+            event = Notice.DEADLINE
+        for effect in self._iteration.handle(event, now=monotonic()):
+            self._execute(effect)
+
+    def _execute(self, effect: machine.Effect) -> None:
+        match effect:
+            case Send(step, iteration, content):
+                message = worker_pb2.WorkerStep(iteration=iteration)
+                kind: Any = getattr(message, step)
+                kind.SetInParent()
+                if content is not None:
+                    kind.CopyFrom(content)
+                self._link.send_step(message)
+            case Order():
+                self._answers.put(effect)
+            case Act.RAISE:
+                self._interrupter.reason = self._iteration.reason
+                self._interrupter.send()
+            case Act.LOCK:
+                self.atomic.lock.acquire()
+                self.tell(Notice.LOCKED)
+            case Act.UNLOCK:
+                self._interrupter.reason = None
+                self.atomic.lock.release()
+            case Act.ABORT:
+                try:
+                    self._abort()
+                except BaseException:  # whatever it is, this thread must go on
+                    log.exception("abort failed; the restart goes on")
 
 
 class Call:
@@ -51,8 +151,8 @@ class Call:
             )
         link.begin()
         self._plan, self._link, self._function = plan, link, function
-        self._local_rank = environment.local_rank() or 0
-        self._first = environment.initial_state()
+        self._local_rank = local_rank() or 0
+        self._first = initial_state()
         self._spec = spec(plan, self._first.world_size)
         self._aborts_torch = any(
             isinstance(part, process_groups.AbortTorchDistributed) for part in flattened(plan.abort)
@@ -70,7 +170,13 @@ class Call:
             self._monitor.start()
             self._ticker.start()
             with garbage.older_objects_left_out():
-                return self._iterate()
+                for count in itertools.count():
+                    begin = self._enter().content
+                    if isinstance(begin, worker_pb2.WorkerBegin):
+                        is_completed, value = self._run_iteration(begin, count)
+                        if is_completed:
+                            return value
+                    garbage.free(self._remains)
         except BaseException as error:
             self._end(error)
             raise
@@ -80,20 +186,12 @@ class Call:
             self._ticker.close()
             self._monitor.close()
 
-    def _iterate(self) -> Any:
-        count = 0
-        while True:
-            group = ranks.group_of(self._plan.rules, self._call.state)
-            entered = worker_pb2.Entered(spec=self._spec, group=group)
-            number, self._link.iteration = self._link.iteration, self._link.iteration + 1
-            answer = self._monitor.ask(Enter(number, entered))
-            if answer.word is Word.BEGIN:
-                assert isinstance(answer.content, worker_pb2.WorkerBegin)
-                is_completed, value = self._run_iteration(answer.content, count)
-                if is_completed:
-                    return value
-            count += 1
-            garbage.free(self._remains)
+    def _enter(self) -> Order:
+        """Wait for the next iteration, which may be interrupted before it begins."""
+        group = ranks.group_of(self._plan.rules, self._call.state)
+        entered = worker_pb2.Entered(spec=self._spec, group=group)
+        self._link.iteration += 1
+        return self._monitor.ask(Enter(self._link.iteration - 1, entered))
 
     def _run_iteration(self, begin: worker_pb2.WorkerBegin, count: int) -> tuple[bool, Any]:
         """Return whether all completed it, and what the function returned here."""
@@ -109,7 +207,7 @@ class Call:
             mode=Mode.ACTIVE if is_active else Mode.INACTIVE,
         )
         state = ranks.filtered(state, self._plan.local_filter)
-        environment.apply(state, begin)
+        set_environment(state, begin)
         self._call._state = state  # noqa: SLF001 - it is ours
         self._ticker.run(is_judging=True)
         awaited = process_groups.store_awaited_in_python
@@ -215,35 +313,24 @@ def interruption(
 
 def spec(plan: Plan, world_size: int) -> iteration_pb2.InprocessSpec:
     """Return what all workers must agree on; no group is larger than ``world_size``."""
-    rules = (_rule(rule, world_size) for rule in plan.rules)
-    return iteration_pb2.InprocessSpec(
-        rules=[rule for rule in rules if rule is not None],
+    message = iteration_pb2.InprocessSpec(
         world_size_min=plan.limits.min_world_size,
         active_world_size_min=plan.limits.min_active_world_size,
         iterations_max=plan.limits.max_iterations or 0,
-        last_call_wait=_duration(plan.timing["last_call_wait"]),
-        barrier_timeout=_duration(plan.timing["barrier_timeout"]),
-        completion_timeout=_duration(plan.timing["completion_timeout"]),
     )
-
-
-def _rule(rule: ranks.RankAssignment, world_size: int) -> iteration_pb2.RankRule | None:
-    match rule:
-        case ranks.ShiftRanks():
-            return iteration_pb2.RankRule(shift=iteration_pb2.ShiftRanks())
-        case ranks.FillGaps():
-            return iteration_pb2.RankRule(fill=iteration_pb2.FillGaps())
-        case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
-            return iteration_pb2.RankRule(active_max=most)
-        case ranks.ActiveWorldSizeDivisibleBy():
-            return iteration_pb2.RankRule(active_divisor=rule.divisor)
-        case ranks.FilterCountGroupedByKey():
-            sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
-            return iteration_pb2.RankRule(groups=sizes)
-    return None  # it has no effect
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration
+    for name in ("last_call_wait", "barrier_timeout", "completion_timeout"):
+        getattr(message, name).FromNanoseconds(round(plan.timing[name] * 1e9))
+    for rule in plan.rules:
+        match rule:  # others have no effect
+            case ranks.ShiftRanks():
+                message.rules.add(shift=iteration_pb2.ShiftRanks())
+            case ranks.FillGaps():
+                message.rules.add(fill=iteration_pb2.FillGaps())
+            case ranks.MaxActiveWorldSize(max_active_world_size=int(most)):
+                message.rules.add(active_max=most)
+            case ranks.ActiveWorldSizeDivisibleBy(divisor=divisor):
+                message.rules.add(active_divisor=divisor)
+            case ranks.FilterCountGroupedByKey():
+                sizes = iteration_pb2.GroupSizes(allowed=rule.allowed_sizes(world_size))
+                message.rules.add(groups=sizes)
+    return message

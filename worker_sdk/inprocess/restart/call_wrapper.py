@@ -8,12 +8,11 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from worker_sdk.inprocess import environment
 from worker_sdk.inprocess.arguments import call_with, with_instance
 from worker_sdk.inprocess.errors import HealthCheckError, RestartError
 from worker_sdk.inprocess.restart.interrupt import Atomic
 from worker_sdk.inprocess.restart.progress import PROGRESS
-from worker_sdk.inprocess.state import Mode, State
+from worker_sdk.inprocess.state import Mode, State, initial_state
 
 if TYPE_CHECKING:
     from functools import partial
@@ -139,7 +138,7 @@ os.register_at_fork(after_in_child=Current.leave_to_parent)
 
 def run_once(plan: Plan, function: partial[Any]) -> Any:
     """Call the function as it would be in one iteration, without an agent that restarts it."""
-    first = environment.initial_state()
+    first = initial_state()
     size = first.world_size
     state = replace(first, active_rank=first.rank, active_world_size=size, mode=Mode.ACTIVE)
     plan.prepare(state)

@@ -9,7 +9,8 @@ import gc
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Any
+
+from worker_sdk.inprocess.process_groups import replaced
 
 COLLECTIONS_MAX = 3
 """A collection may make more garbage; a program that always does must not hold us up."""
@@ -27,7 +28,9 @@ def free(remains: list[BaseException]) -> None:
     Their frames first: the collector takes the queues of a loader in a cycle apart before it is
     freed, which then can't tell its worker processes, and waits 5 s for each of them.
     """
-    with _loaders_freed_quickly():
+    # `_MultiProcessingDataLoaderIter._shutdown_workers` of torch 2.13 looks it up when it waits:
+    # worker processes that are busy are ended, their batch is not waited for.
+    with replaced("torch.utils.data._utils", "MP_STATUS_CHECK_INTERVAL", lambda _: LOADER_JOIN_S):
         while remains:
             error: BaseException | None = remains.pop()
             for _ in range(CHAIN_MAX):
@@ -38,21 +41,6 @@ def free(remains: list[BaseException]) -> None:
         collect()
     if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
         multiprocessing.active_children()  # takes note of those that have ended
-
-
-@contextlib.contextmanager
-def _loaders_freed_quickly() -> Iterator[None]:
-    """Have loaders of torch end worker processes that are busy, not wait for their batch."""
-    # `_MultiProcessingDataLoaderIter._shutdown_workers` of torch 2.13 looks it up when it waits.
-    utils: Any = sys.modules.get("torch.utils.data._utils")
-    wait_s = getattr(utils, "MP_STATUS_CHECK_INTERVAL", None)
-    if wait_s is not None:
-        utils.MP_STATUS_CHECK_INTERVAL = LOADER_JOIN_S
-    try:
-        yield
-    finally:
-        if wait_s is not None:
-            utils.MP_STATUS_CHECK_INTERVAL = wait_s
 
 
 def collect() -> None:

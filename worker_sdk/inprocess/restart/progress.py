@@ -8,6 +8,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 from worker_sdk import runtime
@@ -23,19 +24,13 @@ HEARTBEAT_SCOPE = "inprocess heartbeat"
 _KINDS = {HARD_SCOPE: layout.KIND_HARD_TIMEOUT, HEARTBEAT_SCOPE: layout.KIND_HEARTBEAT}
 
 
+@dataclass(slots=True)
 class Progress:
-    """When the main thread last gave each sign."""
+    """When the main thread last gave each sign; pings are not expected before the first."""
 
-    __slots__ = ("auto_at", "is_asked", "ping_at")
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self.start()
-
-    def start(self) -> None:
-        """Begin anew: pings are not expected before the first."""
-        self.ping_at = math.inf
-        self.auto_at = monotonic()
+    auto_at: float = 0.0
+    ping_at: float = math.inf
+    is_asked: bool = False
 
     @property
     def since(self) -> float:
@@ -46,13 +41,6 @@ class Progress:
         """Leave out a time in which no sign could be given."""
         self.auto_at += time_s
         self.ping_at += time_s
-
-    def ask(self) -> None:
-        """Ask for the automatic sign, unless it was asked for and has not come yet."""
-        if not self.is_asked:
-            self.is_asked = True  # before it is asked: the answer may come in between
-            if _add_pending_call(_give, None) != 0:
-                self.is_asked = False
 
 
 PROGRESS = Progress()
@@ -85,19 +73,18 @@ class BoardLimits:
         board = runtime.start()
         if not board.free:
             self.disarm(scope)  # else there would be no slot for its renewal
-        after_ns, grace_ns = round(after_s * 1e9), round(grace_s * 1e9)
-        slot = board.open_slot(
-            scope, after_ns, after_ns, layout.SIGNAL_DEFAULT, _KINDS[scope], grace_ns
+        earlier, after_ns = board.own.get(scope, REFUSED), round(after_s * 1e9)
+        board.own[scope] = board.open_slot(
+            scope, after_ns, after_ns, layout.SIGNAL_DEFAULT, _KINDS[scope], round(grace_s * 1e9)
         )
-        earlier, board.own[scope] = board.own.get(scope, REFUSED), slot
         if earlier != REFUSED:
             board.close_slot(earlier)
 
     def disarm(self, scope: str) -> None:
         """Forget one."""
-        slot = runtime.start().own.pop(scope, REFUSED)
-        if slot != REFUSED:
-            runtime.start().close_slot(slot)
+        board = runtime.start()
+        if (slot := board.own.pop(scope, REFUSED)) != REFUSED:
+            board.close_slot(slot)
 
     def clear(self) -> None:
         """Forget all timers and sections of the process; for the main thread."""
@@ -130,7 +117,7 @@ class Ticker:
     def run(self, *, is_judging: bool) -> None:
         """Expect signs from here on; if ``is_judging`` the soft timeout counts as well."""
         with self._lock:
-            PROGRESS.start()
+            PROGRESS.auto_at, PROGRESS.ping_at = monotonic(), math.inf
             self._is_running, self._is_judging = True, is_judging
             self._arm()
 
@@ -175,7 +162,10 @@ class Ticker:
             PROGRESS.excuse(lateness_s)
         if self._limits.is_suspended():
             PROGRESS.excuse(monotonic() - PROGRESS.since)
-        PROGRESS.ask()
+        if not PROGRESS.is_asked:
+            PROGRESS.is_asked = True  # before it is asked: the answer may come in between
+            if _add_pending_call(_give, None) != 0:
+                PROGRESS.is_asked = False
         self._arm()
         if not self._is_judging:
             return interval_s

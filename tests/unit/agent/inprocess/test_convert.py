@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from agent.core.inprocess.worker import shortened
 from agent.core.model import Abort, Failure, GroupState, InprocessReport, WorkerOrder, WorkerStep
 from agent.session import convert
 from agent.session.convert import beat_message, failure_message
@@ -26,7 +27,7 @@ from drumbeat.inprocess import (
 from drumbeat.v1 import failure_pb2, inprocess_pb2
 from drumbeat.violation import InvalidField
 from drumbeat.worker.v1 import iteration_pb2, worker_pb2
-from tests.support.agents import a_beat
+from tests.support.agents import CONFIG, IDENTITY, a_beat
 
 SPEC = iteration_pb2.InprocessSpec(
     rules=[
@@ -184,8 +185,8 @@ def test_a_report_goes_with_the_beat_and_without_tracebacks() -> None:
     report = InprocessReport(
         iteration=4,
         step=InprocessStep.ENTERED,
-        terminated=(READ,),
-        interruptions=(READ,),
+        terminated=(shortened(READ),),
+        interruptions=(shortened(READ),),
         spec=spec,
         groups=("", "g"),
     )
@@ -295,7 +296,7 @@ def test_a_record_says_which_iteration_it_was() -> None:
         interruption=InterruptionKind.SOFT_TIMEOUT,
         iteration=12,
     )
-    record = failure_message(failure, run_id="r", incarnation="i", host="h", role="t")
+    record = failure_message(failure, CONFIG, IDENTITY)
     assert isinstance(record, failure_pb2.FailureRecord)
     assert record.interruption == iteration_pb2.INTERRUPTION_KIND_SOFT_TIMEOUT
     assert record.iteration == 12

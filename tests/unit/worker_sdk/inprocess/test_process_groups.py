@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import MS
-from worker_sdk.inprocess import CallWrapper, Wrapper
-from worker_sdk.inprocess.pytorch import process_groups
+from worker_sdk.inprocess import CallWrapper, Wrapper, process_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,1 +1,0 @@
-"""What a restart does to torch, where the program has imported it."""
