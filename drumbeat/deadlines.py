@@ -22,13 +22,6 @@ class Deadlines(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         self._counter = count()  # ties are broken by age, so that keys are never compared
 
-    def __len__(self) -> int:
-        return len(self._instants)
-
-    def get(self, key: K) -> float | None:
-        """Return the instant of ``key``, ``None`` if it has none."""
-        return self._instants.get(key)
-
     def set(self, key: K, instant: float) -> None:
         """Give ``key`` this instant."""
         before = self._instants.get(key)

@@ -15,8 +15,7 @@ import structlog
 from agent.core import effects as fx
 from agent.core.agent import AgentCore
 from agent.core.events import DeadlineReached, Event, PortReserved, WorkerStep
-from agent.launching.files import write_outcome
-from agent.launching.outcome import OutcomeRecorder
+from agent.launching.exchange import OutcomeRecorder, write_outcome
 from agent.runtime.file_thread import FilesStalled, FileThread
 from agent.runtime.parent import cause_of, take_signals, tell_launcher
 from agent.runtime.preflight import inherited_environment
