@@ -34,18 +34,13 @@ from agent.workers.supervisor.process_tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-_READ_BYTES = 256 * 1024
-"""Bytes taken from the socket at once."""
+_READ_BYTES = 256 * 1024  # taken from the socket at once
+_SCRIPT_LINE_BYTES_MAX = 256  # what the kernel reads of a script's first line
+_POLL_S_MAX = 86_400.0  # longest wait at a time: the system refuses more than some days
 
-_SCRIPT_LINE_BYTES_MAX = 256
-"""What the kernel reads of a script's first line."""
-
-_POLL_S_MAX = 86_400.0
-"""Longest wait handed to the system, which refuses more than some days; then it waits again."""
-
-# The latter seven say that this process itself is broken.
 _KEPT_SIGNALS = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD),
+    # These say that this process itself is broken.
     *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV),
     *(signal.SIGSYS, signal.SIGTRAP),
 }

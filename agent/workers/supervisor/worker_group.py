@@ -30,15 +30,9 @@ from agent.workers.supervisor import messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-KILL_WAIT_S = 5.0
-"""How long processes may take to die of SIGKILL; normally milliseconds, in D state never."""
-
-NO_ROUND = -1
-"""The round of an answer to a kill that comes before any round was started."""
-
-HISTORY_MAX = 32
-"""Inputs remembered for an error message; older ones are forgotten."""
-
+KILL_WAIT_S = 5.0  # to die of SIGKILL: normally milliseconds, in D state never
+NO_ROUND = -1  # of an answer to a kill that comes before any round was started
+HISTORY_MAX = 32  # inputs remembered for an error message
 _SIGKILL = 9
 
 
